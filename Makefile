@@ -87,15 +87,22 @@ test-slow: setup
 test-nightly: setup
 	INFENG_NIGHTLY=1 $(PYTEST) -m 'nightly or (hypothesis and not slow)' tests
 
-# The executor under address, undefined-behaviour and thread sanitizers, with the reference kernels.
-sanitize: $(STAMPS)/venv
+# $(call sanitized,kind,source folder,build folder,targets): set up and compile, silently where nothing is wrong.
+define sanitized
+  test -d $(3) || meson setup $(3) $(2) -Dbuildtype=debugoptimized -Db_sanitize=$(1) -Db_lundef=false -Dnative_tests=true >$(3).log || { cat $(3).log; exit 1; }; \
+  meson compile -C $(3) $(4) >$(3).log 2>&1 || { cat $(3).log; exit 1; }
+endef
+
+# The native code under address, undefined-behaviour and thread sanitizers: the executor with the reference kernels, and calibration.
+sanitize: $(STAMPS)/abi
 	@mkdir -p build; for kind in address,undefined thread; do \
-	  folder=build/sanitize-$$kind; \
-	  test -d $$folder || meson setup $$folder -Dbuildtype=debugoptimized -Db_sanitize=$$kind -Db_lundef=false -Dnative_tests=true >$$folder.log || { cat $$folder.log; exit 1; }; \
-	  meson compile -C $$folder native_stress infeng_reference >$$folder.log 2>&1 || { cat $$folder.log; exit 1; }; \
+	  core=build/sanitize-$$kind calibrate=build/sanitize-calibrate-$$kind; \
+	  $(call sanitized,$$kind,.,$$core,native_stress infeng_reference); \
+	  $(call sanitized,$$kind,plugins/calibrate,$$calibrate,calibrate_stress); \
 	  echo "native tests under -fsanitize=$$kind"; \
-	  UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 $$folder/tests/core/native/native_stress \
-	    $$folder/infeng_core/reference/libinfeng_reference.so || exit 1; done
+	  export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1; \
+	  $$core/tests/core/native/native_stress $$core/infeng_core/reference/libinfeng_reference.so || exit 1; \
+	  $$calibrate/calibrate_stress || exit 1; done
 
 bench: setup
 	"$(BIN)/python" -P -m pytest --benchmark-only --benchmark-columns=min,median,iqr,rounds tests/bench

@@ -60,11 +60,10 @@ def infeng_quant_formats() -> dict[str, QuantFormat]:
 
 @hookimpl
 def infeng_quantizers() -> dict[str, Quantizer]:
-    """The built-in rounding, and what reads calibration text."""
-    from infeng_core.calibration.gptq import Gptq
+    """The built-in rounding."""
     from infeng_core.formats.quantizers import DEFAULT
 
-    return {DEFAULT.name: DEFAULT.quantizer, "gptq": Gptq()}
+    return {DEFAULT.name: DEFAULT.quantizer}
 
 
 @hookimpl

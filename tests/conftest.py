@@ -27,7 +27,7 @@ settings.register_profile("suite", max_examples=examples(100), deadline=None)
 settings.load_profile("suite")
 
 
-LONG = {"e2e", "docs", "kernels", "calibration", "cli", "engine", "fair", "bench", "serve"}
+LONG = {"e2e", "docs", "kernels", "calibrate", "cli", "engine", "fair", "bench", "serve"}
 """Folders whose files have few tests that take long: whole engines, compilers, servers."""
 
 LONGEST = "test_sanitizers.py"  # one test, which compiles the executor twice

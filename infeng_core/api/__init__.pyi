@@ -35,6 +35,7 @@ from infeng_core.backends.interface import (
     NotFiniteError,
     OpNames,
 )
+from infeng_core.backends.native.executable import plan
 from infeng_core.backends.native.outline import shape_and_formats
 from infeng_core.backends.saved_prefixes import PrefixEntry, PrefixStore
 from infeng_core.cli import emit, say
@@ -85,6 +86,7 @@ from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdap
 from infeng_core.formats.adapters.stacked import unpack_stacked
 from infeng_core.formats.atomic import locked, replace_file, replacing
 from infeng_core.formats.cache import cached_model, require_own
+from infeng_core.formats.calibrators import CalibrationSample, Calibrator
 from infeng_core.formats.choice import FormatChoice, choose
 from infeng_core.formats.conversion import convert, pack_checkpoint
 from infeng_core.formats.huggingface import read_config, side_files
@@ -92,10 +94,14 @@ from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.loader import find
 from infeng_core.formats.model_readers import Checkpoint
 from infeng_core.formats.native import is_native, read_manifest
-from infeng_core.formats.quant import FormatLookup, Grid, QuantFormat, SubGrid, builtin_format
-from infeng_core.formats.quantizers import Nearest, Quantized, Quantizer, QuantizerChoice, QuantTarget
+from infeng_core.formats.packing import gather_vector, pack_tensor
+from infeng_core.formats.profiles import Losses, is_inner, weights_of
+from infeng_core.formats.quant import FormatLookup, Grid, QuantFormat, SubGrid, builtin_format, fitting
+from infeng_core.formats.quantizers import Moments, Nearest, Quantized, Quantizer, QuantizerChoice, QuantTarget, Seen
+from infeng_core.formats.rotation import rotated
+from infeng_core.formats.shards import aligned_bytes, write_all
 from infeng_core.formats.sources import Source
-from infeng_core.formats.tensors import LoadedModel
+from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.kernels.check.case import OneOp
 from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters, a_form
 from infeng_core.kernels.choice import Selector
@@ -108,7 +114,7 @@ from infeng_core.machine.slices import shorten_slice
 from infeng_core.machine.system import machine, memory
 from infeng_core.models import llama
 from infeng_core.models.config import ModelConfig, RopeConfig
-from infeng_core.models.families import Family
+from infeng_core.models.families import Family, families
 from infeng_core.models.ops import (
     Apply,
     Attention,
@@ -120,6 +126,7 @@ from infeng_core.models.ops import (
     Graph,
     KvAppend,
     Linear,
+    Op,
     Residual,
     RmsNorm,
     Rope,
@@ -129,12 +136,15 @@ from infeng_core.models.ops import (
     Softcap,
     Value,
     panel_columns,
+    reads,
+    writes,
 )
 from infeng_core.models.weights import ExpertNames, Layout, Part, TensorSpec, VectorSpec, decoder, layout
 from infeng_core.plug import hookimpl, hookspec
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.hookspecs import (
     API_VERSION,
+    CalibratorFactory,
     Command,
     KernelLibrary,
     ObserverFactory,
@@ -197,6 +207,9 @@ __all__ = [
     "BlockAccess",
     "BlockPool",
     "BoundOp",
+    "CalibrationSample",
+    "Calibrator",
+    "CalibratorFactory",
     "Checkpoint",
     "Combine",
     "Command",
@@ -245,21 +258,25 @@ __all__ = [
     "Logprob",
     "LoraPart",
     "LoraTensor",
+    "Losses",
     "ManifestError",
     "Measurable",
     "Measured",
     "ModelConfig",
     "ModelError",
+    "Moments",
     "NativeError",
     "Nearest",
     "NotFiniteError",
     "Observer",
     "ObserverFactory",
     "OneOp",
+    "Op",
     "OpNames",
     "Output",
     "OverloadedError",
     "PackedAdapter",
+    "PackedTensor",
     "Parameter",
     "Parser",
     "Part",
@@ -294,6 +311,7 @@ __all__ = [
     "Scale",
     "Scheduler",
     "Schedulers",
+    "Seen",
     "Segment",
     "Selector",
     "Sequence",
@@ -325,6 +343,7 @@ __all__ = [
     "add_model",
     "add_model_options",
     "add_sampling_options",
+    "aligned_bytes",
     "as_text",
     "available_bytes",
     "bad_words",
@@ -343,13 +362,17 @@ __all__ = [
     "document_text",
     "draw_seed",
     "emit",
+    "families",
     "find",
+    "fitting",
     "footprint",
+    "gather_vector",
     "get_logger",
     "hear_others",
     "hookimpl",
     "hookspec",
     "is_artifact",
+    "is_inner",
     "is_json",
     "is_native",
     "layout",
@@ -364,11 +387,13 @@ __all__ = [
     "own_file",
     "pack",
     "pack_checkpoint",
+    "pack_tensor",
     "panel_bytes",
     "panel_columns",
     "parse_adapter",
     "parse_lora",
     "peak_rss",
+    "plan",
     "printable",
     "processors_of",
     "read_bytes",
@@ -378,11 +403,13 @@ __all__ = [
     "read_manifest",
     "read_own",
     "read_text",
+    "reads",
     "replace_file",
     "replacing",
     "request_fields",
     "require_own",
     "require_trusted",
+    "rotated",
     "row_ranges",
     "rows_of_prompt",
     "sampling_fields",
@@ -393,6 +420,9 @@ __all__ = [
     "side_files",
     "unknown_key_remedy",
     "unpack_stacked",
+    "weights_of",
     "without_controls",
     "without_words",
+    "write_all",
+    "writes",
 ]

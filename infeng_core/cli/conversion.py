@@ -7,20 +7,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from infeng_core.calibration.profiles import PROFILES, Profile, budget_of
-from infeng_core.calibration.recipe import make
-from infeng_core.calibration.start import Sample, calibrated, sample
-from infeng_core.errors import UsageError
+from infeng_core.errors import PluginError, UsageError
+from infeng_core.files import reading
 from infeng_core.formats import recipes
+from infeng_core.formats.calibrators import Calibrator, fitted_to, measured_losses
 from infeng_core.formats.choice import FormatChoice, choose
 from infeng_core.formats.conversion import known_recipe, require_free, require_original, require_place
 from infeng_core.formats.loader import find, use_families
+from infeng_core.formats.profiles import PROFILES, Profile, budget_of, recipe_of
 from infeng_core.formats.providers import reader_of
 from infeng_core.formats.quantizers import DEFAULT
-from infeng_core.formats.recipes import Recipe
+from infeng_core.formats.recipes import Recipe, Text
 from infeng_core.formats.spec import ConversionSpec
 from infeng_core.plug.manager import Plugins
 from infeng_core.settings.config import EngineConfig
+
+CALIBRATOR = "text"
 
 
 @dataclass(frozen=True)
@@ -94,13 +96,18 @@ class Asked:
         Raises UsageError for a text that is not the recipe's, and what reading and running the model raise.
         """
         use_families(plugins)
+        calibrator = self._calibrator(config, plugins)
         quantizer, lookup = plugins.quantizer(config.model.quantizer), plugins.quant_format
         source = find(self.source, plugins)
         require_original(source)
         if not self.is_dry:
             require_place(self.destination)  # text that the model writes takes a while
-        text = sample(self.text, source, config, plugins)
-        quantizer, statistics = calibrated(quantizer, text, config, plugins)
+        sample = text = statistics = None
+        if calibrator is not None:
+            sample = calibrator.sample(str(self.text), source)
+            statistics = calibrator.statistics(sample, aims=bool(getattr(quantizer.quantizer, "aims", False)))
+            text = sample.text
+            quantizer = fitted_to(text, quantizer)
 
         def spec(choice: FormatChoice, recipe: Recipe | None = None) -> ConversionSpec:
             return ConversionSpec(choice, lookup, quantizer, statistics, recipe, partial(reader_of, providers=plugins))
@@ -114,11 +121,26 @@ class Asked:
         if known is None or not _answers(known, self.profile, text):
             if self.has_to_be_free:
                 require_free(self.destination, force=False)  # before the work
-            known = make(self.profile, text, source, config, plugins, "lines")
+            with reading(source):
+                checkpoint = reader_of(source, plugins).open(source)
+            measured = None
+            if calibrator is not None and sample is not None:
+                measured = partial(measured_losses, calibrator, sample, checkpoint, self.profile.ladder)
+            known = recipe_of(self.profile, checkpoint.layout, config.model.quantizer, lookup, text, measured)
         return source, spec(known.choice, known)
 
-    def _require_text(self, recipe: Recipe, found: Sample | None) -> None:
-        text = None if found is None else found.text
+    def _calibrator(self, config: EngineConfig, plugins: Plugins) -> Calibrator | None:
+        """Return what reads the text that was asked for; None for none. Raises UsageError where no plugin does."""
+        if self.text in (None, "none"):
+            return None
+        try:
+            made: Calibrator = plugins.calibrator(CALIBRATOR)(config, plugins)
+        except PluginError as error:
+            remedy = f"{error.remedy}, or give --calibrate none"
+            raise UsageError(f"--calibrate {self.text}", f"{error.what}: {error.why}", remedy) from error
+        return made
+
+    def _require_text(self, recipe: Recipe, text: Text | None) -> None:
         if text != recipe.text:
             has, wants = (
                 "none" if one is None else f"{one.tokens} tokens, {one.sha256[:12]}" for one in (text, recipe.text)
@@ -151,7 +173,7 @@ def _text_of(recipe: Recipe, arguments: argparse.Namespace) -> str | None:
     raise UsageError(f"--recipe {arguments.recipe}", "its text is a file, which a recipe does not hold", remedy)
 
 
-def _answers(recipe: Recipe, profile: Profile, text: Sample | None) -> bool:
+def _answers(recipe: Recipe, profile: Profile, text: Text | None) -> bool:
     """Return whether a recipe is what a profile would make of this text."""
-    question = (profile.name, profile.budget, None if text is None else text.text)
+    question = (profile.name, profile.budget, text)
     return profile.made(recipe.formats.values()) and (recipe.profile, recipe.budget, recipe.text) == question

@@ -19,7 +19,7 @@ from infeng_core.models.weights import TensorSpec, VectorSpec
 
 
 class Statistics(Protocol):
-    """What tells a quantizer about the inputs of each matrix (``infeng_core.calibration``)."""
+    """What tells a quantizer about the inputs of each matrix; a calibrator makes it (``formats/calibrators.py``)."""
 
     few_rows: dict[str, int]
     """How many experts of a tensor got so few rows that these say too little of them."""

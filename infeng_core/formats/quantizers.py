@@ -85,7 +85,8 @@ class Quantizer(Protocol):
         """Return the codes and scales of ``weights``, (n, k) and finite; None leaves it to the built-in rounding.
 
         One that has an attribute ``needs_statistics`` that is true is used by conversions alone that calibrate. Only
-        one whose ``knows_sub_scales`` is true is asked for formats whose grid has ``sub``.
+        one whose ``knows_sub_scales`` is true is asked for formats whose grid has ``sub``. ``identity``, a plugin's
+        name and a version, stands in records for that of its plugin: a new wheel then makes the same artifacts.
 
         Called once for each matrix, in the order of the layers. ``weights`` is the quantizer's own to write to. Equal
         matrices and targets must give equal answers: a conversion is reproducible.

@@ -153,7 +153,7 @@ class Held:
         is_method, owed = known.get(name, (inspect.isroutine(value), None))
         if is_method and callable(value):
             law = LAWS.get(f"{self._face.__name__}.{name}")
-            passing = PASSING + (OUTSIDE if self._face.__name__ in ("Command", "RunOptions") else ())
+            passing = PASSING + (OUTSIDE if self._face.__name__ in EXPLAINED else ())
             vars(self)[name] = partial(_call, owner, name, value, owed, law, passing)
             return vars(self)[name]
         if not is_method and name in known and self._looked_at.get(name) is not value:
@@ -169,7 +169,8 @@ class Held:
 
 PASSING: tuple[type[BaseException], ...] = (InfengError, KeyboardInterrupt, GeneratorExit)
 OUTSIDE: tuple[type[BaseException], ...] = (SystemExit, OSError, MemoryError)
-"""What a command may also raise: the command line explains it."""
+EXPLAINED = ("Command", "RunOptions", "Calibrator", "Statistics")
+"""What may raise these as well, for it works with people's files and models: the command line explains them."""
 
 
 def _call(

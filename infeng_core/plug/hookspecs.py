@@ -42,6 +42,9 @@ PrefixStoreFactory = Callable[..., Any]
 ``infeng_core.api.PrefixStore``."""
 ObserverFactory = Callable[..., Any]
 """Called as ``factory(config: EngineConfig)``; returns an ``infeng_core.api.Observer``."""
+CalibratorFactory = Callable[..., object]
+"""Called once by a conversion as ``factory(config: EngineConfig, plugins: Plugins)``; returns an
+``infeng_core.api.Calibrator``."""
 Backend = Any
 """An ``infeng_core.backends.interface.Backend``."""
 
@@ -128,6 +131,11 @@ def infeng_quant_formats(settings: Mapping[str, Any]) -> dict[str, QuantFormat]:
 @hookspec
 def infeng_quantizers(settings: Mapping[str, Any]) -> dict[str, Quantizer]:  # type: ignore[empty-body]
     """Return quantizers, which choose the codes of integer formats, by the name that ``model.quantizer`` selects."""
+
+
+@hookspec
+def infeng_calibrators(settings: Mapping[str, Any]) -> dict[str, CalibratorFactory]:  # type: ignore[empty-body]
+    """Return calibrators, which fit conversions to text, by name; ``infeng convert --calibrate`` uses ``text``."""
 
 
 @hookspec

@@ -20,6 +20,7 @@ from infeng_core.plug import PROJECT, border, hookimpl, hookspecs, wheels
 from infeng_core.plug.discovery import NAMED, Plugin, find
 from infeng_core.plug.hookspecs import (
     Backend,
+    CalibratorFactory,
     Command,
     DrafterFactory,
     KernelLibrary,
@@ -63,12 +64,13 @@ FACES = {
     "run_options": "infeng_core.plug.hookspecs:RunOptions",
     "quant_formats": "infeng_core.formats.quant:QuantFormat",
     "quantizers": "infeng_core.formats.quantizers:Quantizer",
+    "calibrators": "infeng_core.formats.calibrators:Calibrator",
 }
 """What each kind owes, imported when one is used."""
 
 SINGULAR = {"model_families": "model family"}
 
-FACTORIES = ("tokenizers", "schedulers", "drafters", "logit_processors", "prefix_stores", "observers")
+FACTORIES = ("tokenizers", "schedulers", "drafters", "logit_processors", "prefix_stores", "observers", "calibrators")
 """Kinds whose hooks give what makes them."""
 
 
@@ -150,9 +152,17 @@ class Plugins:
 
         quantizer, plugin = self._provider("quantizers", name), self._provides("quantizers", name)
         if plugin.name == "core":
-            return DEFAULT if quantizer is DEFAULT.quantizer else QuantizerChoice(name, quantizer, "core", "1")
+            return DEFAULT
         assert plugin.manifest is not None
-        return QuantizerChoice(name, quantizer, plugin.name, plugin.manifest.version, self.settings(plugin))
+        known_as = getattr(quantizer, "identity", (plugin.name, plugin.manifest.version))
+        if border.wrong(known_as, tuple[str, ...]) or len(known_as) != 2:
+            border.Owner(plugin.name, f"quantizer {name}").fail("its identity is not a name and a version, two texts")
+        return QuantizerChoice(name, quantizer, *known_as, self.settings(plugin))
+
+    def calibrator(self, name: str) -> CalibratorFactory:
+        """Return the calibrator called ``name``; raises PluginError naming what there is."""
+        factory: CalibratorFactory = self._provider("calibrators", name)
+        return factory
 
     def drafter(self, name: str) -> DrafterFactory:
         """Return the drafter called ``name``; raises PluginError naming what there is."""

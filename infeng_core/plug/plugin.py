@@ -94,6 +94,7 @@ _PROVIDES: Mapping[str, Kind | None] = {
     "schedulers": _NAMES,
     "quant_formats": _NAMES,
     "quantizers": _NAMES,
+    "calibrators": _NAMES,
     "model_families": _NAMES,
     "sources": _NAMES,
     "model_readers": _NAMES,

@@ -9,6 +9,7 @@ from infeng_core.errors import unknown_key_remedy
 
 WHEELS: Mapping[str, Mapping[str, str]] = {
     "backends": {"numpy": "infeng-numpy"},
+    "calibrators": {"text": "infeng-calibrate"},
     "commands": {
         "adapters": "infeng-client",
         "ask": "infeng-client",
@@ -26,6 +27,7 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
     "model_writers": {"gguf": "infeng-gguf"},
     "prefix_stores": {"disk": "infeng-prefix-store"},
     "run_options": {"grammar": "infeng-grammar", "server": "infeng-client"},
+    "quantizers": {"gptq": "infeng-calibrate"},
     "schedulers": {"fair": "infeng-fair"},
 }
 """By the kind of ``provides`` in a plugin.yaml, then by name. A test compares it with the plugins of the project."""

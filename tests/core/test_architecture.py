@@ -42,9 +42,7 @@ KNOWS = {
     "telemetry": {"adapters", "backends", "machine", "requests.request"},
     "engine": {"adapters", "backends", "formats", "kernels", "machine", "plug", "requests", "requests.request",
                "scheduling", "settings", "step", "telemetry"},
-    "calibration": {"_native", "backends", "engine", "formats", "kernels", "models", "plug", "requests",
-                    "requests.request", "settings", "step"},
-    "cli": {"adapters", "backends", "calibration", "engine", "formats", "kernels", "machine", "plug", "requests",
+    "cli": {"adapters", "backends", "engine", "formats", "kernels", "machine", "plug", "requests",
             "requests.request", "scheduling", "settings", "telemetry"},
     "api": {"_native", "adapters", "backends", "cli", "engine", "formats", "kernels", "machine", "models", "plug",
             "requests", "requests.request", "scheduling", "settings", "step", "telemetry"},
@@ -154,8 +152,7 @@ NATIVE_KNOWS = {
     "vocabulary": {"weights"},
     "library": {"machine", "vocabulary", "weights"},
     "program": {"library", "machine", "vocabulary", "weights"},
-    "calibration": {"weights"},
-    "bind": {"calibration", "library", "machine", "program", "sampling", "vocabulary", "weights"},
+    "bind": {"library", "machine", "program", "sampling", "vocabulary", "weights"},
 }
 """Which folders of the native core a folder includes headers of; ``error.h`` and the contract are known by all."""
 
@@ -176,6 +173,27 @@ def test_no_folder_of_the_native_core_includes_what_it_may_not_know():
         if "/" in name and name.split("/")[0] not in known | {room}
     ]
     assert not wrong
+
+
+def test_native_code_of_plugins_includes_its_own_files_and_the_headers_of_the_abi_wheel():
+    folders = [path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml")]
+    sources = [(folder, path) for folder in folders for path in folder.rglob("*") if path.suffix in (".cc", ".c", ".h")]
+    assert len(sources) > 50
+    for folder, path in sources:
+        text = path.read_text(encoding="utf-8")
+        for name in re.findall(r'^#include "([^"]+)"', text, re.MULTILINE):
+            header = (path.parent / name).resolve()
+            assert header.is_file() and header.is_relative_to(folder), (path, name)
+        for name in re.findall(r"^#include <(infeng/[^>]+)>", text, re.MULTILINE):
+            assert (ROOT / "abi" / "include" / name).is_file(), (path, name)
+
+
+def test_kernels_include_nothing_of_what_extension_modules_share():
+    sources = [path for name in ("avx2", "avx512", "amx") for path in (ROOT / "plugins" / name).rglob("*.[ch]*")]
+    sources += [*(ROOT / "abi").glob("include/infeng/[os]*/*.h"), ROOT / "abi/include/infeng/abi.h"]
+    sources = [path for path in sources if path.is_file()]
+    assert len(sources) > 50
+    assert not [path for path in sources if "infeng/extension/" in path.read_text(encoding="utf-8")]
 
 
 @pytest.mark.parametrize("known_by", [NATIVE_KNOWS, None], ids=["folders", "headers"])
@@ -275,10 +293,8 @@ HOOKS = {
 
 
 KINDS = ("tokenizers", "schedulers", "drafters", "logit_processors", "prefix_stores", "observers", "model_families",
-         "sources", "quant_formats", "quantizers", "backends", "run_options")  # fmt: skip
-KINDS = ("tokenizers", "schedulers", "drafters", "logit_processors", "prefix_stores", "model_families", "sources",
-         "quant_formats", "quantizers", "backends", "model_readers", "model_writers", "adapter_readers",
-         "locators")  # fmt: skip
+         "sources", "quant_formats", "quantizers", "calibrators", "backends", "run_options", "model_readers",
+         "model_writers", "adapter_readers", "locators")  # fmt: skip
 
 
 def test_there_are_the_hooks_of_the_design():
@@ -347,7 +363,7 @@ class Family:
     FAMILY, ARCHITECTURES = "six", ("SixForCausalLM",)
     def graph(self, config): pass
 values = {"run_options": Options(), "tokenizers": dict, "schedulers": dict, "drafters": dict, "logit_processors": dict,
-          "prefix_stores": dict, "observers": dict,
+          "prefix_stores": dict, "observers": dict, "calibrators": dict,
           "model_families": Family(), "sources": Source(), "quant_formats": QuantFormat("six", "f32"),
           "quantizers": Quantizer(), "backends": Backend(), "model_readers": ModelReader(),
           "model_writers": ModelWriter(), "adapter_readers": AdapterReader(), "locators": Locator()}
@@ -373,6 +389,7 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
         assert "six" in dict(found)
     assert plugins.sources().keys() == {"six"} and plugins.quantizer("six").plugin == "six"
     assert plugins.logit_processor("six") and plugins.prefix_store("six") and plugins.observer("six")
+    assert plugins.calibrator("six")
     assert plugins.command("six").name == "six" and "six" in plugins.run_options()
     assert "first" in [library.name for library in libraries(plugins)]
 
@@ -381,6 +398,6 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
     from infeng_core import builtin
 
     assert six_hooks.called == HOOKS.keys()
-    # Stores of prefixes and writers of model files come in wheels.
-    own = HOOKS.keys() - {"infeng_sources", "infeng_prefix_stores", "infeng_model_writers"}
+    # Calibrators, stores of prefixes and writers of model files come in wheels.
+    own = HOOKS.keys() - {"infeng_sources", "infeng_calibrators", "infeng_prefix_stores", "infeng_model_writers"}
     assert all(getattr(builtin, name)() for name in own)

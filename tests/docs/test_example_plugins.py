@@ -70,8 +70,7 @@ def ids(made: Engine, prompt: Any = "the quick") -> tuple[int, ...]:
 
 def test_there_is_an_example_for_each_kind() -> None:
     kinds = {"backend", "command", "drafter", "family", "logits", "prefix_store", "quantizer", "scheduler", "source"}
-    kinds |= {"observer", "run_options", "tokenizer"}
-    kinds |= {"tokenizer", "model_reader", "adapter_reader", "locator"}
+    kinds |= {"adapter_reader", "calibrator", "locator", "model_reader", "observer", "run_options", "tokenizer"}
     assert PYTHON.keys() >= kinds
 
 
@@ -468,6 +467,25 @@ def test_the_quantizer_errs_less_on_every_matrix_and_its_model_runs_without_it(
     assert len(tokens) == 24
     settings = {"model__format": format, "model__quantizer": "clip", "clip__ranges": 64}
     assert ids(engine(tiny, "quantizer", **settings)) == tokens  # converted on the fly
+
+
+def test_the_calibrator_tells_the_quantizer_of_the_norms_that_linear_ops_read(tiny: Path, tmp_path: Path) -> None:
+    paths = f"plugins.paths={PYTHON['calibrator']},{PYTHON['quantizer']}"
+    ours = ["--quantizer", "clip", "--set", paths, "--set", "plugins.disable=calibrate"]
+    codes: dict[str, bytes] = {}
+    for name, more in (("plain", []), ("told", ["--calibrate", "auto"])):
+        asked = ["convert", str(tiny), str(tmp_path / name), "--format", "int4-g64", *ours, *more]
+        assert cli.main(asked) == 0
+        model = load(tmp_path / name, load_config())
+        codes |= {
+            f"{name} {tensor}": np.frombuffer(one.buffer, np.uint8, one.nbytes, one.offset).tobytes()
+            for tensor, one in model.tensors.items()
+        }
+    record = yaml.safe_load((tmp_path / "told" / "manifest.yaml").read_text())["quantizer"]
+    assert record["settings"].keys() == {"ranges", "text", "tokens"}
+    changed = {key.split()[1] for key in codes if codes[f"plain {key.split()[1]}"] != codes[f"told {key.split()[1]}"]}
+    assert {name.rpartition(".")[2] for name in changed} == {"qkv_proj", "gate_up_proj"}
+    assert cli.main(["convert", str(tiny), str(tmp_path / "text"), *ours, "--calibrate", "text.txt"]) == 2
 
 
 def test_the_quantizer_errs_less_on_a_trained_model() -> None:

@@ -20,7 +20,6 @@ void bind_adapter(pybind11::module_& m);
 void bind_packing(pybind11::module_& m);
 void bind_rope(pybind11::module_& m);
 void bind_sampling(pybind11::module_& m);
-void bind_calibration(pybind11::module_& m);
 
 // Methods of Program (profile.cc).
 class Program;

@@ -14,5 +14,4 @@ PYBIND11_MODULE(_native, m) {
   infeng::bind_packing(m);
   infeng::bind_rope(m);
   infeng::bind_sampling(m);
-  infeng::bind_calibration(m);
 }

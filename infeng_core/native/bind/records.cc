@@ -34,7 +34,6 @@ Record profile_reading{"ProfileReading", "steps rows step_ns head_ns tail_ns pha
 Record rope_tables{"RopeTables", "cos sin"};
 Record routing_view{"RoutingView", "experts weights places begin"};
 Record sub_grid{"SubGrid", "group most_scale most_code"};
-Record sub_scales{"SubScales", "scales sub_scales zeros"};
 Record units{"Units", "units scales sub_scales zeros"};
 Record weight_format_info{"WeightFormatInfo", "number group lowest highest"};
 Record workspace{"Workspace", "shared per_worker align"};
@@ -42,16 +41,25 @@ Record workspace{"Workspace", "shared per_worker align"};
 }  // namespace records
 
 void bind_records(py::module_& m) {
-  for (Record* record : {&records::activation_view, &records::adapter_embedding,
-                         &records::adapter_part,    &records::adapter_tensor,
-                         &records::changes,         &records::code_grid,
-                         &records::codes,           &records::cpu_info,
-                         &records::filters,         &records::masks,
-                         &records::minima_grid,     &records::op_info,
-                         &records::operand,         &records::profile_reading,
-                         &records::rope_tables,     &records::routing_view,
-                         &records::sub_grid,        &records::sub_scales,
-                         &records::units,           &records::weight_format_info,
+  for (Record* record : {&records::activation_view,
+                         &records::adapter_embedding,
+                         &records::adapter_part,
+                         &records::adapter_tensor,
+                         &records::changes,
+                         &records::code_grid,
+                         &records::codes,
+                         &records::cpu_info,
+                         &records::filters,
+                         &records::masks,
+                         &records::minima_grid,
+                         &records::op_info,
+                         &records::operand,
+                         &records::profile_reading,
+                         &records::rope_tables,
+                         &records::routing_view,
+                         &records::sub_grid,
+                         &records::units,
+                         &records::weight_format_info,
                          &records::workspace}) {
     record->bind(m);
   }

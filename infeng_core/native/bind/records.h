@@ -29,8 +29,8 @@ class Record {
 namespace records {
 
 extern Record activation_view, adapter_embedding, adapter_part, adapter_tensor, changes, code_grid, codes, cpu_info,
-    filters, masks, minima_grid, op_info, operand, profile_reading, rope_tables, routing_view, sub_grid, sub_scales,
-    units, weight_format_info, workspace;
+    filters, masks, minima_grid, op_info, operand, profile_reading, rope_tables, routing_view, sub_grid, units,
+    weight_format_info, workspace;
 
 }  // namespace records
 

@@ -2,13 +2,13 @@
 // nothing is sorted but the few tokens in the bucket where a sum is crossed.
 #include "sampling/candidates.h"
 
+#include <infeng/extension/clones.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
-
-#include "clones.h"
 
 namespace infeng {
 namespace {

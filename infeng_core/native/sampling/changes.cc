@@ -1,11 +1,11 @@
 // Penalties, biases and masks on a copy of a row.
 #include "sampling/changes.h"
 
+#include <infeng/extension/clones.h>
+
 #include <algorithm>
 #include <limits>
 #include <vector>
-
-#include "clones.h"
 
 namespace infeng {
 namespace {

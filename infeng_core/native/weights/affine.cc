@@ -1,5 +1,7 @@
 // int4-a256 and int4-a128: w = d[n] * s u - e[n] * t, with bytes s and t for every 32 inputs of an output, and fp16 d
 // and e for every superblock of 256 or 128.
+#include <infeng/extension/half.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -8,7 +10,6 @@
 #include "error.h"
 #include "weights/arena.h"
 #include "weights/formats.h"
-#include "weights/half.h"
 #include "weights/quantize_affine.h"
 #include "weights/weight.h"
 

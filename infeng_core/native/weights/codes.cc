@@ -1,11 +1,12 @@
 #include "weights/codes.h"
 
+#include <infeng/extension/half.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "error.h"
-#include "weights/half.h"
 #include "weights/weight.h"
 
 namespace infeng {

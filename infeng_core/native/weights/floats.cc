@@ -1,9 +1,10 @@
 // f32 and bf16: weights as they are, or rounded to nearest even.
+#include <infeng/extension/half.h>
+
 #include <cstring>
 
 #include "error.h"
 #include "weights/formats.h"
-#include "weights/half.h"
 
 namespace infeng {
 namespace {

@@ -1,4 +1,6 @@
 // int8-row, int8-g32, int4-g64 and int4-g32: integers with a scale for an output or for each group of its inputs.
+#include <infeng/extension/half.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -7,7 +9,6 @@
 #include "error.h"
 #include "weights/arena.h"
 #include "weights/formats.h"
-#include "weights/half.h"
 #include "weights/quantize.h"
 #include "weights/weight.h"
 

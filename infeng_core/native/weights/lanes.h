@@ -2,10 +2,10 @@
 // Passed by reference only, so that no calling convention depends on the CPU; all of it is inlined.
 #pragma once
 
+#include <infeng/extension/clones.h>
+
 #include <cstdint>
 #include <cstring>
-
-#include "clones.h"
 
 namespace infeng {
 

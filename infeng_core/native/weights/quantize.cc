@@ -1,9 +1,9 @@
 #include "weights/quantize.h"
 
+#include <infeng/extension/half.h>
+
 #include <cmath>
 #include <cstring>
-
-#include "weights/half.h"
 
 namespace infeng {
 namespace {

@@ -1,9 +1,9 @@
 #include "weights/quantize_affine.h"
 
-#include <cstring>
+#include <infeng/extension/clones.h>
+#include <infeng/extension/half.h>
 
-#include "clones.h"
-#include "weights/half.h"
+#include <cstring>
 
 namespace infeng {
 namespace {

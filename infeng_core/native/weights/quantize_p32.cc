@@ -1,6 +1,7 @@
 #include "weights/quantize_p32.h"
 
-#include "clones.h"
+#include <infeng/extension/clones.h>
+
 #include "weights/lanes.h"
 
 namespace infeng {

@@ -2,22 +2,14 @@
 // docs/numerics.md, "Quantization rule".
 #pragma once
 
+#include <infeng/extension/p32_grid.h>
+
 #include <cstdint>
 
 #include "weights/quantize.h"
 
 namespace infeng {
 
-// What 8 bits of sub-scale leave: s in [1, most_scale], z and u in [0, most_unit].
-struct SubGrid {
-  int bits;  // of a unit
-  constexpr int most_scale() const { return 1 << (8 - bits); }
-  constexpr int most_unit() const { return (1 << bits) - 1; }
-};
-
-inline constexpr int kSubGroup = 32;  // inputs of one sub-scale
-inline constexpr int kLowest = -128;  // of s (u - z)
-inline constexpr int kHighest = 127;
 inline constexpr int kRowScaleCandidates = 4;
 
 // The sub-scales of 32 inputs of 16 outputs; integers, in f32.

@@ -1,11 +1,12 @@
 #include "weights/source.h"
 
+#include <infeng/extension/half.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
 
 #include "error.h"
-#include "weights/half.h"
 
 namespace infeng {
 namespace {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -329,6 +330,21 @@ def test_version_and_settings_of_a_plugin_come_with_its_quantizer(
     choice = plugins(tmp_path, "pass", monkeypatch).quantizer("bad")
     assert choice.record == {"name": "bad", "plugin": "maker", "version": "0.3.0", "settings": {"scale": 1.5}}
     assert Plugins.discover(load_config()).quantizer("nearest") is DEFAULT
+
+
+def test_a_quantizer_may_be_known_by_another_name_and_version_than_its_plugins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = plugins(tmp_path, "pass", monkeypatch)
+    found.quantizer("bad")  # which imports it
+    bad = sys.modules[f"bad_{abs(hash('pass'))}"].Bad
+    monkeypatch.setattr(bad, "identity", ("core", "1"), raising=False)
+    record = found.quantizer("bad").record
+    assert record == {"name": "bad", "plugin": "core", "version": "1", "settings": {"scale": 1.5}}
+    for wrong in ("core", ("core",), ("core", 1)):
+        monkeypatch.setattr(bad, "identity", wrong)
+        with pytest.raises(PluginError, match="plugin maker: quantizer bad: its identity is not a name and a version"):
+            found.quantizer("bad")
 
 
 def test_an_unknown_quantizer_is_answered_with_those_there_are(make_model: Maker) -> None:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import tiny_model
 import yaml
 
 from infeng_core import cli
@@ -41,6 +42,8 @@ def test_the_table_is_what_the_projects_wheels_provide() -> None:
         ("prefix-store", "prefix_store", "disk"),
         ("numpy", "backend", "numpy"),
         ("grammar", "logit_processor", "grammar"),
+        ("calibrate", "calibrator", "text"),
+        ("calibrate", "quantizer", "gptq"),
     ],
 )
 def test_a_part_of_a_missing_wheel_is_an_error_that_names_the_wheel(plugin: str, kind: str, name: str) -> None:
@@ -71,6 +74,28 @@ def test_files_of_a_missing_wheel_are_an_error_that_names_the_wheel(
     assert cli.main([word.replace("DIR", str(tmp_path)) for word in words]) != 0
     said = capsys.readouterr().err
     assert said.rstrip().endswith("install the wheel infeng-gguf") and said.count("\n") == 1
+
+
+def test_without_the_wheel_of_calibration_text_is_refused_and_what_needs_none_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tiny_model.write(tmp_path / "source", tiny_model.Shape(tie=False))
+    discover = Plugins.discover.__func__  # type: ignore[attr-defined]
+
+    def without(cls: type[Plugins], *given: object) -> Plugins:
+        plugins: Plugins = discover(cls, *given)
+        plugins.manifests = [found for found in plugins.manifests if found.name != "calibrate"]
+        return plugins
+
+    monkeypatch.setattr(Plugins, "discover", classmethod(without))
+    for options in (["--calibrate", "auto"], ["--quality", "small"]):
+        assert cli.main(["convert", str(source), str(tmp_path / "made"), *options]) == 2
+        assert (
+            "--calibrate auto: calibrator text: no plugin provides it: "
+            "install the wheel infeng-calibrate, or give --calibrate none"
+        ) in capsys.readouterr().err
+    for name, options in (("int8", []), ("balanced", ["--budget", "6", "--calibrate", "none"])):
+        assert cli.main(["convert", str(source), str(tmp_path / name), "--quality", name, *options]) == 0
 
 
 def test_a_command_of_a_missing_wheel_is_an_error_that_names_the_wheel(

@@ -1,0 +1,193 @@
+"""What the inputs of every linear op are like: H = X'X / n of calibration text, gathered while a model is converted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_calibrate import _native
+from infeng_calibrate.forward import Forward, quantized
+from infeng_calibrate.routing import Routed
+from infeng_calibrate.store import release
+from infeng_core.api import (
+    Checkpoint,
+    ModelConfig,
+    Moments,
+    PackedTensor,
+    QuantFormat,
+    Seen,
+    aligned_bytes,
+    builtin_format,
+    is_inner,
+    pack_tensor,
+    rotated,
+)
+
+BLOCK = 512  # columns that are mirrored at a time
+ROWS = 2048  # the native sums are cut at multiples of it
+FEW = 128  # rows, fewer say too little of what an expert reads
+INNER, OUTER = builtin_format("int8-row"), builtin_format("bf16")  # of the model beside: its layers, and all else
+
+Rows = Sequence[NDArray[np.float32]]
+"""Of each step, (tokens, columns)."""
+
+
+@dataclass
+class Statistics:
+    """Gathers what is known of one tensor after the other, each behind the tensors that are packed already.
+
+    ``start`` makes the pass over the text for a model's shape, once a conversion knows it. ``aims``: another pass goes
+    beside, through the tensors in eight bits; models with experts have none, for rows would go to other experts there.
+    """
+
+    start: Callable[[ModelConfig], Forward]
+    threads: int
+    aims: bool = False
+    few_rows: dict[str, int] = field(default_factory=dict)
+    """How many experts of a tensor got fewer than FEW rows of the text."""
+    _beside: Forward | None = field(default=None, repr=False)
+
+    def begin(self, checkpoint: Checkpoint) -> None:
+        """Start over, for this model."""
+        self._checkpoint = checkpoint
+        self._specs = {spec.name: spec for spec in checkpoint.layout.tensors}
+        self._forward, self._beside = self.start(checkpoint.config), None
+        self._asked = ""  # the latest tensor that somebody wanted the statistic of
+        if self.aims and not self._forward.has_experts:
+            self._beside = self.start(checkpoint.config)
+            self._beside.vectors, self._beside.store = self._forward.vectors, self._forward.store
+        self.few_rows.clear()
+
+    def vector(self, name: str, values: NDArray[np.float32]) -> None:
+        """Take a vector of the model; all of them come before the first tensor."""
+        self._forward.vectors[name] = values.copy()
+
+    def of(self, tensor: str, format: QuantFormat) -> Moments:
+        """Return what says of the inputs that an expert's part of ``tensor`` multiplies in ``format``.
+
+        A tensor without experts has that of expert 0; one that is only looked up has none.
+        """
+        inputs, self._asked = self._forward.inputs(tensor), tensor
+        if inputs is None:
+            return lambda expert: None
+        if isinstance(inputs, Routed):
+            self._count(tensor, inputs)
+            return _OfExperts(inputs, format, self.threads)
+        exact = None if self._beside is None else self._beside.inputs(tensor)
+        assert not isinstance(exact, Routed)
+        seen = Seen(*sums(inputs, format, exact, self.threads))
+        return lambda expert: seen
+
+    def put(self, tensor: PackedTensor) -> None:
+        """Take a tensor as it will be served; its memory may change afterwards."""
+        if tensor.name != self._asked:  # it was made before, by a conversion that this one continues
+            inputs = self._forward.inputs(tensor.name)
+            if isinstance(inputs, Routed):
+                self._count(tensor.name, inputs)
+        self._forward.put(tensor)
+        if self._beside is not None and self._beside.is_wanted(tensor.name):
+            self._beside.put(self._exact(tensor.name))
+
+    def _exact(self, name: str) -> PackedTensor:
+        """Return a tensor of the model beside."""
+        spec = self._specs[name]
+        format = INNER if is_inner(name) else OUTER
+        nbytes = format.panel_bytes(spec.k)
+        out = aligned_bytes(spec.panels * nbytes)
+        pack_tensor(spec, self._checkpoint, format, out, self.threads)
+        return PackedTensor(name, format.name, spec.n, spec.k, spec.panels, nbytes, out, 0, format)
+
+    def _count(self, tensor: str, inputs: Routed) -> None:
+        """Note how many experts of a tensor get few rows."""
+        if few := int((inputs.counts < FEW).sum()):
+            self.few_rows[tensor] = few
+
+
+class _OfExperts:
+    """H of one expert after another.
+
+    One that few rows go to has the H of all rows of its layer; of the rows that experts have made there is no such H,
+    for what their columns mean is each expert's own.
+    """
+
+    def __init__(self, routed: Routed, format: QuantFormat, threads: int) -> None:
+        self._routed, self._format, self._threads = routed, format, threads
+        self._counts = routed.counts
+        self._latest: tuple[int, Seen | None] = (-1, None)
+        self._of_all: NDArray[np.float64] | None = None
+
+    def __call__(self, expert: int) -> Seen | None:
+        if self._latest[0] != expert:  # gate and up ask for the same
+            self._latest = (-1, None)
+            found = self._found(expert)
+            self._latest = (expert, None if found is None else Seen(found))
+        return self._latest[1]
+
+    def _found(self, expert: int) -> NDArray[np.float64] | None:
+        if self._counts[expert] >= FEW:
+            return moments(self._routed.of(expert), self._format, self._threads)
+        if self._of_all is None and not self._routed.by_experts:
+            self._of_all = moments(self._routed.inputs, self._format, self._threads)
+        return self._of_all
+
+
+def as_read(rows: NDArray[np.float32], format: QuantFormat, threads: int) -> NDArray[np.float32]:
+    """Return the rows that kernels make of inputs for a weight in ``format``, (tokens, k) in place."""
+    if format.is_float:
+        return rows
+    return quantized(rows, format.group, is_rotated=format.is_rotated, threads=threads, out=rows)
+
+
+def moments(inputs: Rows, format: QuantFormat, threads: int) -> NDArray[np.float64]:
+    """Return X'X / n, (k, k) symmetric float64, of the rows X that kernels make of all ``inputs``, each (tokens, k)."""
+    return sums(inputs, format, None, threads)[0]
+
+
+def sums(
+    inputs: Rows, format: QuantFormat, exact: Rows | None, threads: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+    """Return the ``moments`` of X, and (Y - X)'X / n, (k, k) float64, of the rows Y of ``exact`` where there are some.
+
+    Products are summed in blocks of rows, whatever the lengths of the steps and the number of threads.
+    """
+    k, total = inputs[0].shape[1], sum(len(rows) for rows in inputs)
+    h, crossed = np.zeros((k, k)), None if exact is None else np.zeros((k, k))
+    for rows, *others in _blocks(inputs) if exact is None else _blocks(inputs, exact):
+        x = as_read(rows, format, threads)
+        _native.add_gram(x, h, threads)
+        if crossed is not None:
+            y = rotated(others[0]) if format.is_rotated else others[0]
+            _native.add_cross(np.subtract(y, x, out=others[0]), x, crossed, threads)
+    for begin in range(0, k, BLOCK):  # in place: h is the largest array of a conversion
+        end = begin + BLOCK
+        h[end:, begin:end] = h[begin:end, end:].T
+        square = np.triu(h[begin:end, begin:end])
+        h[begin:end, begin:end] = square + np.triu(square, 1).T
+    h /= total
+    if crossed is not None:
+        crossed /= total
+    return h, crossed
+
+
+def _blocks(*values: Rows) -> Iterator[list[NDArray[np.float32]]]:
+    """Yield the rows of all steps together, ROWS at a time but the last time, in memory that is used again."""
+    total = sum(map(len, values[0]))
+    room = [np.empty((min(ROWS, total), rows[0].shape[1]), np.float32) for rows in values]
+    held = 0
+    for steps in zip(*values, strict=True):
+        begin = 0
+        while begin < len(steps[0]):
+            count = min(ROWS - held, len(steps[0]) - begin)
+            for to, rows in zip(room, steps, strict=True):
+                to[held : held + count] = rows[begin : begin + count]
+            begin, held = begin + count, held + count
+            if held == ROWS:
+                yield room
+                held = 0
+        for rows in steps:
+            release(rows)
+    if held:
+        yield [rows[:held] for rows in room]
