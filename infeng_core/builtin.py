@@ -132,6 +132,7 @@ def infeng_observers() -> dict[str, ObserverFactory]:
     return {"log": lambda config: LogObserver()}
 
 
+@hookimpl
 def infeng_run_options() -> dict[str, RunOptions]:
     """The option that names a logit processor of any plugin."""
     from infeng_core.cli.processors import ProcessorOptions

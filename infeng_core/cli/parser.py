@@ -52,15 +52,7 @@ class Parser(argparse.ArgumentParser):
             namespace.model, namespace.model_option = model, None
         else:
             first = []
-        name = getattr(namespace, "last_positional", None)
-        if name is None:
-            return namespace, [*first, *rest]
-        if all(word == "-" or not word.startswith("-") for word in rest):
-            setattr(namespace, name, [*first, *getattr(namespace, name), *rest])
-            rest = []
-        elif first:
-            setattr(namespace, name, [*first, *getattr(namespace, name)])
-        return namespace, rest
+        return namespace, _last_positional(namespace, first, rest)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse; an argument that is unknown is an error that suggests one that is known."""
@@ -80,6 +72,25 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the usage and the message; end with status 2."""
         super().error(printable(message))
+
+
+def _last_positional(namespace: argparse.Namespace, first: list[str], rest: list[str]) -> list[str]:
+    """Give the last positional, a list or one value, the words that stand before and behind options; return the rest.
+
+    first: words that are values. rest: words that nothing has taken.
+    """
+    name = getattr(namespace, "last_positional", None)
+    if name is None or not (first or rest):
+        return [*first, *rest]
+    held = getattr(namespace, name)
+    are_values = all(word == "-" or not word.startswith("-") for word in rest)
+    if isinstance(held, list):
+        setattr(namespace, name, [*first, *held, *(rest if are_values else [])])
+        return [] if are_values else rest
+    if held is None and are_values and len(words := [*first, *rest]) == 1:
+        setattr(namespace, name, words[0])
+        return []
+    return [*first, *rest]
 
 
 class ModelOption(argparse.Action):
