@@ -134,11 +134,10 @@ class Asked:
         if self.text in (None, "none"):
             return None
         try:
-            made: Calibrator = plugins.calibrator(CALIBRATOR)(config, plugins)
+            return plugins.calibrator(CALIBRATOR)(config, plugins)
         except PluginError as error:
             remedy = f"{error.remedy}, or give --calibrate none"
             raise UsageError(f"--calibrate {self.text}", f"{error.what}: {error.why}", remedy) from error
-        return made
 
     def _require_text(self, recipe: Recipe, text: Text | None) -> None:
         if text != recipe.text:

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.formats.checkpoints import Checkpoint
+from infeng_core.formats.model_readers import Checkpoint
 from infeng_core.formats.packer import Statistics
 from infeng_core.formats.profiles import Losses
 from infeng_core.formats.progress import Progress

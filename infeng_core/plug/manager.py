@@ -20,7 +20,6 @@ from infeng_core.plug import PROJECT, border, hookimpl, hookspecs, wheels
 from infeng_core.plug.discovery import NAMED, Plugin, find
 from infeng_core.plug.hookspecs import (
     Backend,
-    CalibratorFactory,
     Command,
     DrafterFactory,
     KernelLibrary,
@@ -37,6 +36,7 @@ from infeng_core.settings.config import EngineConfig, default_of
 
 if TYPE_CHECKING:
     from infeng_core.formats.adapters.readers import AdapterReader
+    from infeng_core.formats.calibrators import Calibrator
     from infeng_core.formats.locators import Locator
     from infeng_core.formats.model_readers import ModelReader
     from infeng_core.formats.model_writers import ModelWriter
@@ -157,11 +157,12 @@ class Plugins:
         known_as = getattr(quantizer, "identity", (plugin.name, plugin.manifest.version))
         if border.wrong(known_as, tuple[str, ...]) or len(known_as) != 2:
             border.Owner(plugin.name, f"quantizer {name}").fail("its identity is not a name and a version, two texts")
-        return QuantizerChoice(name, quantizer, *known_as, self.settings(plugin))
+        maker, version = known_as
+        return QuantizerChoice(name, quantizer, maker, version, self.settings(plugin))
 
-    def calibrator(self, name: str) -> CalibratorFactory:
-        """Return the calibrator called ``name``; raises PluginError naming what there is."""
-        factory: CalibratorFactory = self._provider("calibrators", name)
+    def calibrator(self, name: str) -> Callable[[EngineConfig, Plugins], Calibrator]:
+        """Return what makes the calibrator called ``name``; raises PluginError naming what there is."""
+        factory: Callable[[EngineConfig, Plugins], Calibrator] = self._provider("calibrators", name)
         return factory
 
     def drafter(self, name: str) -> DrafterFactory:
