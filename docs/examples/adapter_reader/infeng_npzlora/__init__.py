@@ -38,7 +38,7 @@ class NpzReader:
         try:
             with np.load(path, allow_pickle=False) as archive:
                 found = {name: archive[name].astype(np.float32) for name in archive.files}
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise AdapterError(f"{path}", f"not a NumPy archive: {error}", "save it again with numpy.savez") from error
         scaling = float(found.pop("scaling", np.float32(1)))
         modules = sorted({name.rpartition(".")[0] for name in found})

@@ -21,8 +21,8 @@ from infeng_core.formats import LoadedModel, PackedAdapter, convert_adapter, loa
 from infeng_core.formats.adapters import artifact as artifacts
 from infeng_core.formats.adapters.artifact import FILE, describe, write_artifact
 from infeng_core.formats.adapters.image import AdapterImage, Pieces
-from infeng_core.formats.adapters.load import read_adapter
 from infeng_core.formats.adapters.packing import from_bf16, pack
+from infeng_core.formats.adapters.peft import read_peft
 from infeng_core.formats.adapters.sites import sites
 from infeng_core.formats.adapters.snapshot import digest
 from infeng_core.formats.adapters.spec import A_FORMAT
@@ -104,7 +104,7 @@ def test_a_file_of_version_1_is_laid_out_anew(
 ) -> None:
     case, format = CASES["lora"], A_FORMAT[dtype]
     model = bases(case, "f32")
-    now = pack(read_adapter(case.directory, model.config), model, dtype)
+    now = pack(read_peft(case.directory, model.config), model, dtype)
     pieces = Pieces(now.spec, model, is_first=True)
     data = aligned_bytes(pieces.total)
     data[:] = 0

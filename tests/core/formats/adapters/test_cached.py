@@ -14,8 +14,7 @@ from goldens.adapted import ADAPTED, Adapted
 from safetensors.numpy import load_file, save_file
 
 from infeng_core.formats import LoadedModel, PackedAdapter, load_adapter
-from infeng_core.formats.adapters import cached
-from infeng_core.formats.adapters import load as loading
+from infeng_core.formats.adapters import cached, readers
 
 CASE = next(case for case in ADAPTED if case.name == "lora")
 GB = 1 << 30
@@ -43,8 +42,8 @@ def entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def packed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Directories that are read and packed."""
     found: list[Path] = []
-    read = loading.read_peft
-    monkeypatch.setattr(loading, "read_peft", lambda path, config: (found.append(path), read(path, config))[1])
+    read = readers.read_peft
+    monkeypatch.setattr(readers, "read_peft", lambda path, config: (found.append(path), read(path, config))[1])
     return found
 
 
