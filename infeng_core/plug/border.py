@@ -156,7 +156,7 @@ class Held:
             passing = PASSING + (OUTSIDE if self._face.__name__ in EXPLAINED else ())
             vars(self)[name] = partial(_call, owner, name, value, owed, law, passing)
             return vars(self)[name]
-        if not is_method and name in known and not (name in self._looked_at and self._looked_at[name] is value):
+        if not is_method and name in known and self._looked_at.get(name, _END) is not value:
             if text := wrong(value, owed):
                 owner.fail(f"{name} {text}")
             self._looked_at[name] = value

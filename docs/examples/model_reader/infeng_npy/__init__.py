@@ -55,7 +55,7 @@ class NpyCheckpoint:
         file = self.directory / f"{self.name(part)}.npy"
         try:
             array: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError) as error:
             raise ModelError(f"{file}", f"cannot be read: {error}", REMEDY) from error
         if array.shape != part.shape(k) or array.dtype.name not in DTYPES:
             why = f"is {array.dtype} {array.shape}, {part.shape(k)} of {' or '.join(DTYPES)} is expected"

@@ -13,8 +13,7 @@ import pytest
 from goldens.adapted import ADAPTED, Adapted
 from safetensors.numpy import load_file, save_file
 
-from infeng_core.formats.adapters import cached
-from infeng_core.formats.adapters import load as loading
+from infeng_core.formats.adapters import cached, readers
 from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.formats.adapters.packed import PackedAdapter
 from infeng_core.formats.tensors import LoadedModel
@@ -45,8 +44,8 @@ def entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def packed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Directories that are read and packed."""
     found: list[Path] = []
-    read = loading.read_peft
-    monkeypatch.setattr(loading, "read_peft", lambda path, config: (found.append(path), read(path, config))[1])
+    read = readers.read_peft
+    monkeypatch.setattr(readers, "read_peft", lambda path, config: (found.append(path), read(path, config))[1])
     return found
 
 
