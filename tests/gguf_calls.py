@@ -8,10 +8,14 @@ from typing import Any
 
 from infeng_gguf import export
 
-from infeng_core import formats
 from infeng_core.formats import loader, survey
+from infeng_core.formats.adapters import conversion
+from infeng_core.formats.adapters import load as adapters
+from infeng_core.formats.adapters.conversion import AdapterConversion
+from infeng_core.formats.adapters.packed import PackedAdapter
 from infeng_core.formats.model_writers import Export, open_source
 from infeng_core.formats.providers import reader_of
+from infeng_core.formats.tensors import LoadedModel
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
 
@@ -21,20 +25,20 @@ def plugins() -> Plugins:
     return Plugins.discover(load_config(None, environ={}))
 
 
-def load(path: Path, config: Any, **more: Any) -> formats.LoadedModel:
-    return formats.load(path, config, plugins(), **more)
+def load(path: Path, config: Any, **more: Any) -> LoadedModel:
+    return loader.load(path, config, plugins(), **more)
 
 
 def find(reference: str | Path) -> Path:
     return loader.find(reference, plugins())
 
 
-def load_adapter(*given: Any, **more: Any) -> formats.PackedAdapter:
-    return formats.load_adapter(*given, providers=plugins(), **more)
+def load_adapter(*given: Any, **more: Any) -> PackedAdapter:
+    return adapters.load_adapter(*given, providers=plugins(), **more)
 
 
-def convert_adapter(*given: Any, **more: Any) -> formats.AdapterConversion:
-    return formats.convert_adapter(*given, providers=plugins(), **more)
+def convert_adapter(*given: Any, **more: Any) -> AdapterConversion:
+    return conversion.convert_adapter(*given, providers=plugins(), **more)
 
 
 def look_at(*given: Any, **more: Any) -> survey.Survey:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from infeng_core.errors import RequestError, UsageError
-from infeng_core.plug.manager import Plugins
 from infeng_core.requests.checks import is_unicode, shown
 from infeng_core.requests.stream import Stream
 from infeng_core.settings.config import EngineConfig
@@ -44,6 +43,8 @@ def configuration(config: Any) -> None:
 
 def plugins(found: Any, config: Any) -> None:
     """Check plugins that are given as they were found."""
+    from infeng_core.plug.manager import Plugins  # which the first engine loads, and its name does not
+
     if found is not None and not isinstance(found, Plugins):
         raise UsageError("plugins", f"{shown(found)} are no Plugins", "use Plugins.discover")
     if found is not None and config is None:

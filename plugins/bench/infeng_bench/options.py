@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from tqdm import tqdm
 
@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from infeng_bench.kernels.roofline import Roofline
 
 T = TypeVar("T")
-Arguments = argparse.ArgumentParser | argparse._ArgumentGroup
+
+
+class Arguments(Protocol):
+    """A parser, or a group of one."""
+
+    @property
+    def add_argument(self) -> Callable[..., argparse.Action]:
+        """Add an argument."""
+
 
 UNITS = {"": 1, "k": 1000, "kb": 1000, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9}
 TIMEOUT = 600.0  # seconds

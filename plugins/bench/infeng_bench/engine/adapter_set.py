@@ -55,7 +55,9 @@ class AdapterSet:
             if path not in self._converted and not is_artifact(Path(path)):
                 place = self._folder / f"{next(self._numbers)}"
                 config = self._engine.config
-                self._converted[path] = convert_adapter(path, place, self._engine.model, config.adapters.dtype).path
+                self._converted[path] = convert_adapter(
+                    path, place, self._engine.model, config.adapters.dtype, providers=self._engine.plugins
+                ).path
         return taken
 
     def _forget(self, keeping: set[str]) -> None:

@@ -91,7 +91,7 @@ def _source(arguments: argparse.Namespace, names: Sequence[str]) -> Path:
         return lineup.source(arguments)
     from infeng_core.api import find
 
-    return find(arguments.model)
+    return find(arguments.model, Plugins.discover(options.config(arguments)))
 
 
 def _cells(arguments: argparse.Namespace, source: Path) -> Iterator[Cell]:

@@ -151,15 +151,15 @@ class ChatAnswer(ChoiceAnswer):
     def body(self, completions: Sequence[Completion]) -> bytes:
         """Return the whole response, where nothing was streamed."""
         response = ChatResponse(
-            id=self._name,
-            created=self._context.created,
+            id=self.name,
+            created=self.context.created,
             model=self.model,
-            system_fingerprint=self._fingerprint,
+            system_fingerprint=self.fingerprint,
             choices=[self._choice(index, one) for index, one in enumerate(completions)],
-            usage=self._usage(completions),
+            usage=self.usage(completions),
         )
         if self._wants_prompt:
-            response.prompt_logprobs = shapes.prompt(completions[0].prompt_logprobs, self._context.tokenizer)
+            response.prompt_logprobs = shapes.prompt(completions[0].prompt_logprobs, self.context.tokenizer)
         return msgspec.json.encode(response)
 
     def _choice(self, index: int, completion: Completion) -> ChatChoice:
@@ -174,7 +174,7 @@ class ChatAnswer(ChoiceAnswer):
 
     def _open(self) -> list[bytes]:
         role = b'{"role":"assistant","content":""}'
-        return [self._frame(choice, role) for choice in range(len(self.requests))]
+        return [self.frame(choice, role) for choice in range(len(self.requests))]
 
     def _piece(self, choice: int, event: Event) -> tuple[bytes | None, bytes | None]:
         piece = piece_of(self._readers[choice].push(event.text, event.completion))
@@ -184,11 +184,11 @@ class ChatAnswer(ChoiceAnswer):
 
     def _reason(self, choice: int, completion: Completion) -> FinishReason:
         reader = self._readers[choice]
-        self._reasoning += reader.reasoning_tokens(completion, self._context)
+        self._reasoning += reader.reasoning_tokens(completion, self.context)
         return reader.finish_reason(completion)
 
     def _logprobs(self, given: Sequence[Logprob]) -> ChatLogprobs:
-        return ChatLogprobs(content=shapes.chat(given, self._context.tokenizer))
+        return ChatLogprobs(content=shapes.chat(given, self.context.tokenizer))
 
     def _reader(self) -> Reader:
         return Reader(self._parser(), self._selection, shows_reasoning=self._shows_reasoning)

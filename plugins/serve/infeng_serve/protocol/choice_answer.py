@@ -40,11 +40,11 @@ class ChoiceAnswer(Frames):
         n: requests of each prompt; None: all are of one. counts_new: whether usage has the tokens that were made.
         """
         super().__init__(given, context, requests)
-        self._name = f"{name}-{context.id}"
-        self._n = n or len(requests)
+        self.name = f"{name}-{context.id}"
+        self.n = n or len(requests)
         self._prompt_tokens = prompt_tokens
         self._counts_new = counts_new
-        self._head = Head(self._name, object, context, self.model, piece)
+        self._head = Head(self.name, object, context, self.model, piece)
         self._stream = Streaming.of(given.stream_options)
         self._completions: list[Completion | None] = [None] * len(requests)
         self._tokens = 0  # that were given
@@ -58,18 +58,20 @@ class ChoiceAnswer(Frames):
         """Return why a choice ended; called once for each."""
         return finish.reason(completion)
 
-    def _usage(self, completions: Sequence[Completion | None]) -> Usage:
+    def usage(self, completions: Sequence[Completion | None]) -> Usage:
+        """Return how many tokens all choices took."""
         if not self._counts_new:
             return counts.so_far(self._prompt_tokens, 0)
-        return counts.of(completions, self._n, self._prompt_tokens, self._reasoning)
+        return counts.of(completions, self.n, self._prompt_tokens, self._reasoning)
 
     @property
-    def _fingerprint(self) -> str | msgspec.UnsetType:
-        return self._context.fingerprint or msgspec.UNSET
+    def fingerprint(self) -> str | msgspec.UnsetType:
+        """What identifies the model and the engine's version; unset where the server has none."""
+        return self.context.fingerprint or msgspec.UNSET
 
     # ------------------------------------------------------------------------------------------------------ frames ---
 
-    def _frame(
+    def frame(
         self, choice: int, piece: bytes, logprobs: bytes | None = None, ending: Sequence[str | None] = ()
     ) -> bytes:
         """Return a frame of a choice, with the usage where every frame tells it. ending: its reasons."""
@@ -79,18 +81,18 @@ class ChoiceAnswer(Frames):
     def _render(self, choice: int, event: Event) -> list[bytes]:
         self._tokens += len(event.token_ids)
         piece, logprobs = self._piece(choice, event)
-        frames = [] if piece is None else [self._frame(choice, piece, logprobs)]
+        frames = [] if piece is None else [self.frame(choice, piece, logprobs)]
         completion = event.completion
         if completion is not None:
             self._completions[choice] = completion
             reason = self._reason(choice, completion)
-            frames.append(self._frame(choice, self._END, None, (reason, finish.cut(completion))))
+            frames.append(self.frame(choice, self._END, None, (reason, finish.cut(completion))))
         return frames
 
     def _close(self) -> list[bytes]:
         if not self._stream.includes:
             return [DONE]
-        return [self._head.last(msgspec.json.encode(self._usage(self._completions))), DONE]
+        return [self._head.last(msgspec.json.encode(self.usage(self._completions))), DONE]
 
     def _so_far(self) -> Usage:
         return counts.so_far(self._prompt_tokens, self._tokens if self._counts_new else 0)

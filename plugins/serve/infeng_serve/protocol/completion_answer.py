@@ -87,12 +87,12 @@ class CompletionAnswer(ChoiceAnswer):
         """Return the whole response, where nothing was streamed."""
         return msgspec.json.encode(
             CompletionResponse(
-                id=self._name,
-                created=self._context.created,
+                id=self.name,
+                created=self.context.created,
                 model=self.model,
-                system_fingerprint=self._fingerprint,
+                system_fingerprint=self.fingerprint,
                 choices=[self._choice(index, one) for index, one in enumerate(completions)],
-                usage=self._usage(completions),
+                usage=self.usage(completions),
             )
         )
 
@@ -102,7 +102,7 @@ class CompletionAnswer(ChoiceAnswer):
         if self._legacy is not None:
             parts = []
             if self._echo is not None:
-                parts.append(Legacy(self._context.tokenizer).take(self._echoed(index)[1], completion.prompt_logprobs))
+                parts.append(Legacy(self.context.tokenizer).take(self._echoed(index)[1], completion.prompt_logprobs))
             if not self._is_nothing_new:
                 parts.append(self._legacy_of(index).take(completion.token_ids, completion.logprobs))
             known = shapes.joined(parts)
@@ -116,14 +116,14 @@ class CompletionAnswer(ChoiceAnswer):
             stop_reason=finish.cut(completion) or msgspec.UNSET,
         )
         if self._wants_prompt:
-            choice.prompt_logprobs = shapes.prompt(completion.prompt_logprobs, self._context.tokenizer)
+            choice.prompt_logprobs = shapes.prompt(completion.prompt_logprobs, self.context.tokenizer)
         return choice
 
     def _open(self) -> list[bytes]:
         if self._echo is None:
             return []
         texts = (self._echoed(choice)[0] for choice in range(len(self.requests)))
-        return [self._frame(choice, msgspec.json.encode(text)) for choice, text in enumerate(texts)]
+        return [self.frame(choice, msgspec.json.encode(text)) for choice, text in enumerate(texts)]
 
     def _piece(self, choice: int, event: Event) -> tuple[bytes | None, bytes | None]:
         if self._is_nothing_new:
@@ -135,10 +135,10 @@ class CompletionAnswer(ChoiceAnswer):
 
     def _echoed(self, choice: int) -> tuple[str, list[int]]:
         assert self._echo is not None
-        return self._echo.prompts[choice // self._n]
+        return self._echo.prompts[choice // self.n]
 
     def _legacy_of(self, choice: int) -> Legacy:
-        legacy = Legacy(self._context.tokenizer)
+        legacy = Legacy(self.context.tokenizer)
         if self._echo is not None:
             ids = self._echoed(choice)[1]
             legacy.take(ids, [None] * len(ids))

@@ -53,7 +53,7 @@ class Frames:
         self.requests = requests
         self.streams = bool(given.stream)
         self.model = given.model or context.model
-        self._context = context
+        self.context = context
         self.paths: Mapping[str, str] = {}
         """Of the parameters that asked for logit processors, by the names of those: what errors are told by."""
         self._call = call

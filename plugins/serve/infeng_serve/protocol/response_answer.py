@@ -160,7 +160,7 @@ class ResponseAnswer(Frames):
         items.push(self._reader.push(completion.text, completion))
         items.finish(_status(completion))
         if len(items.items) == 1 and isinstance(items.items[0], OutputMessage):  # else whose are they
-            items.items[0].content[0].logprobs = shapes.chat(completion.logprobs, self._context.tokenizer)
+            items.items[0].content[0].logprobs = shapes.chat(completion.logprobs, self.context.tokenizer)
         return msgspec.json.encode(self._ended(completion))
 
     # ------------------------------------------------------------------------------------------------------ frames ---
@@ -178,7 +178,7 @@ class ResponseAnswer(Frames):
             if place is not None:
                 return [self._text(place, deltas[0].content)]
         if event.logprobs:
-            self._pending += shapes.chat(event.logprobs, self._context.tokenizer)
+            self._pending += shapes.chat(event.logprobs, self.context.tokenizer)
         found = self._items.push(deltas, self._pending)
         if any(name == TEXT_DELTA for name, _ in found):
             self._pending = []
@@ -235,7 +235,7 @@ class ResponseAnswer(Frames):
             input_tokens_details=InputTokensDetails(cached_tokens=usage.cached_tokens),
             output_tokens=usage.completion_tokens,
             output_tokens_details=OutputTokensDetails(
-                reasoning_tokens=self._reader.reasoning_tokens(completion, self._context)
+                reasoning_tokens=self._reader.reasoning_tokens(completion, self.context)
             ),
             total_tokens=usage.total_tokens,
         )
@@ -244,8 +244,8 @@ class ResponseAnswer(Frames):
     def _response(self, status: State) -> Response:
         given, params = self._given, self.requests[0].params
         return Response(
-            id=f"resp_{self._context.id}",
-            created_at=self._context.created,
+            id=f"resp_{self.context.id}",
+            created_at=self.context.created,
             status=status,
             instructions=given.instructions,
             max_output_tokens=given.max_output_tokens,
