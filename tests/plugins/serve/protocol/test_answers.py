@@ -266,7 +266,7 @@ def test_log_probabilities_of_a_prompt_are_by_token(engine, context):
 
 def given_events(answer: Answer, text: str, reason: str = "stop", top: int | None = None) -> list[list[Event]]:
     context: Any = answer
-    tokenizer = context._context.tokenizer
+    tokenizer = context.context.tokenizer
     return [scripted(tokenizer, request.prompt, text, reason, top) for request in answer.requests]
 
 
