@@ -7,6 +7,7 @@ operation of the interpreter each.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -100,6 +101,11 @@ class _ShortIntervals:
         self._users: set[StepLock] = set()
         self._usual: float | None = None  # what to go back to; None: the interval is the application's
 
+    def forget(self) -> None:
+        """Begin anew in a forked process: threads that it does not have may hold the lock, and turns."""
+        self._lock = threading.Lock()
+        self._users = set()
+
     def begin(self, user: StepLock) -> None:
         with self._lock:
             self._users = {one for one in self._users if one.current is not None}  # but for ends that Ctrl-C cut off
@@ -118,3 +124,5 @@ class _ShortIntervals:
 
 
 _short_intervals = _ShortIntervals()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_short_intervals.forget)

@@ -254,9 +254,24 @@ params = SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True)
 engine = Engine(sys.argv[1], threads=2)
 stream = engine.submit("x", params)
 engine.step()
+inside, may_go_on = threading.Event(), threading.Event()
+
+class Held:
+    def __init__(self, inner):
+        self.inner = inner
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+    def run(self, batch):
+        inside.set()
+        may_go_on.wait()
+        return self.inner.run(batch)
+
+engine.executable = Held(engine.executable)
 runner = threading.Thread(target=stream.result)
-runner.start()  # a turn is likely to be taken at the moment of the fork
+runner.start()
+inside.wait()  # so that a turn is taken at the moment of the fork, and no library holds a lock that the child keeps
 child = os.fork()
+may_go_on.set()
 if child == 0:
     status = 1
     try:
