@@ -306,7 +306,7 @@ def test_what_the_core_announces_is_what_it_brings():
     plugins = discover()
     core = plugins.plugin("core").manifest
     assert plugins.tokenizer("hf")  # imports the hooks
-    for kind in ("tokenizers", "schedulers", "quant_formats", "backends"):
+    for kind in ("tokenizers", "policies", "quant_formats", "backends"):
         brought = [name for found in getattr(plugins.hook, f"infeng_{kind}")(settings={}) for name in found]
         assert sorted(core.provides[kind]) == sorted(brought)
     commands = {command.name: command.help for found in plugins.hook.infeng_commands(settings={}) for command in found}

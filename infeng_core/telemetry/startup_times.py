@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 
-class Laps:
+class StartupTimes:
     """Seconds by phase, in the order in which they were first counted; their sum is the whole time.
 
     One thread at a time measures; any may read.
