@@ -24,7 +24,7 @@ class StartupTimes:
         """The sum."""
         return sum(self.seconds.values())
 
-    def end(self, phase: str, parts: Mapping[str, float] = MappingProxyType({})) -> None:
+    def record(self, phase: str, parts: Mapping[str, float] = MappingProxyType({})) -> None:
         """Count the time since the last call: seconds of ``parts`` to those, what is left to ``phase``."""
         now = time.perf_counter()
         left = now - self._mark - sum(parts.values())
