@@ -213,7 +213,7 @@ def test_what_nobody_provides_is_an_error_with_what_there_is(install):
     with pytest.raises(PluginError, match=r"backend nothing: no plugin provides it: known here: .*native"):
         discover().backend("nothing")
     with pytest.raises(PluginError, match="scheduler x: no plugin provides it"):
-        discover().scheduler("x")
+        discover().policy("x")
     with pytest.raises(PluginError, match=r"quant format int4-g6: no plugin provides it: did you mean `int4-g64`\?"):
         discover().quant_format("int4-g6")
 

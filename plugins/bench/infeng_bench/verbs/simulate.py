@@ -103,7 +103,7 @@ def _one(arguments: argparse.Namespace, policy: str, traffic: Traffic, engine: M
     """Simulate one policy; return its figures."""
     begin = time.monotonic()
     config, alike = (options.config(arguments, **{**AS_SERVED, **more}) for more in ({}, WITHOUT_PREFIXES))
-    make = Plugins.discover(config).scheduler(policy)
+    make = Plugins.discover(config).policy(policy)
     clients = arguments.clients or math.inf
 
     def served(some: Traffic) -> Simulation:
