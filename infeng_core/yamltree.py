@@ -16,6 +16,7 @@ from infeng_core.errors import InfengError
 MAX_NODES = 20_000  # a manifest has tens of values
 MAX_DEPTH = 16
 MAX_SCALAR = 100  # characters of a number, a date, a word such as true; texts have no limit
+TOO_MANY = "too many or too deeply nested values"
 
 Key = tuple[str, ...]
 
@@ -41,7 +42,10 @@ def parse(
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        raise kind(f"{path}:{line}", error.problem or "not valid YAML", remedy or "fix the syntax") from None
+        # libyaml since 0.2.6 has a bound of its own, which it may meet first: it reads ahead for keys.
+        is_deep = "maximum nesting depth" in (error.problem or "")
+        why = TOO_MANY if is_deep else error.problem or "not valid YAML"
+        raise kind(f"{path}:{line}", why, remedy or "fix the syntax") from None
     except (yaml.YAMLError, ValueError) as error:  # a character that YAML does not allow
         raise kind(f"{path}", str(error).splitlines()[0], remedy or "fix the syntax") from None
 
@@ -71,7 +75,7 @@ class _Reader:
         self.lines.setdefault(key, event.start_mark.line + 1)
         self.left -= 1
         if self.left < 0 or len(key) > MAX_DEPTH:
-            self.fail(event, "too many or too deeply nested values")
+            self.fail(event, TOO_MANY)
         if event.anchor is not None:  # an alias has one too
             self.fail(event, "anchors and aliases are not read", "write the value out")
         if isinstance(event, yaml.ScalarEvent):
