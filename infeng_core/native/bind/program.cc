@@ -1,4 +1,4 @@
-// Program for Python: turns arrays and lists into the plain types of program.h.
+// Python bindings of Program: arrays and lists become the plain types of program.h.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -22,17 +22,18 @@ namespace {
 using PyBindings = std::vector<std::pair<int64_t, std::shared_ptr<Kernel>>>;
 using OptionalId = std::optional<int>;
 
-// Vectors that NumPy did not put on a 64-byte boundary are copied; one array that many ops share is copied once.
+// A program that copies vectors that are not 64-byte aligned; an array that several ops share is copied once.
 class BoundProgram : public Program {
  public:
   using Program::Program;
 
-  // Without data where there is no array.
+  // None becomes a constant without data.
   Constant optional_constant(const py::object& object, const char* what, bool always_copied = false) {
     return object.is_none() ? Constant() : constant(object, what, always_copied);
   }
 
-  // Always copied: what is made for the program, so that chance does not decide what memory it takes.
+  // `always_copied`: for arrays that were made for the program, whose alignment is a matter of chance, so that equal
+  // programs take equal memory.
   Constant constant(const py::object& object, const char* what, bool always_copied = false) {
     const auto array = py::array_t<float, py::array::c_style>::ensure(object);
     if (!py::isinstance<py::array_t<float>>(object) || !array) {
@@ -49,7 +50,7 @@ class BoundProgram : public Program {
     float* values = take_constant(array.size());
     std::memcpy(values, array.data(), static_cast<size_t>(array.nbytes()));
     constant.data = values;
-    // The object is kept so that no other can take its place in memory while ops are added.
+    // Keeping the object alive keeps its address, the key, unique while ops are added.
     copies_.emplace(object.ptr(), std::make_pair(object, constant));
     return constant;
   }
@@ -63,7 +64,7 @@ class BoundProgram : public Program {
   std::unordered_map<PyObject*, std::pair<py::object, Constant>> copies_;
 };
 
-// An epilogue as Python made it; its array becomes a Constant when it is added to a program.
+// An epilogue step in Python; its array becomes a Constant when the step is added to a program.
 struct PyEpilogue {
   uint32_t kind;
   int value = -1;
@@ -73,7 +74,7 @@ struct PyEpilogue {
   float b = 0;
 };
 
-// A step of a kind with a function that it may have.
+// Makes a step; throws Error "unknown_name" if its kind cannot have this function.
 PyEpilogue step(uint32_t kind, const std::string& function, int value = -1, float a = 0, float b = 0) {
   infeng_epilogue named{};
   named.kind = kind;
@@ -92,7 +93,7 @@ Epilogues specs(BoundProgram& program, const std::vector<PyEpilogue>& epilogues)
   return out;
 }
 
-// Those that the op does not have are left to it to miss.
+// Program::row_op() reports missing operands.
 RowOperands row_operands(BoundProgram& program, const OpKind& kind, const py::kwargs& given) {
   RowOperands out;
   for (const auto& [key, object] : given) {
@@ -107,7 +108,7 @@ RowOperands row_operands(BoundProgram& program, const OpKind& kind, const py::kw
   return out;
 }
 
-// {op: its operands} of those over rows alone, and the names of all.
+// OPS: the names of all ops. ROW_OPS: {row op: its operands}.
 void bind_op_kinds(py::module_& m) {
   constexpr const char* kKinds[] = {"rows", "vector", "scalar"};
   py::list names;
@@ -140,7 +141,7 @@ std::span<const int32_t> integers(const py::array& array, const char* what, int6
   return {static_cast<const int32_t*>(array.data()), static_cast<size_t>(array.size())};
 }
 
-// (row_begin, row_end, adapter, weight) for each range; the memory is kept from step to step.
+// Reads (row_begin, row_end, adapter, weight) of each range into memory that is kept from step to step.
 class HeldRows {
  public:
   HeldRows() = default;

@@ -1,4 +1,4 @@
-// The ops of a mixture of experts: what each checks, and the argument struct that its kernels get.
+// Adding the ops of a mixture of experts: the checks of each, and its kernels' argument struct.
 #include <utility>
 
 #include "error.h"

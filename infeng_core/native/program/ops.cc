@@ -1,4 +1,4 @@
-// The ops of a program: what each checks, and the argument struct that its kernels get.
+// Adding the ops of a program: the checks of each, and its kernels' argument struct.
 #include <algorithm>
 #include <cfloat>
 #include <utility>
@@ -48,7 +48,7 @@ void Program::rmsnorm(Bindings kernels, int x, const Constant& weight, float eps
     args.x = matrix(operand(x, "rmsnorm", false, k, spec.gather ? false : samples), k);
   }
   if (spec.gather) {
-    args.row_index = op.index = sample_rows_;  // x keeps all rows of the batch, whatever is sampled
+    args.row_index = op.index = sample_rows_;  // x has all rows of the batch, so its view is not tracked
     op.index_at = &args.row_index;
     op.need(INFENG_NEED_ROW_GATHER);
   } else {
@@ -129,7 +129,7 @@ void Program::row_op(uint32_t number, Bindings kernels, int64_t columns, const R
       track(op, tensor);
     } else if (each.kind == OperandKind::vector) {
       const Constant constant = take(given.vectors, each);
-      optional(constant, columns, each.name);
+      take_vector(constant, columns, each.name);
       tensor = vector(constant);
     } else {
       *reinterpret_cast<float*>(args + each.offset) = take(given.scalars, each);
@@ -137,7 +137,8 @@ void Program::row_op(uint32_t number, Bindings kernels, int64_t columns, const R
   }
   const int64_t left = add_epilogues(op, epilogues, columns);
   const int x = take(given.rows, kind.operands.front());
-  // Half as wide, a row of `out` would be written over a row of x that another tile still reads.
+  // A result of half the width lies at other addresses than its row of x, so in place it would overwrite a row that
+  // another tile still reads.
   if (left != columns) check_apart(kind.name, x, out);
   auto& written = *reinterpret_cast<infeng_tensor*>(args + kind.out_offset);
   written = result(out, left, op);
@@ -148,13 +149,6 @@ void Program::row_op(uint32_t number, Bindings kernels, int64_t columns, const R
   ops_.push_back(std::move(draft_op));
 }
 
-// Data of a vector of `size`, NULL for one without data.
-const float* Program::optional(const Constant& constant, int64_t size, const char* what) {
-  if (constant.data == nullptr) return nullptr;
-  if (constant.size != size) fail("invalid_argument", what, " has ", constant.size, " values, the op needs ", size);
-  keep(constant);
-  return constant.data;
-}
 
 void Program::rope(Bindings kernels, int x, int64_t heads_q, int64_t heads_k, int64_t head_dim, int64_t k_column,
                    const Constant& cos, const Constant& sin, int64_t table_rows, const RopeSpec& spec,
@@ -179,9 +173,9 @@ void Program::rope(Bindings kernels, int x, int64_t heads_q, int64_t heads_k, in
   keep(cos);
   keep(sin);
   args.positions = positions_;
-  args.q_norm = optional(spec.q_norm, head_dim, "rope: the norm of q");
-  args.k_norm = optional(spec.k_norm, head_dim, "rope: the norm of k");
-  args.q_scale = optional(spec.q_scale, table_rows, "rope: the scale of q");
+  args.q_norm = take_vector(spec.q_norm, head_dim, "rope: the norm of q");
+  args.k_norm = take_vector(spec.k_norm, head_dim, "rope: the norm of k");
+  args.q_scale = take_vector(spec.q_scale, table_rows, "rope: the scale of q");
   args.eps = spec.eps;
   if (args.q_norm != nullptr || args.k_norm != nullptr) op.need(INFENG_NEED_ROPE_NORM);
   if (args.q_scale != nullptr) op.need(INFENG_NEED_ROPE_SCALE);
@@ -206,7 +200,6 @@ void Program::rope(Bindings kernels, int x, int64_t heads_q, int64_t heads_k, in
   ops_.push_back(std::move(draft_op));
 }
 
-// What both ops over a cache say of it.
 const infeng_kv_segment* Program::use_cache(Op& op, std::shared_ptr<const KvCache> cache, int64_t layer,
                                             int64_t table) {
   if (table < 0 || table >= limits_.tables) {
@@ -273,8 +266,8 @@ void Program::attention(Bindings kernels, int x, std::shared_ptr<const KvCache> 
   args.window = static_cast<int32_t>(spec.window);
   args.softcap = spec.softcap;
   args.mask = spec.mask;
-  args.sinks = optional(spec.sinks, spec.heads, "attention: sinks");
-  args.slopes = optional(spec.slopes, spec.heads, "attention: slopes");
+  args.sinks = take_vector(spec.sinks, spec.heads, "attention: sinks");
+  args.slopes = take_vector(spec.slopes, spec.heads, "attention: slopes");
   if (args.window > 0) op.need(INFENG_NEED_WINDOW);
   if (args.softcap > 0) op.need(INFENG_NEED_SOFTCAP);
   if (args.mask != INFENG_MASK_CAUSAL) op.need(INFENG_NEED_MASK);
