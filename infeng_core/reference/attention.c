@@ -1,7 +1,6 @@
-/* attention: softmax(q K^T * scale) V of one row and head over its sequence's paged cache, in splits of 256
- * positions that are combined in ascending order. A split's largest score is needed twice, for its exponents and for the
- * weights of splits, so scores are computed twice, which needs no scratch memory. A sink is an additional score whose V
- * is 0.
+/* attention: softmax(q K^T * scale) V of one row and head over its sequence's paged cache, in splits of 256 positions
+ * that are combined in ascending order. A split's largest score is needed twice, for its exponents and for the weights
+ * of splits, so scores are computed twice, which needs no scratch memory. A sink is an additional score whose V is 0.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kv_formats.h"
 

@@ -1,6 +1,6 @@
 /* Shared by all reference kernels: access to views, exp, silu, sums over a row and quantization, as docs/numerics.md
- * defines them. Plain scalar C over <infeng/abi.h> and libm. Other kernels are tested against this library, so it shares
- * no code with them.
+ * defines them. Plain scalar C over <infeng/abi.h> and libm. Other kernels are tested against this library, so it
+ * shares no code with them.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef INFENG_REFERENCE_COMMON_H
 #define INFENG_REFERENCE_COMMON_H
@@ -132,8 +132,8 @@ INLINE float ref_amax(const float* x, int64_t count) {
   return amax;
 }
 
-/* Writes q[0 .. count) = x as int8 under the scale of amax, and q[count .. padded) = 0. Returns the scale. NaN is outside
- * of the contract: its q is any value in range, and the scale is NaN. */
+/* Writes q[0 .. count) = x as int8 under the scale of amax, and q[count .. padded) = 0. Returns the scale. NaN is
+ * outside of the contract: its q is any value in range, and the scale is NaN. */
 INLINE float ref_quantize_by(float amax, const float* x, int64_t count, int64_t padded, int8_t* q, int32_t* sum) {
   for (int64_t i = 0; i < padded; i++) q[i] = 0;
   *sum = 0;
@@ -167,8 +167,8 @@ INLINE void hadamard_blocks(float* x, int64_t dim, int64_t block) {
   }
 }
 
-/* Quantizes `width` columns of row `row` in the activation's groups, rotated if the activation is; `column` is a multiple
- * of the group. */
+/* Quantizes `width` columns of row `row` in the activation's groups, rotated if the activation is; `column` is a
+ * multiple of the group. */
 INLINE void quantize_columns(const infeng_activation* act, int64_t row, int64_t column, const float* x, int64_t width) {
   for (int64_t begin = 0; begin < width; begin += act->group) {
     const int64_t count = min_i64(act->group, width - begin);

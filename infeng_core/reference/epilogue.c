@@ -91,7 +91,8 @@ INLINE void read_b(const infeng_lora_segment* s, int64_t i, int64_t r, float out
   }
 }
 
-/* cur = fma(u[r], B[n][r], cur), r ascending; with int8 B, a sum of its own is scaled once. Then row_scale, then bias. */
+/* cur = fma(u[r], B[n][r], cur), r ascending; with int8 B, a sum of its own is scaled once. Then row_scale, then bias.
+ * */
 INLINE void add_lora_panel(const infeng_lora_segment* s, int64_t i, const float* u, float* cur) {
   float t[LANES] = {0};
   float* chain = s->dtype == INFENG_I8 ? t : cur;

@@ -15,7 +15,8 @@ static int64_t route_tiles(const infeng_args* args, int32_t phase) {
   return phase == 1 ? 1 : args->rows;
 }
 
-/* The largest logits, descending; of equal logits the lowest expert first. The experts differ even if logits are NaN. */
+/* The largest logits, descending; of equal logits the lowest expert first. The experts differ even if logits are NaN.
+ * */
 static void choose(const float* logits, int64_t count, int32_t top_k, int32_t* chosen) {
   uint64_t taken[INFENG_MOST_EXPERTS / 64] = {0};
   for (int32_t i = 0; i < top_k; i++) {
@@ -46,7 +47,8 @@ CLONED static void share(const float* logits, int64_t count, const infeng_route_
   for (int32_t i = 0; i < args->top_k; i++) weights[i] = weights[i] / sum;
 }
 
-/* Counts the copies of each expert, then assigns places by expert and row; meanwhile begin[e] is the next place of e. */
+/* Counts the copies of each expert, then assigns places by expert and row; meanwhile begin[e] is the next place of e.
+ * */
 static void sort(const infeng_route_args* args, int64_t experts) {
   const int64_t copies = args->common.rows * args->top_k;
   for (int64_t e = 0; e <= experts; e++) args->begin[e] = 0;

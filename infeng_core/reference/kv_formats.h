@@ -1,5 +1,5 @@
-/* The cache formats of this library. Each has functions that write a row's k and v to a position, prepare a query, score
- * one block, add V times a weight, and finish a head's result.
+/* The cache formats of this library. Each has functions that write a row's k and v to a position, prepare a query,
+ * score one block, add V times a weight, and finish a head's result.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef INFENG_REFERENCE_KV_FORMATS_H
 #define INFENG_REFERENCE_KV_FORMATS_H

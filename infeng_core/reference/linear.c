@@ -61,7 +61,8 @@ INLINE void panel_sub_scaled(const infeng_linear_args* args, const uint8_t* pane
 }
 
 /* The same with minima. Within a superblock, a = fma(float(acc), xscale, a) and, per half, b = fma(t, y, b), where y is
- * the rounded product of minus the half's sum of x and xscale. At its end, out = fma(d, a, out), out = fma(e, b, out). */
+ * the rounded product of minus the half's sum of x and xscale. At its end, out = fma(d, a, out), out = fma(e, b, out).
+ * */
 INLINE void panel_affine(const infeng_linear_args* args, const uint8_t* panel, block* b, int64_t column,
                          int superblock) {
   const int64_t groups = ceil_div(args->weight->k, GROUP), step = superblock / GROUP;

@@ -1,5 +1,5 @@
-/* rope: rotates the pairs (i, i + rot/2) of every head of q and k in place, by the angle of the row's position. Heads with
- * a norm weight are normalized first, and q is scaled by its position last.
+/* rope: rotates the pairs (i, i + rot/2) of every head of q and k in place, by the angle of the row's position. Heads
+ * with a norm weight are normalized first, and q is scaled by its position last.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "common.h"
 

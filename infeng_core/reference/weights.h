@@ -6,8 +6,8 @@
 #include "common.h"
 
 /* DO(ARG, suffix of its functions, number, suffix of its kernels, scales of a group) for every format of the header:
- * integers, read by group_<suffix>, and floats, read by column_<suffix>. With sub-scales, the scale is that of the output
- * and is applied at the end. */
+ * integers, read by group_<suffix>, and floats, read by column_<suffix>. With sub-scales, the scale is that of the
+ * output and is applied at the end. */
 #define SCALED_FORMATS(DO, ARG)                           \
   DO(ARG, int8_row, INFENG_WEIGHT_INT8_ROW, "int8row", 1) \
   DO(ARG, int8_g32, INFENG_WEIGHT_INT8_G32, "int8g32", 2) \
@@ -55,7 +55,8 @@ INLINE void read_f16_scales(const uint8_t* line, float scale[LANES]) {
   }
 }
 
-/* `lines` lines of nibbles: byte 4n + j of line l holds input 4l + j in the low nibble, 4 (l + lines) + j in the high. */
+/* `lines` lines of nibbles: byte 4n + j of line l holds input 4l + j in the low nibble, 4 (l + lines) + j in the high.
+ * */
 INLINE void read_nibbles(const uint8_t* data, int lines, int8_t w[][LANES]) {
   for (int l = 0; l < lines; l++) {
     for (int j = 0; j < 4; j++) {
@@ -106,9 +107,9 @@ INLINE void group_int4_g32(const uint8_t* panel, int64_t g, int_group* out) {
   }
 }
 
-/* Unit k of 32 of one output. Byte 4n + j of line l < 4 holds the nibble of input 4l + j in its low half and that of input
- * 4 (l + 4) + j in its high half. Lines of upper bits follow: one bit of input 4l + j is at bit l of one line, or two bits
- * are at bit 2 (l % 4) of line l / 4. */
+/* Unit k of 32 of one output. Byte 4n + j of line l < 4 holds the nibble of input 4l + j in its low half and that of
+ * input 4 (l + 4) + j in its high half. Lines of upper bits follow: one bit of input 4l + j is at bit l of one line, or
+ * two bits are at bit 2 (l % 4) of line l / 4. */
 INLINE int unit_p32(const uint8_t* lines, int bits, int k, int n) {
   const int l = k / 4, at = 4 * n + k % 4;
   const int nibble = lines[64 * (l % 4) + at] >> (l < 4 ? 0 : 4) & 15;
@@ -117,8 +118,9 @@ INLINE int unit_p32(const uint8_t* lines, int bits, int k, int n) {
   return nibble | (lines[64 * (4 + l / 4) + at] >> 2 * (l % 4) & 3) << 4;
 }
 
-/* w = s (u - z): 16 f32 scales, then superblocks of 128 inputs. A superblock is a line whose byte 4n + 2 (h % 2) + h / 2
- * holds s - 1 in its lower 8 - bits bits and z above for quarter h of output n, then `bits` lines for each quarter. */
+/* w = s (u - z): 16 f32 scales, then superblocks of 128 inputs. A superblock is a line whose byte 4n + 2 (h % 2) + h /
+ * 2 holds s - 1 in its lower 8 - bits bits and z above for quarter h of output n, then `bits` lines for each quarter.
+ * */
 INLINE void group_p32(const uint8_t* panel, int64_t g, int bits, int_group* out) {
   const uint8_t* superblock = panel + 64 + (g / 2) * (64 + 4 * 64 * bits);
   memcpy(out->scale[0], panel, sizeof out->scale[0]);
@@ -145,8 +147,8 @@ typedef struct affine_group {
   float e[LANES];
 } affine_group;
 
-/* Superblocks of 256 or 128 inputs: a line with 16 d and 16 e as fp16; then for each 64 inputs a line whose bytes 4n + h
- * and 4n + 2 + h are s and t of half h of output n, and 4 lines of nibbles for each half. */
+/* Superblocks of 256 or 128 inputs: a line with 16 d and 16 e as fp16; then for each 64 inputs a line whose bytes 4n +
+ * h and 4n + 2 + h are s and t of half h of output n, and 4 lines of nibbles for each half. */
 INLINE void group_affine(const uint8_t* panel, int64_t g, int superblock, affine_group* out) {
   const int64_t groups = superblock / GROUP, lines = 9; /* of a group */
   const uint8_t* block = panel + g / groups * (64 * (1 + lines * groups));

@@ -89,7 +89,7 @@ def size_of_keys(fmt: str, dim: int) -> int:
 
 @pytest.mark.parametrize("fmt", native.CACHE_FORMATS)
 @pytest.mark.parametrize("head_dim", [8, 64, 80, 128])
-def test_kv_append_stores_each_position_where_its_block_says(fmt: str, head_dim: int) -> None:
+def test_kv_append_stores_each_position_in_its_block(fmt: str, head_dim: int) -> None:
     sequence = Sequence(fmt, 41, 2, head_dim)
     sequence.kv[::5, 3] *= 100  # outliers
     for begin, end in [(0, 17), (17, 18), (18, 41)]:
@@ -110,7 +110,7 @@ def test_kv_append_stores_each_position_where_its_block_says(fmt: str, head_dim:
 
 
 @pytest.mark.parametrize("dim", [8, 24, 64, 80, 96, 128])
-def test_a_rotation_and_its_inverse_give_back_what_was_rotated(dim: int) -> None:
+def test_rotating_twice_restores_the_values(dim: int) -> None:
     x = np.arange(1, 1 + 3 * dim, dtype=np.float32).reshape(3, dim)
     block = dim & -dim
     rotated = model.hadamard(x / np.float32(block))
@@ -133,7 +133,7 @@ def test_a_head_of_zeros_and_one_of_the_largest_numbers_are_stored(fmt: str) -> 
     assert 1e36 < abs(scales[1]) < np.inf
 
 
-def test_a_half_is_rounded_to_even_and_what_is_too_large_becomes_the_largest() -> None:
+def test_f16_rounds_to_even_and_clamps_to_the_largest_half() -> None:
     values = [65504.0, 65519.0, 65520.0, 1e30, 2049.0, 2051.0, 2**-24, 2**-25, 3 * 2**-25, 2**-14 - 2**-26, 1e-20, 0.0]
     sequence = Sequence("f16", 1, 1, 2 * len(values))
     sequence.kv[0, : 2 * len(values)] = [*values, *(-value for value in values)]

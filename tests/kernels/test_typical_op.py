@@ -34,7 +34,7 @@ def accepted(kernel: native.Kernel, rows: int) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("kernel", list(kernels()), ids=lambda kernel: f"{kernel.library}/{kernel.name}")
-def test_every_kernel_of_an_op_that_models_use_has_a_case_and_runs_it(
+def test_every_kernel_of_an_op_has_a_typical_case_that_runs(
     kernel: native.Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operands, "LARGE", 0)  # few panels, repeated

@@ -1,8 +1,7 @@
 /* The INF-ENG kernel ABI, version 0.10.
  *
- * This file is the whole contract between the core and a kernel library. It is plain C11 and includes no other file of
- * the project. docs/numerics.md defines each operation, down to the order of its floating-point operations; docs/abi.md
- * has the rules of evolution.
+ * This file is the contract between the core and a kernel library, in plain C11. docs/numerics.md defines each
+ * operation, down to the order of floating-point operations; docs/abi.md has the rules of evolution.
  *
  * A library exports one symbol, `infeng_library`. It fills a description that lists kernels. A kernel is a pure
  * function over tiles: it starts no thread, allocates nothing, logs nothing and throws nothing. The core owns threads,
@@ -67,7 +66,7 @@ enum {
   INFENG_F8_E4M3 = 8
 };
 
-/* Weight formats: layouts of a panel, drawn in docs/format.md. The host numbers formats of libraries from FOREIGN on. */
+/* Weight formats: layouts of a panel (docs/format.md). The host numbers formats of libraries from FOREIGN on. */
 enum {
   INFENG_WEIGHT_NONE = 0,
   INFENG_WEIGHT_F32 = 1,         /* [k][16 n] */
@@ -95,8 +94,7 @@ enum {
   INFENG_ACT_INT8_G256 = 4  /* the same, but 4 groups share a scale */
 };
 
-/* KV cache formats. H: K and V are rotated by a Hadamard matrix over the head, whose size is a multiple of 8; they have
- * the scales of INT8. */
+/* KV cache formats. H: rotated by a Hadamard matrix over the head (size a multiple of 8), with scales as in INT8. */
 enum {
   INFENG_KV_NONE = 0,
   INFENG_KV_F32 = 1,
@@ -229,9 +227,8 @@ typedef struct infeng_format {
 } infeng_format;
 
 /* A linear weight of `n` outputs by `k` inputs in 16-row panels. Panel p starts at data + p * panel_bytes and holds
- * outputs [16p, 16p + 16). k is padded to 64, and the last panel is padded with zero weights, so that `panels * 16`
- * outputs can always be computed. `layout` 0 is the format's own; a kernel's `pack` produces other layouts, whose ids
- * belong to its library. */
+ * outputs [16p, 16p + 16). k is padded to 64 and the last panel is padded with zero weights. `layout` 0 is the format's
+ * own; a kernel's `pack` makes other layouts, whose ids belong to its library. */
 typedef struct infeng_weight {
   uint32_t struct_size;
   uint32_t format; /* INFENG_WEIGHT_* */
@@ -245,8 +242,8 @@ typedef struct infeng_weight {
 } infeng_weight;
 
 /* Rows of activations, f32 or int8 or both. x[m][c] is about q[m][c] * scale[m][c / 64]; in a wider group, every 64
- * inputs repeat the group's scale and have a sum of their own. If `rotated`, q represents H x / 8 of each 64 inputs
- * (docs/numerics.md defines H). */
+ * inputs repeat its scale and have their own sum. Rotated, q represents H x / 8 of each 64 inputs (H:
+ * docs/numerics.md). */
 typedef struct infeng_activation {
   uint32_t struct_size;
   uint32_t group;      /* 64, 128 or 256 */
@@ -258,10 +255,9 @@ typedef struct infeng_activation {
 } infeng_activation;
 
 /* Rows [row_begin, row_end) use one adapter. Segments are sorted by row_begin, may overlap (adapters combine) and apply
- * in order; rows without a segment cost nothing. LORA has a segment for each projection. SHRINK has one for each adapter
- * and op, with the A's of all its projections (q, k and v share x) stacked in panels of an f32, bf16 or int8-row weight.
- * If rank % 16 is 1 to 8, the last panel is folded: it spans h = 64 ceil(k / 128) inputs, and lane 8 + r holds the
- * inputs of row r from h on. */
+ * in order. LORA has a segment for each projection. SHRINK has one for each adapter and op, with the A's of all its
+ * projections (q, k and v share x) stacked in panels of an f32, bf16 or int8-row weight. If rank % 16 is 1 to 8, the
+ * last panel is folded: it spans h = 64 ceil(k / 128) inputs, and lane 8 + r holds the inputs of row r from h on. */
 typedef struct infeng_lora_segment {
   int32_t row_begin;
   int32_t row_end;
@@ -321,9 +317,9 @@ typedef struct infeng_lora_epilogue {
  *   int4h: K [head_dim / 8][16 tokens][4] u8, V [16 tokens][(v_head_dim + 15) / 16][8] u8, nibbles q + 8
  *   fp8h: K [head_dim][16 tokens], V [16 tokens][v_head_dim], codes of sign, 4 bits of exponent, 3 of fraction
  *
- * In K of int4h, byte j of a token in line l holds element 4 l + j of each 64 in the low nibble and element 32 + 4 l + j
- * in the high one; of the last head_dim mod 64 elements, it holds 8 l + j and 8 l + 4 + j. In V of int4h, byte i of 8
- * holds elements i and 8 + i of 16; padding is q = 0. */
+ * In K of int4h, byte j of a token in line l holds elements 4 l + j (low nibble) and 32 + 4 l + j (high) of each 64,
+ * and elements 8 l + j and 8 l + 4 + j of the last head_dim mod 64. In V, byte i of 8 holds elements i and 8 + i of 16;
+ * padding is q = 0. */
 typedef struct infeng_kv_cache {
   uint32_t struct_size;
   uint32_t format; /* INFENG_KV_* */
@@ -342,7 +338,7 @@ typedef struct infeng_kv_cache {
   int32_t reserved;
 } infeng_kv_cache;
 
-/* Rows [row_begin, row_end) are consecutive positions pos0, pos0 + 1, ... of one sequence: one row in decode, a chunk in
+/* Rows [row_begin, row_end) are consecutive positions of one sequence from pos0 on: one row in decode, a chunk in
  * prefill, k + 1 rows to verify a draft of k tokens. Row r attends to positions [0, pos0 + (r - row_begin)]. */
 typedef struct infeng_kv_segment {
   int32_t row_begin;
@@ -581,9 +577,9 @@ typedef struct infeng_library_desc {
 INFENG_EXPORT infeng_status infeng_library(const infeng_host* host, infeng_library_desc* out);
 typedef infeng_status (*infeng_library_fn)(const infeng_host* host, infeng_library_desc* out);
 
-/* FETCH, an infeng_fetch, extends the args of a linear by memory that a later op of the step reads from start to end. It
- * is a hint: a kernel may prefetch it into the L2 cache while it streams its weight. Each worker prefetches its share of
- * all ranges, taken as one, because tiles of later ops are dealt out in the same order. */
+/* FETCH, an infeng_fetch, extends the args of a linear by memory that a later op of the step reads from start to end. A
+ * kernel may prefetch it into the L2 cache while it streams its weight. Each worker prefetches its share of all ranges,
+ * taken as one, because tiles of later ops are dealt out in the same order. */
 enum { INFENG_EXTENSION_FETCH = 1 };
 
 typedef struct infeng_range {

@@ -1,7 +1,7 @@
 // Tables of rotary position embeddings, computed in double and rounded to f32 once. libm's results differ between
-// machines and versions, so the functions are our own, with the reductions and coefficients of fdlibm (Sun Microsystems,
-// 1993: e_log.c, e_exp.c, e_rem_pio2.c, k_sin.c, k_cos.c). They use only + - * / of IEEE doubles, so every CPU computes
-// the same bits.
+// machines and versions, so the functions are our own, with the reductions and coefficients of fdlibm (Sun
+// Microsystems, 1993: e_log.c, e_exp.c, e_rem_pio2.c, k_sin.c, k_cos.c). They use only + - * / of IEEE doubles, so
+// every CPU computes the same bits.
 #include <pybind11/numpy.h>
 
 #include <bit>

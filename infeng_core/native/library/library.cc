@@ -73,8 +73,8 @@ std::vector<std::string> split(const char* list) {
   }
 }
 
-// Copies the fields that both sides know: the struct of an older minor is shorter, that of a newer minor longer. Returns
-// NULL for a kernel of a later ABI, whose op or required extension this core does not know.
+// Copies the fields that both sides know: the struct of an older minor is shorter, that of a newer minor longer.
+// Returns NULL for a kernel of a later ABI, whose op or required extension this core does not know.
 std::shared_ptr<Kernel> read_kernel(const Library& library, const infeng_kernel* source, int32_t index) {
   const std::string& path = library.path;
   const std::string where = "kernel " + std::to_string(index);

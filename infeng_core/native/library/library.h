@@ -42,11 +42,12 @@ class Library {
 
 // Opens `path` and reads its description. `features`: the CPU features that it may use, comma separated. The same file
 // and features return the same object. Throws Error with one of the codes not_found, bad_file, truncated, wrong_arch,
-// dlopen_failed, missing_symbol, entry_threw, entry_failed, abi_major, abi_minor, bad_struct, bad_extension, bad_format,
-// null_function.
+// dlopen_failed, missing_symbol, entry_threw, entry_failed, abi_major, abi_minor, bad_struct, bad_extension,
+// bad_format, null_function.
 std::shared_ptr<const Library> open_library(const std::string& path, const std::string& features);
 
-// Throws if the file is not a complete shared library: the dynamic loader would map a truncated one and die with SIGBUS.
+// Throws if the file is not a complete shared library: the dynamic loader would map a truncated one and die with
+// SIGBUS.
 void check_object_file(const std::string& path);
 
 // Calls each library's thread_enter once per thread, and its thread_exit when the thread ends.

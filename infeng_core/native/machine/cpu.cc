@@ -1,5 +1,6 @@
 // CPU features. CPUID tells what the processor supports, XCR0 which registers the operating system saves on a context
-// switch. A feature needs both: code that trusts CPUID alone dies with SIGILL if a kernel or hypervisor masks the state.
+// switch. A feature needs both: code that trusts CPUID alone dies with SIGILL if a kernel or hypervisor masks the
+// state.
 #include "machine/cpu.h"
 
 #include <cerrno>

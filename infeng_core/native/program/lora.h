@@ -75,8 +75,8 @@ class Lora {
   size_t places() const { return places_; }
   bool has_slot(int index) const { return index >= 0 && static_cast<size_t>(index) < slots_.size(); }
 
-  // One step calls take(), which checks the ranges, then patch(), which writes the segments of all ops unless the ranges
-  // equal those of the step before. Both throw Error "invalid_argument".
+  // One step calls take(), which checks the ranges, then patch(), which writes the segments of all ops unless the
+  // ranges equal those of the step before. Both throw Error "invalid_argument".
   void take(std::span<const AdapterRows> adapters, int64_t rows, std::span<const int32_t> samples);
   void patch(const int32_t* tokens, float* u, int64_t stride);
 
@@ -86,8 +86,8 @@ class Lora {
   const Replacement* replacement(const Op& op, int64_t begin, int64_t* end) const;
   // Whether rows of the step use products of the slot.
   bool is_used(int slot) const;
-  // Returns the segments of an expert for SHRINK (`shrinks`) or LORA. `rows`: the expert's rows of the batch, ascending.
-  // The segments stay valid until begin_experts(), which is called for each op.
+  // Returns the segments of an expert for SHRINK (`shrinks`) or LORA. `rows`: the expert's rows of the batch,
+  // ascending. The segments stay valid until begin_experts(), which is called for each op.
   void begin_experts() { upcoming_ = 0; }
   std::span<const infeng_lora_segment> of_expert(int slot, int64_t expert, std::span<const int32_t> rows, bool shrinks);
   // The op's segments in rows [begin, end), counted from `begin`.

@@ -2,7 +2,8 @@
 //
 // Times are ticks; Python gets nanoseconds of the steady clock, which time.perf_counter_ns() reads. A phase begins when
 // the last worker arrives at the barrier before it and ends when the last worker arrives at its own, so one reading
-// ends a phase and begins the next. `head` is the time before the first phase of a step, `tail` the time after the last:
+// ends a phase and begins the next. `head` is the time before the first phase of a step, `tail` the time after the
+// last:
 //   step = head + sum of wall + tail.
 // Equal ops of different layers may share totals, so that the totals stay in the cache while weights stream through.
 #pragma once

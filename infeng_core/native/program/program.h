@@ -266,8 +266,8 @@ class Program {
                const NormSpec& spec = {}, const std::string& module = "");
   void linear(Bindings kernels, std::shared_ptr<const Weight> weight, int x, int out, const Epilogues& epilogues,
               const std::string& module = "");
-  // Applies each expert's linear to the copies of rows that ROUTE sorted to it. `weight`, and the vector of a BIAS step,
-  // hold the experts one behind the other.
+  // Applies each expert's linear to the copies of rows that ROUTE sorted to it. `weight`, and the vector of a BIAS
+  // step, hold the experts one behind the other.
   void expert_linear(Bindings kernels, std::shared_ptr<const Weight> weight, int x, int out, const Epilogues& epilogues,
                      int routing);
   void route(Bindings kernels, int logits, int x, int out, const RouteSpec& spec);

@@ -1,7 +1,7 @@
 // Cheap readings of time: the processor's counter if its rate is constant, else the steady clock.
 //
-// Reading the clock takes 25 ns and waits for all earlier instructions; reading the counter takes half of that and waits
-// for none. Two readings of both convert ticks to nanoseconds afterwards.
+// Reading the clock takes 25 ns and waits for all earlier instructions; reading the counter takes half of that and
+// waits for none. Two readings of both convert ticks to nanoseconds afterwards.
 #pragma once
 
 #include <chrono>

@@ -93,8 +93,8 @@ struct WeightFormat {
   // The inverse of `abi.unpack`: writes integers and scales of 64 inputs to a zeroed panel. NULL for floats and for
   // formats whose layout only their library knows.
   void (*write)(uint8_t* panel, int64_t g, ConstIntegers q, ConstScales scale);
-  // Checks the panel of rows [row, row + 16) in a file. Throws Error "not_finite" or "out_of_range" for contents that no
-  // packing rule writes and for which kernels differ. NULL for formats whose layout only their library knows.
+  // Checks the panel of rows [row, row + 16) in a file. Throws Error "not_finite" or "out_of_range" for contents that
+  // no packing rule writes and for which kernels differ. NULL for formats whose layout only their library knows.
   void (*check)(const uint8_t* panel, int64_t k, int64_t row);
   const SubScaling* sub = nullptr;        // NULL for a format without integer sub-scales
   const MinimaScaling* minima = nullptr;  // NULL for a format without minima

@@ -1,5 +1,5 @@
-// Choice of scales and integers for weights (docs/numerics.md, "Quantization rule"). 16 outputs lie side by side, inputs
-// ascend, and operations are plain IEEE, so that every CPU computes the same result.
+// Choice of scales and integers for weights (docs/numerics.md, "Quantization rule"). 16 outputs lie side by side,
+// inputs ascend, and operations are plain IEEE, so that every CPU computes the same result.
 #pragma once
 
 #include <infeng/extension/clones.h>
@@ -30,8 +30,8 @@ using GroupIntegers = int8_t (*)[kLanes];
 // magnitude divided by -8 is too large for an fp16 scale.
 uint32_t quantize_int4(GroupInputs x, int count, GroupIntegers q, uint16_t scale[kLanes]);
 
-// Chooses q in [-127, 127] and the fp16 scale nearest to amax / 127 per output. Returns a mask of the outputs whose scale
-// is too large for fp16.
+// Chooses q in [-127, 127] and the fp16 scale nearest to amax / 127 per output. Returns a mask of the outputs whose
+// scale is too large for fp16.
 uint32_t quantize_int8_group(GroupInputs x, int count, GroupIntegers q, uint16_t scale[kLanes]);
 
 // Rounds to q in [-127, 127] under the scale amax / 127 of each output.

@@ -65,8 +65,8 @@ INFENG_BENCH_EXPORT void* infeng_bench_map(int64_t bytes, int threads) {
 
 INFENG_BENCH_EXPORT void infeng_bench_unmap(void* mapped, int64_t bytes) { munmap(mapped, static_cast<size_t>(bytes)); }
 
-// Reads all of it once, each thread a contiguous part in `streams` (1, 2 or 4) streams, with a prefetch `prefetch` bytes
-// ahead (0: none). Returns the seconds from the first start to the last end.
+// Reads all of it once, each thread a contiguous part in `streams` (1, 2 or 4) streams, with a prefetch `prefetch`
+// bytes ahead (0: none). Returns the seconds from the first start to the last end.
 INFENG_BENCH_EXPORT double infeng_bench_read(const void* mapped, int64_t bytes, int threads, int streams,
                                              int64_t prefetch) {
   std::barrier ready(threads);

@@ -30,8 +30,8 @@ namespace {
   }
 
 // Without products of four: eight pairs are added in 16 bits before they are widened, the cheapest way without overflow
-// for int4 weights (8 * 2 * 15 * 127 < 2^15). Registers 0 to 5 are sums, 6 to 8 take products in turn, 9 and 10 hold the
-// wide sums, and 13 stands for ones (its value does not matter).
+// for int4 weights (8 * 2 * 15 * 127 < 2^15). Registers 0 to 5 are sums, 6 to 8 take products in turn, 9 and 10 hold
+// the wide sums, and 13 stands for ones (its value does not matter).
 #define FIRST(R, S) "vpmaddubsw %%" R "15, %%" R "14, %%" R #S "\n\t"
 #define ADD(R, S, T) "vpmaddubsw %%" R "15, %%" R "14, %%" R #T "\n\tvpaddw %%" R #T ", %%" R #S ", %%" R #S "\n\t"
 #define NEXT(R) ADD(R, 0, 6) ADD(R, 1, 7) ADD(R, 2, 8) ADD(R, 3, 6) ADD(R, 4, 7) ADD(R, 5, 8)

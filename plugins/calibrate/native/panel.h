@@ -18,8 +18,8 @@ class Panel {
   // Loads the columns from `begin` on; columns beyond the last one are 0.
   void load(const double* h, double damping, int64_t begin, int threads);
 
-  // made[i][j] = sum over p of rows[i * k + p] * column[begin + j][p] for `count` rows, in binary32, by fma, p ascending.
-  // Calls with more rows read the columns less often.
+  // made[i][j] = sum over p of rows[i * k + p] * column[begin + j][p] for `count` rows, in binary32, by fma, p
+  // ascending. Calls with more rows read the columns less often.
   void multiply(const float* rows, int64_t count, float (*made)[kPanelColumns]) const;
 
   // Row p of the columns of a part.

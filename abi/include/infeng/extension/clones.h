@@ -1,7 +1,7 @@
-// INFENG_CLONED compiles a function twice on x86-64: for any CPU, and with AVX2. Both round the same way (no contraction;
-// an explicit fma is exact with or without the instruction), only the speed differs. Builds with the thread sanitizer
-// have one version, because the dynamic linker selects a version before the sanitizer has started. INFENG_CLONED_WIDE
-// adds a version with AVX-512.
+// INFENG_CLONED compiles a function twice on x86-64: for any CPU, and with AVX2. Both round the same way (no
+// contraction; an explicit fma is exact with or without the instruction), only the speed differs. Builds with the
+// thread sanitizer have one version, because the dynamic linker selects a version before the sanitizer has started.
+// INFENG_CLONED_WIDE adds a version with AVX-512.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_EXTENSION_CLONES_H
 #define INFENG_EXTENSION_CLONES_H

@@ -74,8 +74,8 @@ INFENG_INLINE int64_t widest_group(const infeng_args& args) {
   return widest;
 }
 
-// Whether all steps of the list of a problem or call are in `mask`, and their functions are gates, or WIDE if `wide`: the
-// kernel has whole wide groups in its tiles.
+// Whether all steps of the list of a problem or call are in `mask`, and their functions are gates, or WIDE if `wide`:
+// the kernel has whole wide groups in its tiles.
 template <class Holder>
 INFENG_INLINE bool epilogues_within(const Holder& holder, uint32_t mask, bool wide = false) {
   for (uint32_t i = 0; i < holder.epilogue_count; ++i) {

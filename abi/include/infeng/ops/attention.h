@@ -8,11 +8,11 @@
 //   formats whose names end in h: q is rotated first, and out last (ops/hadamard.h)
 //
 // The "virtual rows" of a kv head are all pairs of a row of a segment and a query head that shares the kv head (heads
-// vary fastest). They are the rows of one small matrix product: K is stored as a weight tile with tokens in lanes, V has
-// columns in lanes. A block of virtual rows passes over a split while its K and V stay in the L1 cache. Two plans compute
-// the same bytes. `Rows`: a tile is one block with all its splits, in private scratch. `Splits`, for few rows: a tile is
-// one block and one split, with records in shared memory, and a second phase combines them. In both, one worker finishes
-// the heads whose columns are quantized together, one after the other.
+// vary fastest). They are the rows of one small matrix product: K is stored as a weight tile with tokens in lanes, V
+// has columns in lanes. A block of virtual rows passes over a split while its K and V stay in the L1 cache. Two plans
+// compute the same bytes. `Rows`: a tile is one block with all its splits, in private scratch. `Splits`, for few rows:
+// a tile is one block and one split, with records in shared memory, and a second phase combines them. In both, one
+// worker finishes the heads whose columns are quantized together, one after the other.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_ATTENTION_H
 #define INFENG_OPS_ATTENTION_H

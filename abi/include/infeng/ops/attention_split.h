@@ -76,8 +76,8 @@ struct SplitBlock {
     return s;
   }
 
-  // Computes splits [first, last): writes record(v, j) of each virtual row v that sees positions of split j. Fetches K of
-  // the split after them, if any; `fetched`: K of `first` has been fetched already.
+  // Computes splits [first, last): writes record(v, j) of each virtual row v that sees positions of split j. Fetches K
+  // of the split after them, if any; `fetched`: K of `first` has been fetched already.
   template <class Record>
   void run(int64_t first, int64_t last, const Record& record, bool fetched, const Slabs& after) const {
     Slabs now = slabs(first), next;

@@ -1,13 +1,13 @@
-// Scores of attention over int8 keys with matrix tiles (simd/tiles.h), for blocks of many virtual rows. The numbers equal
-// those of IntKeys<V, 8>:
+// Scores of attention over int8 keys with matrix tiles (simd/tiles.h), for blocks of many virtual rows. The numbers
+// equal those of IntKeys<V, 8>:
 //   acc = -128 * sum of q + sum over d of q[d] * (K[t][d] + 128)     exact;  s = float(acc) * ((qs * ks[t]) * scale)
 // The rest of attention is shared with the vector kernels: the contract adds p * V token by token in f32, which tiles
 // cannot do.
 //
 // K of a block of 16 tokens, [head_dim / 4][16 tokens][4] u8, forms B tiles in the cache's layout: one per step of 64
-// columns of the head. The quantized queries of up to 16 virtual rows form A tiles in scratch, and C tiles start with the
-// first term. A turn multiplies K of a few blocks by one tile of rows. While its products become scores, the products of
-// the next turn are computed, interleaved with the scores of some rows.
+// columns of the head. The quantized queries of up to 16 virtual rows form A tiles in scratch, and C tiles start with
+// the first term. A turn multiplies K of a few blocks by one tile of rows. While its products become scores, the
+// products of the next turn are computed, interleaved with the scores of some rows.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_ATTENTION_TILES_H
 #define INFENG_OPS_ATTENTION_TILES_H
@@ -37,8 +37,8 @@ struct TileKeys : IntKeys<V, 8> {
     float scale;
   };
 
-  // Writes scores to scratch.s and the largest of each lane to scratch.largest. Calls ahead(b) for each block, ascending,
-  // and done(v, count) for virtual rows that are complete.
+  // Writes scores to scratch.s and the largest of each lane to scratch.largest. Calls ahead(b) for each block,
+  // ascending, and done(v, count) for virtual rows that are complete.
   template <class Ahead, class Done>
   static void score_split(const Split& split, SplitScratch& scratch, const Ahead& ahead, const Done& done) {
     const Job job(split, scratch);

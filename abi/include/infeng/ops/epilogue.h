@@ -7,9 +7,9 @@
 //   lora       per segment, see lora.h
 // A producer passes the rows of a tile in scratch that this code may overwrite: `width` columns (a multiple of 16) from
 // `column` on (a multiple of 64, or of 128 with GATED_MUL, so that a tile owns whole groups of 64; EPILOGUE's tiles own
-// groups of 256). A producer that computes a wide group in parts passes `kept`, which holds the parts until the group is
-// complete. LORA comes first in a linear's list and applies to all rows at once, because rows share an adapter; other
-// steps apply row by row.
+// groups of 256). A producer that computes a wide group in parts passes `kept`, which holds the parts until the group
+// is complete. LORA comes first in a linear's list and applies to all rows at once, because rows share an adapter;
+// other steps apply row by row.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_EPILOGUE_H
 #define INFENG_OPS_EPILOGUE_H

@@ -36,8 +36,8 @@ INFENG_INLINE typename V::F exp(typename V::F x) {
 }
 
 // exp(x) for x <= 0 without clamping: for x >= -87.33 the result is a normal number, so multiplication by 2^n is exact;
-// for smaller x, minus infinity included, the result is replaced by +0. Adding 1.5 * 2^23 rounds to an integer, which is
-// in the last bits of the sum.
+// for smaller x, minus infinity included, the result is replaced by +0. Adding 1.5 * 2^23 rounds to an integer, which
+// is in the last bits of the sum.
 template <class V>
 INFENG_INLINE typename V::F exp_of_negative(typename V::F x) {
   const auto shift = V::set(0x1.8p+23f), bits = V::add(V::mul(x, V::set(kPerLn2)), shift), n = V::sub(bits, shift);

@@ -1,6 +1,6 @@
-// Memory that a linear prefetches while it streams its weight: the B of adapters that its own tile needs, and memory that
-// later ops read (INFENG_EXTENSION_FETCH). It fetches a few lines per group of k, because a burst would occupy all fill
-// buffers.
+// Memory that a linear prefetches while it streams its weight: the B of adapters that its own tile needs, and memory
+// that later ops read (INFENG_EXTENSION_FETCH). It fetches a few lines per group of k, because a burst would occupy all
+// fill buffers.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_FEED_H
 #define INFENG_OPS_FEED_H

@@ -1,6 +1,6 @@
 // kv_append writes each row's k and v to its position in the cache. f32 is copied; f16 is rounded and clamped to
-// +-65504; other formats quantize each token and head with one scale for K and one for V, and formats whose names end in
-// h rotate first. A tile is one row.
+// +-65504; other formats quantize each token and head with one scale for K and one for V, and formats whose names end
+// in h rotate first. A tile is one row.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_KV_APPEND_H
 #define INFENG_OPS_KV_APPEND_H

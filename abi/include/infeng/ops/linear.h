@@ -1,11 +1,11 @@
-// linear: cur = x W^T, then the epilogues, then out = cur. This file is shared by all weight formats.
-// A part is 4 panels (64 outputs; 8 panels before GATED_MUL, which halves them) for all rows, so that it owns whole
-// groups that it quantizes. If nothing is quantized and few rows make the op bound by memory, a part is 2 panels, so that
-// workers finish together. A tile is one part, or all parts of a group of 128 or 256 that is quantized, whose results are
-// kept until the group is complete. Rows are taken in blocks of kRowBlock, or as many as the core wants, whose results
-// stay in the worker's scratch until they are finished. A block passes all of a worker's tiles, so that it stays in the
-// L2 cache, and the core prepares it only once. A `Core` implements the multiplication of a format; see linear_float.h
-// and linear_int.h.
+// linear: cur = x W^T, then the epilogues, then out = cur. This file is shared by all weight formats. A part is 4
+// panels (64 outputs; 8 panels before GATED_MUL, which halves them) for all rows, so that it owns whole groups that it
+// quantizes. If nothing is quantized and few rows make the op bound by memory, a part is 2 panels, so that workers
+// finish together. A tile is one part, or all parts of a group of 128 or 256 that is quantized, whose results are kept
+// until the group is complete. Rows are taken in blocks of kRowBlock, or as many as the core wants, whose results stay
+// in the worker's scratch until they are finished. A block passes all of a worker's tiles, so that it stays in the L2
+// cache, and the core prepares it only once. A `Core` implements the multiplication of a format; see linear_float.h and
+// linear_int.h.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LINEAR_H
 #define INFENG_OPS_LINEAR_H

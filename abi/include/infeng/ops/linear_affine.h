@@ -4,8 +4,8 @@
 //   a = fma(float(acc), xscale[m][g], a)
 //   b = fma(float(t), y[m][h], b)                                   for both halves h of the group, where
 //   y[m][h] = float(-(sum of q_x over the half)) * xscale[m][g]     rounded; the core computes it once per call
-// and at the superblock's end out = fma(d, a, out), out = fma(e, b, out). As in linear_int.h, few rows use the weights as
-// they stream in, and many rows unpack a chunk of four panels and its scales to scratch. `Dots` computes acc.
+// and at the superblock's end out = fma(d, a, out), out = fma(e, b, out). As in linear_int.h, few rows use the weights
+// as they stream in, and many rows unpack a chunk of four panels and its scales to scratch. `Dots` computes acc.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LINEAR_AFFINE_H
 #define INFENG_OPS_LINEAR_AFFINE_H
@@ -26,8 +26,8 @@ struct AffineBytes {
   }
 };
 
-// float(acc) of every output from the vocabulary's dots over 32 k without a zero point. A sum over 32 k has 16 bits and s
-// has 8, so both products are exact, and their sum is rounded once, like the conversion of acc.
+// float(acc) of every output from the vocabulary's dots over 32 k without a zero point. A sum over 32 k has 16 bits and
+// s has 8, so both products are exact, and their sum is rounded once, like the conversion of acc.
 template <Vector V, class Bytes = AffineBytes<V>>
 struct AffineDots {
   using Vectors = V;
@@ -281,7 +281,8 @@ struct AffineTile {
     return {scratch, scales};
   }
 
-  // Adds groups [g0, g1) of `source` to cur for M rows and P panels; fetches the lines of a panel at `ahead` unless NULL.
+  // Adds groups [g0, g1) of `source` to cur for M rows and P panels; fetches the lines of a panel at `ahead` unless
+  // NULL.
   template <int M, int P>
   static INFENG_NOINLINE void block(const LinearTile& t, AffinePanel at, const uint8_t* panel, const Unpacked& source,
                                     int64_t row, int64_t g0, int64_t g1, int64_t groups, float* cur,

@@ -38,8 +38,8 @@ struct IntRows {
   }
 };
 
-// Panels of u8 lines: of an int8 weight, or unpacked nibbles, which have a line of f32 scales for each step of the chunk.
-// Strides are in bytes.
+// Panels of u8 lines: of an int8 weight, or unpacked nibbles, which have a line of f32 scales for each step of the
+// chunk. Strides are in bytes.
 struct Lines {
   const uint8_t* lines;  // of the chunk's first group
   int64_t panel_stride;

@@ -3,9 +3,9 @@
 //   acc = sum over the group of q_x[k] * s (u - z)                  exact; each 32 k have an s and a z
 //   out = fma(float(acc), xscale[m][g], out)
 // and at the end out = out * d[n]. The zero points are subtracted with the sums of x over 32 k, which the core computes
-// once for a block of rows. As in linear_int.h, few rows use the weights as they stream in, and many rows unpack a chunk
-// of four panels to scratch: units with their sub-scales, or bytes of s (u - z) + 128 on CPUs that add products of bytes
-// directly (`BiasedLines`), whose sums stay in registers over a group of the activation.
+// once for a block of rows. As in linear_int.h, few rows use the weights as they stream in, and many rows unpack a
+// chunk of four panels to scratch: units with their sub-scales, or bytes of s (u - z) + 128 on CPUs that add products
+// of bytes directly (`BiasedLines`), whose sums stay in registers over a group of the activation.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LINEAR_P32_H
 #define INFENG_OPS_LINEAR_P32_H

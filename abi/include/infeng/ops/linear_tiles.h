@@ -2,14 +2,13 @@
 // linear_int.h:
 //   acc = sum over one step of q_x[k] * q_w[n][k]                   a step is 64 k, or 32 where the scales are per 32
 //   out = fma(float(acc), wscale * xscale[m][g], out)               steps ascending
-// or, over weights with integer sub-scales, those of linear_p32.h: wscale is applied at the end, and a wide group of the
-// activation is several steps, whose products a C tile adds.
-// A step of a panel is unpacked to signed lines in scratch, which form a B tile; 16 rows of the activation form an A tile
-// in place. Their product, a C tile of int32, passes through memory to the vector unit. The unit of work is a chunk: a
-// few steps of one panel. The A tiles of a chunk serve all panels; the sums of 16 rows stay in vector registers over a
-// chunk. The stages overlap: while one chunk is added to its sums, the next is multiplied, and with up to 16 rows, which
-// need a chunk only once, the one after that is unpacked. More rows unpack a chunk of four panels, which stays in the L1
-// cache while all rows pass.
+// or, over weights with integer sub-scales, those of linear_p32.h: wscale is applied at the end, and a wide group of
+// the activation is several steps, whose products a C tile adds. A step of a panel is unpacked to signed lines in
+// scratch, which form a B tile; 16 rows of the activation form an A tile in place. Their product, a C tile of int32,
+// passes through memory to the vector unit. The unit of work is a chunk: a few steps of one panel. The A tiles of a
+// chunk serve all panels; the sums of 16 rows stay in vector registers over a chunk. The stages overlap: while one
+// chunk is added to its sums, the next is multiplied, and with up to 16 rows, which need a chunk only once, the one
+// after that is unpacked. More rows unpack a chunk of four panels, which stays in the L1 cache while all rows pass.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LINEAR_TILES_H
 #define INFENG_OPS_LINEAR_TILES_H
@@ -40,8 +39,8 @@ struct TileCore {
   struct Scratch {
     uint8_t lines[kPanels][kChunk][kStepLines * kLine];
     float scales[kPanels][kChunk][kLanes];
-    // Two chunks alternate. Stores of one are never a multiple of 4 KB away from loads of the other, because such a load
-    // would wait for the store. Behind them is a tile for unused rows, see `rows_again`.
+    // Two chunks alternate. Stores of one are never a multiple of 4 KB away from loads of the other, because such a
+    // load would wait for the store. Behind them is a tile for unused rows, see `rows_again`.
     int32_t products[kChunk][2][kTileRows][kLanes];
     int32_t behind[kTileRows][kLanes];
   };
@@ -100,9 +99,8 @@ struct TileCore {
     return config;
   }
 
-  // --- the scales of the activation ---
-  // Behind Scratch, for each 64 k, are the scales of all rows, so that those of 16 rows are adjacent, and room for unused
-  // rows. A wide group stores them only where it begins.
+  // --- the scales of the activation --- Behind Scratch, for each 64 k, are the scales of all rows, so that those of 16
+  // rows are adjacent, and room for unused rows. A wide group stores them only where it begins.
   struct XScales {
     const float* at;  // a row's scale at the beginning of a chunk
     int64_t stride;   // from one 64 k to the next

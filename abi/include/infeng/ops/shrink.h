@@ -1,9 +1,9 @@
 // shrink, the A half of LoRA: u[m][u_column + r] = ((x[m] . A[r]) * scaling[r]) * weight, per segment. A is a weight of
-// few panels, so an integer A uses the core of its linear. A float A has eight independent chains instead of one: chain c
-// adds k = c mod 8 ascending; then c0 + c4 and so on are added, then pairs at distance 2, then 1.
-// A folded panel holds the first inputs of its rows in lanes 0 to 7 and the others in lanes 8 to 15. It is multiplied by
-// the first inputs and then, from the cache, by the others; each product contributes its own lanes. A tile is a part of
-// one segment: one panel if few rows share it, so that reading A takes the time, else up to four panels for a block of
+// few panels, so an integer A uses the core of its linear. A float A has eight independent chains instead of one: chain
+// c adds k = c mod 8 ascending; then c0 + c4 and so on are added, then pairs at distance 2, then 1. A folded panel
+// holds the first inputs of its rows in lanes 0 to 7 and the others in lanes 8 to 15. It is multiplied by the first
+// inputs and then, from the cache, by the others; each product contributes its own lanes. A tile is a part of one
+// segment: one panel if few rows share it, so that reading A takes the time, else up to four panels for a block of
 // rows. A folded panel is a tile of its own.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_SHRINK_H

@@ -18,8 +18,8 @@ struct AffineBytes : Base {
   static INFENG_INLINE F take(const uint8_t* line, int at) { return to_float(integers(line, at)); }
 };
 
-// Without VNNI, the instruction that widens pairs of products also multiplies them by the sub-scale at no cost: by (s, s)
-// instead of (1, 1). Eight pairs of units are at most 30480, so sums over 32 k of an output stay in int16.
+// Without VNNI, the instruction that widens pairs of products also multiplies them by the sub-scale at no cost: by (s,
+// s) instead of (1, 1). Eight pairs of units are at most 30480, so sums over 32 k of an output stay in int16.
 struct AffineDots : Avx2 {
   using Vectors = Avx2;
   static constexpr int kRows = 4;

@@ -1,6 +1,6 @@
-// Tiles in hardware: AMX_TILE and AMX_INT8, and AVX-512 F and BW and GFNI, which every CPU with AMX has. The instructions
-// are inline assembly, because GCC's intrinsics declare no memory for loads and only 8 of the configuration's 64 bytes,
-// so that GCC drops or moves the stores that fill them.
+// Tiles in hardware: AMX_TILE and AMX_INT8, and AVX-512 F and BW and GFNI, which every CPU with AMX has. The
+// instructions are inline assembly, because GCC's intrinsics declare no memory for loads and only 8 of the
+// configuration's 64 bytes, so that GCC drops or moves the stores that fill them.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_SIMD_AMX_H
 #define INFENG_SIMD_AMX_H

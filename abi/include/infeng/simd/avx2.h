@@ -269,7 +269,8 @@ struct Base {
     return {_mm256_madd_epi16(v, _mm256_load_si256((const __m256i*)s.zs)),
             _mm256_madd_epi16(v, _mm256_load_si256((const __m256i*)s.zs + 1))};
   }
-  // The contribution of the weights' zero point, 2^Shift, to each row's dot; in memory, because a broadcast load is free.
+  // The contribution of the weights' zero point, 2^Shift, to each row's dot; in memory, because a broadcast load is
+  // free.
   template <int Shift, int M>
   static INFENG_INLINE void zero_points(int32_t (&start)[M], const int32_t (&sum)[M]) {
     INFENG_EACH (m, M) start[m] = -sum[m] * (1 << Shift);
@@ -349,8 +350,9 @@ struct Avx2 : Base {
     }
   }
 
-  // Converts bytes to words: the even and the odd ones of a line's 4 k, each multiplied by two words of x. Such products
-  // need no sign handling and no widening: half the multiplications of a dot of bytes and equally many additions.
+  // Converts bytes to words: the even and the odd ones of a line's 4 k, each multiplied by two words of x. Such
+  // products need no sign handling and no widening: half the multiplications of a dot of bytes and equally many
+  // additions.
   static INFENG_INLINE void words_of(const int8_t* x, int n, int16_t* words) {
     const __m128i evens_first = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
     for (int i = 0; i < n; i += kLanes) {
@@ -497,8 +499,8 @@ struct Avx2 : Base {
     INFENG_EACH (m, M)
       INFENG_EACH (p, P) acc[m][p] = iadd(acc[m][p], zero_points(*s[p], minus[m]));
   }
-  // total += the products of x[0..3] with half a line: magnitudes times x with the line's signs. In assembly, because GCC
-  // copies each sum to another register and back.
+  // total += the products of x[0..3] with half a line: magnitudes times x with the line's signs. In assembly, because
+  // GCC copies each sum to another register and back.
   static INFENG_INLINE void add_quads(__m256i& total, __m256i magnitude, __m256i line, const int8_t* x) {
     __m256i v;
     __asm__(
@@ -511,8 +513,8 @@ struct Avx2 : Base {
         : [magnitude] "x"(magnitude), [line] "x"(line), [ones] "x"(_mm256_set1_epi16(1)),
           [x] "m"(*(const int8_t(*)[4])x));
   }
-  // sum += the products of two words of x with those of both halves of a line. In assembly, because all 16 registers are
-  // in use.
+  // sum += the products of two words of x with those of both halves of a line. In assembly, because all 16 registers
+  // are in use.
   static INFENG_INLINE void add_words(I& sum, __m256i a, __m256i b, const int16_t* x) {
     __m256i v, product;
     __asm__(
@@ -587,8 +589,8 @@ struct AvxVnni : Base {
     }
   }
 
-  // With few rows, high nibbles are not shifted: their sum is 16 times too large and divided once per group, which saves
-  // a shift per line.
+  // With few rows, high nibbles are not shifted: their sum is 16 times too large and divided once per group, which
+  // saves a shift per line.
   template <int L, int M, int P, class Each>
   static INFENG_INLINE void dot_nibbles(I (&acc)[M][P], const uint8_t* const (&w)[P], const int8_t* const (&x)[M],
                                         const int32_t (&sum)[M], const Each& each) {

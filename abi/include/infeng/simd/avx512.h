@@ -345,8 +345,8 @@ struct Vnni : Base {
     }
   }
 
-  // With few rows, high nibbles are not shifted: their sum is 16 times too large and divided once per group. That saves a
-  // shift per line and doubles the number of independent chains.
+  // With few rows, high nibbles are not shifted: their sum is 16 times too large and divided once per group. That saves
+  // a shift per line and doubles the number of independent chains.
   template <int L, int M, int P, class Each>
   static INFENG_INLINE void dot_nibbles(I (&acc)[M][P], const uint8_t* const (&w)[P], const int8_t* const (&x)[M],
                                         const int32_t (&sum)[M], const Each& each) {

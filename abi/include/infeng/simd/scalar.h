@@ -1,5 +1,5 @@
-// The vocabulary of vec.h as plain loops, which define each function and run on any CPU. Ops over it are slow; they serve
-// to read, test and sanitize the loops of ops without a vector unit.
+// The vocabulary of vec.h as plain loops, which define each function and run on any CPU. Ops over it are slow; they
+// serve to read, test and sanitize the loops of ops without a vector unit.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_SIMD_SCALAR_H
 #define INFENG_SIMD_SCALAR_H

@@ -1,7 +1,7 @@
-// The tile vocabulary of matrix kernels. `amx::Tiles` in amx.h uses the hardware; `scalar::Tiles` in tiles_scalar.h does
-// the same in plain loops and traps where the hardware would. There are eight tiles of up to 16 rows of 64 bytes; a
-// configuration sets the rows and bytes per row (`colsb`) of each. A tile that is loaded, zeroed or multiplied is zero
-// outside of its rows and columns.
+// The tile vocabulary of matrix kernels. `amx::Tiles` in amx.h uses the hardware; `scalar::Tiles` in tiles_scalar.h
+// does the same in plain loops and traps where the hardware would. There are eight tiles of up to 16 rows of 64 bytes;
+// a configuration sets the rows and bytes per row (`colsb`) of each. A tile that is loaded, zeroed or multiplied is
+// zero outside of its rows and columns.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_SIMD_TILES_H
 #define INFENG_SIMD_TILES_H
@@ -38,8 +38,8 @@ concept Tiles = Vector<V> && requires(const TileConfig& config, const void* from
   { T::template zero<0>() };
   { T::template load<0>(from, stride) };     // row r from `from + r * stride` bytes
   { T::template store<0>(to, stride) };
-  // c[m][n] += sum over k of a[m][k] * b[k/4][4 n + k % 4], signed bytes, exact int32. Rows of c are those of a, columns
-  // those of b, and b has a row for every four columns of a.
+  // c[m][n] += sum over k of a[m][k] * b[k/4][4 n + k % 4], signed bytes, exact int32. Rows of c are those of a,
+  // columns those of b, and b has a row for every four columns of a.
   { T::template dot<0, 1, 2>() };
   { T::template dot_unsigned<0, 1, 2>() };   // the same with unsigned bytes of b
   { T::floats(products) };                   // V::F: 16 int32, converted

@@ -1,12 +1,13 @@
 // The vector vocabulary of all ops. A backend implements it for an instruction set: it is a struct of static functions
 // that satisfies `Vector` below. An op is a template over a backend.
 //
-// A vector always has 16 virtual lanes of 32 bits: one zmm, two ymm or an array. Lanes are outputs (or tokens, or columns
-// of one row), so that no op needs a horizontal sum in its inner loop and the order of additions is the same everywhere.
+// A vector always has 16 virtual lanes of 32 bits: one zmm, two ymm or an array. Lanes are outputs (or tokens, or
+// columns of one row), so that no op needs a horizontal sum in its inner loop and the order of additions is the same
+// everywhere.
 //
-// Everything under simd/ and ops/ is in unnamed namespaces: a library compiles an op several times with different flags,
-// and the linker would merge templates with external linkage and might keep the copy that the CPU cannot run. For the
-// same reason this code uses no template of the standard library.
+// Everything under simd/ and ops/ is in unnamed namespaces: a library compiles an op several times with different
+// flags, and the linker would merge templates with external linkage and might keep the copy that the CPU cannot run.
+// For the same reason this code uses no template of the standard library.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_SIMD_VEC_H
 #define INFENG_SIMD_VEC_H
@@ -80,8 +81,8 @@ concept Vector = requires(typename V::F f, typename V::I i, const float* x, floa
   { V::kBlockRows };      // the same for u8 lines of four panels
   { V::kColumns };        // vectors of f32 columns that stay in registers for each of six rows
   // group_dot, the integer primitive (each backend documents how it keeps it exact). Weights are unsigned bytes with a
-  // zero point, x is signed; `sum[m]` is the sum of x[m] over the same k, by which the zero point is taken out: with a sum
-  // of 0 nibbles, and lines of 4 bits, have none. Bytes of 8 bits may be used without it.
+  // zero point, x is signed; `sum[m]` is the sum of x[m] over the same k, by which the zero point is taken out: with a
+  // sum of 0 nibbles, and lines of 4 bits, have none. Bytes of 8 bits may be used without it.
   //   dot_lines<Bits, M, P>(acc, w, lines, x, sum, each):  acc[m][p] = sum over 4 * lines k of x[m][k] * (w[p][k] - 2^(Bits-1))
   //   dot_nibbles<L, M, P>(acc, w, x, sum, each):          the same over L lines of nibbles, 8 * L k, zero point 8
   // each(l) is called once for every line, evenly over the dot, to prefetch memory evenly; a backend may ignore it.
@@ -98,9 +99,9 @@ struct alignas(64) SubScales {
 
 // clang-format off
 // The vocabulary for formats with integer sub-scales (ops/weights.h, P32): u has `Bits` bits, byte 4 n + h of a line of
-// sub-scales belongs to output n, and minus[m] holds two int16 for the 64 k of row m: minus the sum of the first half of
-// x in the low one, of the second half in the high one. Few rows use packed lines, many rows unpacked lines of one of
-// the two kinds below.
+// sub-scales belongs to output n, and minus[m] holds two int16 for the 64 k of row m: minus the sum of the first half
+// of x in the low one, of the second half in the high one. Few rows use packed lines, many rows unpacked lines of one
+// of the two kinds below.
 //   sub_scales<Bits>(line, odd, s):                   reads bytes h = 0, 2, or those behind them
 //   sub_scales<Bits>(line, even, odd):                optional: both at once
 //   dot_packed<Bits, M, P>(acc, w, s, x, minus, each): acc[m][p] = sum over 64 k of x[m][k] * s (u[p][k] - z)
