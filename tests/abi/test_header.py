@@ -48,7 +48,9 @@ def test_header_and_layout_compile_without_a_warning(language: str) -> None:
         ("#define INFENG_MAX_DIMS 4", "#define INFENG_MAX_DIMS 5"),
     ],
 )
-def test_layout_check_fails_when_an_offset_size_or_number_changes(fabricate: Callable[..., Path], old: str, new: str) -> None:
+def test_layout_check_fails_when_an_offset_size_or_number_changes(
+    fabricate: Callable[..., Path], old: str, new: str
+) -> None:
     folder = fabricate((old, new))
     command = ["cc", "-std=c11", f"-I{folder}", "-c", "-o", os.devnull, LAYOUT]
     result = subprocess.run(command, capture_output=True, text=True)

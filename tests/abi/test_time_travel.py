@@ -70,9 +70,7 @@ def test_a_library_of_every_released_header_runs_or_is_refused_with_the_remedy(b
     refused(build(include), "abi_minor", text)
 
 
-def test_an_older_minor_loads_and_nothing_beyond_its_structs_is_read(
-    build: Build, fabricate: Build
-) -> None:
+def test_an_older_minor_loads_and_nothing_beyond_its_structs_is_read(build: Build, fabricate: Build) -> None:
     path = build(fabricate(*OLDER), "-DAT_PAGE_END")
     assert native.open_library(str(path)).abi == (MAJOR, max(SINCE, MINOR - 1))
     run_triple(path)
@@ -119,7 +117,9 @@ SHIPPED = {library.name: library.path for library in libraries(Plugins.discover(
         (MAJOR + 1, MINOR, None),
     ],
 )
-def test_shipped_libraries_negotiate_with_older_and_newer_hosts(name: str, major: int, minor: int, speaks_as: int | None) -> None:
+def test_shipped_libraries_negotiate_with_older_and_newer_hosts(
+    name: str, major: int, minor: int, speaks_as: int | None
+) -> None:
     host = mirror.Host(ctypes.sizeof(mirror.Host) + 64, major, minor, None, b"future", b"")
     longer = (ctypes.c_char * (ctypes.sizeof(mirror.LibraryDesc) + 64 * (minor > MINOR)))()
     description = mirror.LibraryDesc.from_buffer(longer)

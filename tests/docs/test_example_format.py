@@ -98,9 +98,7 @@ def test_its_kernel_and_the_reference_give_equal_bytes(tiny: Path, plugin: Path)
         assert served_by(made, "linear") == {"reference/linear_foreign"}
 
 
-def test_a_converted_model_runs_like_one_packed_at_load(
-    tiny: Path, plugin: Path, tmp_path: Path
-) -> None:
+def test_a_converted_model_runs_like_one_packed_at_load(tiny: Path, plugin: Path, tmp_path: Path) -> None:
     native = tmp_path / "native"
     paths, embed = f"plugins.paths={plugin}", f"model.formats.embed={FORMAT}"
     assert cli.main(["convert", str(tiny), str(native), "--format", FORMAT, "--set", paths, "--set", embed]) == 0
@@ -144,7 +142,9 @@ def test_packed_weights_are_within_half_a_step(plugin: Path) -> None:
         form.pack(w, panels)
 
 
-def test_conversion_opens_only_the_library_of_the_format(tiny: Path, plugin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conversion_opens_only_the_library_of_the_format(
+    tiny: Path, plugin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(libraries, "library_states", lambda plugins: pytest.fail("all libraries were opened"))
     plugins = Plugins.discover(load_config(overrides={"plugins.paths": [str(plugin)]}))
     assert plugins.names("quant_formats") == sorted([*BUILTIN, FORMAT])
@@ -176,7 +176,9 @@ def test_a_library_that_the_manifest_forbids_is_not_opened_for_its_format(
         (('.name = "int5-g32"', '.name = "int6-g32"'), f"promises the quant format {FORMAT}, its library does not"),
     ],
 )
-def test_a_format_that_crashes_does_so_in_the_child_and_is_named(build: Build, edit: tuple[str, str], words: str) -> None:
+def test_a_format_that_crashes_does_so_in_the_child_and_is_named(
+    build: Build, edit: tuple[str, str], words: str
+) -> None:
     plugins = Plugins.discover(load_config(overrides={"plugins.paths": [str(build(*edit))]}))
     with pytest.raises(PluginError, match=words):
         plugins.quant_format(FORMAT)

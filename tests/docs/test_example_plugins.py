@@ -99,9 +99,7 @@ def test_the_observer_writes_a_line_for_each_request_and_each_change_of_an_adapt
     assert answers[0].token_ids == ids(engine(tiny), [[5, 6, 7]]) != answers[1].token_ids
 
 
-def test_an_observer_that_lacks_a_method_is_named(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_observer_that_lacks_a_method_is_named(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with engine(tiny, "observer", observers__use=["lines"], lines__path=str(tmp_path / "lines")):
         import infeng_lines
 

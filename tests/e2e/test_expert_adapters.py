@@ -183,9 +183,7 @@ def test_an_error_names_an_adapter_tensor_that_does_not_fit(mixture_engine: Engi
             load_adapter(write(tmp_path / name, tensors, **config), mixture_engine.model, "f32")
 
 
-def test_combined_adapters_have_room_for_their_widest_experts(
-    mixture_engine: Engine, tmp_path: Path
-) -> None:
+def test_combined_adapters_have_room_for_their_widest_experts(mixture_engine: Engine, tmp_path: Path) -> None:
     packed = load_adapter(forms(tmp_path, Deltas(QWEN3_MOE, 5))["modules"], mixture_engine.model, "f32")
     name, tensor = next(item for item in packed.tensors.items() if item[0].endswith("experts.down_proj[3]"))
     a = np.zeros(64 * BUILTIN["f32"].panel_bytes(QWEN3_MOE.config["moe_intermediate_size"]), np.uint8)

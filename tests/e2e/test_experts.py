@@ -69,7 +69,9 @@ def test_the_router_is_quantized_only_if_the_settings_name_it(mixture: Path) -> 
     assert "layers.1.router" not in formats("f32") and "layers.1.gate_up_proj" in formats("f32")
 
 
-def test_stacked_and_separate_tensors_of_experts_give_equal_logits(mixture_engine: Engine, mixture: Path, tmp_path: Path) -> None:
+def test_stacked_and_separate_tensors_of_experts_give_equal_logits(
+    mixture_engine: Engine, mixture: Path, tmp_path: Path
+) -> None:
     tensors = load_file(mixture / "model.safetensors")
     for layer in (0, 2):
         name = f"model.layers.{layer}.mlp.experts"

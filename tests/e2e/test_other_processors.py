@@ -84,9 +84,7 @@ def test_every_processor_computes_the_same_bytes(runs: dict[str, dict]) -> None:
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_one_library_runs_all_ops_with_the_best_unit_for_the_processor(
-    name: str, runs: dict[str, dict]
-) -> None:
+def test_one_library_runs_all_ops_with_the_best_unit_for_the_processor(name: str, runs: dict[str, dict]) -> None:
     if name not in runs:
         pytest.skip(f"this CPU lacks one of {', '.join(PROCESSORS[name][1])}")
     library, unit = UNITS[name]

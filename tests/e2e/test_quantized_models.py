@@ -102,7 +102,9 @@ def every_format() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("case", "format", "cache"), list(every_format()))
-def test_weight_formats_compute_with_their_dequantized_values(format: str, cache: str, case: Case, reduced: dict[str, Path]) -> None:
+def test_weight_formats_compute_with_their_dequantized_values(
+    format: str, cache: str, case: Case, reduced: dict[str, Path]
+) -> None:
     settings = {"model.format": format, "model.formats": {}, "kv_cache.dtype": cache}
     with harness.engine(reduced[case.name], settings) as engine:
         assert set(engine.model.formats_used.values()) == {format}

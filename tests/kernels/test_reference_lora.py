@@ -65,9 +65,7 @@ def test_overlapping_segments_combine_adapters_in_their_order() -> None:
 @pytest.mark.parametrize("dtype", STORED)
 @pytest.mark.parametrize("rank", [0, 5])
 @pytest.mark.parametrize("panels", [(0, 2, 3), (1, 2, 2), (3, 1, 2), (4, 1, 1)])
-def test_a_segment_scales_and_shifts_only_its_panels(
-    dtype: str, rank: int, panels: tuple[int, int, int]
-) -> None:
+def test_a_segment_scales_and_shifts_only_its_panels(dtype: str, rank: int, panels: tuple[int, int, int]) -> None:
     cur, u = random_rows(19, ROWS, N), random_rows(20, ROWS, 24)
     cur[:, 5] = -0.0  # an empty sum does not make it +0
     adapter = Adapter(dtype, rank, seed=21, u_column=11, panels=panels, dora=True)

@@ -211,7 +211,6 @@ py::object sub_grid_record(const std::string& format) {
   return records::sub_grid(sub->group, sub->most_scale, sub->most_unit);
 }
 
-
 void pack_units_of(const std::string& format, const py::array& units, const py::array& scales,
                    const py::array& sub_scales, const py::array& zeros, const py::buffer& out, int64_t first_panel,
                    int64_t panel_step, int threads) {
@@ -248,7 +247,6 @@ py::object units_of(const std::string& format, const py::buffer& data, int64_t o
   }
   return records::units(units, scales, sub_scales, zeros);
 }
-
 
 py::object minima_grid_record(const std::string& format) {
   const MinimaScaling* minima = minima_scaling(number_of(Vocabulary::weight, format));

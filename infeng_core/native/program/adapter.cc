@@ -18,7 +18,6 @@ namespace {
 constexpr const char* kBad = "invalid_argument";
 constexpr int64_t kMostRank = 256;  // of one projection
 
-
 uint64_t next_id() {
   static std::atomic<uint64_t> last{0};
   return ++last;

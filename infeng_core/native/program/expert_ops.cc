@@ -14,7 +14,6 @@ void Program::expert_linear(Bindings kernels, std::shared_ptr<const Weight> weig
   auto draft_op = draft(INFENG_OP_LINEAR, std::move(kernels), false);
   Op& op = *draft_op;
   infeng_linear_args& args = op.args.linear;
-  args.common.struct_size = sizeof args;
   check_apart("linear", x, out);
   op.routing = &routing_of(routing);
   if (w.panels % op.routing->experts != 0) {
@@ -75,7 +74,6 @@ void Program::route(Bindings kernels, int logits, int x, int out, const RouteSpe
   auto draft_op = draft(INFENG_OP_ROUTE, std::move(kernels), false);
   Op& op = *draft_op;
   infeng_route_args& args = op.args.route;
-  args.common.struct_size = sizeof args;
   const Routing& routing = routing_of(spec.routing);
   args.logits = matrix(operand(logits, "route: logits", false, routing.experts, false), routing.experts);
   track(op, args.logits);
@@ -114,7 +112,6 @@ void Program::combine(Bindings kernels, int x, int64_t columns, int routing, int
   auto draft_op = draft(INFENG_OP_COMBINE, std::move(kernels), false);
   Op& op = *draft_op;
   infeng_combine_args& args = op.args.combine;
-  args.common.struct_size = sizeof args;
   const Routing& from = routing_of(routing);
   check_apart("combine", x, out);
   args.x = matrix(operand(x, "combine: x", false, columns, false, from.top_k), columns);

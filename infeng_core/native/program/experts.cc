@@ -7,7 +7,6 @@
 namespace infeng {
 namespace {
 
-
 // Narrows the tensor to rows [begin, begin + count).
 void cut(infeng_tensor& tensor, int64_t begin, int64_t count) {
   if (tensor.data == nullptr) return;

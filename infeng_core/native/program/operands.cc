@@ -18,7 +18,6 @@ void check_fused(const Kernel& kernel, const infeng_epilogue& step) {
   fail("not_fused", kernel.full_name(), ": does not fuse ", name_of(step), "; put it into an epilogue op of its own");
 }
 
-
 }  // namespace
 
 const Value& Program::operand(int id, const char* what, bool quantized, int64_t columns, bool samples,
@@ -62,6 +61,7 @@ std::unique_ptr<Op> Program::draft(uint32_t kind, Bindings kernels, bool samples
   auto op = std::make_unique<Op>();
   op->samples = samples;
   op->bindings = std::move(kernels);
+  op->args.common.struct_size = static_cast<uint32_t>(op_kind(kind).args_size);
   op->problem.struct_size = sizeof(infeng_problem);
   op->problem.op = kind;
   op->fetch.head = {sizeof op->fetch, INFENG_EXTENSION_FETCH, nullptr};

@@ -14,7 +14,6 @@ void Program::embed(Bindings kernels, std::shared_ptr<const Weight> weight, int 
   auto draft_op = draft(INFENG_OP_EMBED, std::move(kernels), false);
   Op& op = *draft_op;
   infeng_embed_args& args = op.args.embed;
-  args.common.struct_size = sizeof args;
   args.ids = op.index = tokens_;
   op.index_at = &args.ids;
   args.weight = &weight->abi;
@@ -37,7 +36,6 @@ void Program::rmsnorm(Bindings kernels, int x, const Constant& weight, float eps
   auto draft_op = draft(INFENG_OP_RMSNORM, std::move(kernels), samples);
   Op& op = *draft_op;
   infeng_rmsnorm_args& args = op.args.rmsnorm;
-  args.common.struct_size = sizeof args;
   const int64_t k = weight.size;
   const bool has_heads = spec.heads != 1 || spec.column != 0 || x == out;
   if (spec.gather && has_heads) fail("invalid_argument", "rmsnorm: rows with heads are not gathered");
@@ -80,7 +78,6 @@ void Program::linear(Bindings kernels, std::shared_ptr<const Weight> weight, int
   auto draft_op = draft(INFENG_OP_LINEAR, std::move(kernels), samples);
   Op& op = *draft_op;
   infeng_linear_args& args = op.args.linear;
-  args.common.struct_size = sizeof args;
   check_apart("linear", x, out);
   op.problem.weight_format = w.format;
   op.problem.act_format = activation_of(w.format);
@@ -120,7 +117,7 @@ void Program::row_op(uint32_t number, Bindings kernels, int64_t columns, const R
   auto draft_op = draft(number, std::move(kernels), samples);
   Op& op = *draft_op;
   char* const args = reinterpret_cast<char*>(&op.args);
-  op.args.common.struct_size = static_cast<uint32_t>(kind.args_size);
+
   op.problem.n = op.problem.k = columns;
   for (const Operand& each : kind.operands) {
     auto& tensor = *reinterpret_cast<infeng_tensor*>(args + each.offset);
@@ -149,14 +146,12 @@ void Program::row_op(uint32_t number, Bindings kernels, int64_t columns, const R
   ops_.push_back(std::move(draft_op));
 }
 
-
 void Program::rope(Bindings kernels, int x, int64_t heads_q, int64_t heads_k, int64_t head_dim, int64_t k_column,
                    const Constant& cos, const Constant& sin, int64_t table_rows, const RopeSpec& spec,
                    const std::string& module) {
   auto draft_op = draft(INFENG_OP_ROPE, std::move(kernels), false);
   Op& op = *draft_op;
   infeng_rope_args& args = op.args.rope;
-  args.common.struct_size = sizeof args;
   const Value& in = operand(x, "rope", false, value(x).columns, false);
   args.q = heads(in, 0, heads_q, head_dim, "rope: q");
   args.k = heads(in, k_column, heads_k, head_dim, "rope: k");
@@ -224,7 +219,6 @@ void Program::kv_append(Bindings kernels, int x, std::shared_ptr<const KvCache> 
   auto draft_op = draft(INFENG_OP_KV_APPEND, std::move(kernels), false);
   Op& op = *draft_op;
   infeng_kv_append_args& args = op.args.kv_append;
-  args.common.struct_size = sizeof args;
   args.segments = use_cache(op, std::move(cache), layer, table);
   args.cache = &op.cache;
   const Value& in = operand(x, "kv_append", false, value(x).columns, false);
@@ -243,7 +237,6 @@ void Program::attention(Bindings kernels, int x, std::shared_ptr<const KvCache> 
   auto draft_op = draft(INFENG_OP_ATTENTION, std::move(kernels), false);
   Op& op = *draft_op;
   infeng_attention_args& args = op.args.attention;
-  args.common.struct_size = sizeof args;
   args.segments = use_cache(op, std::move(cache), layer, spec.table);
   args.cache = &op.cache;
   check_apart("attention", x, out);

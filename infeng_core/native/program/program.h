@@ -74,12 +74,12 @@ struct Value {
   int64_t q_stride = 0;
   int64_t groups = 0;  // groups of 64 inputs in an activation
   int64_t group_stride = 0;
-  int64_t group = kGroup;    // inputs that share a scale
-  bool rotated = false;      // by a Hadamard matrix over each 64 inputs
-  float* x = nullptr;        // (rows, columns), stride; NULL for an activation
-  int8_t* q = nullptr;       // (rows, stride), q_stride; NULL for a buffer
-  float* scale = nullptr;    // (rows, groups), group_stride
-  int32_t* sum = nullptr;    // (rows, groups), group_stride
+  int64_t group = kGroup;  // inputs that share a scale
+  bool rotated = false;    // by a Hadamard matrix over each 64 inputs
+  float* x = nullptr;      // (rows, columns), stride; NULL for an activation
+  int8_t* q = nullptr;     // (rows, stride), q_stride; NULL for a buffer
+  float* scale = nullptr;  // (rows, groups), group_stride
+  int32_t* sum = nullptr;  // (rows, groups), group_stride
 };
 
 // One step of an op's epilogue list, with the activation that a QUANTIZE step points at.
@@ -232,11 +232,11 @@ struct alignas(64) Seat {
 
 // The arrays of one step.
 struct Batch {
-  std::span<const int32_t> tokens;        // (rows)
-  std::span<const int32_t> positions;     // (rows)
-  std::span<const int32_t> segments;      // (segments, 4): row_begin, row_end, pos0, first index into block_tables
-  std::span<const int32_t> block_tables;  // a sequence's tables lie ceil(context / 16) entries apart
-  std::span<const int32_t> sample_rows;   // (samples)
+  std::span<const int32_t> tokens;             // (rows)
+  std::span<const int32_t> positions;          // (rows)
+  std::span<const int32_t> segments;           // (segments, 4): row_begin, row_end, pos0, first index into block_tables
+  std::span<const int32_t> block_tables;       // a sequence's tables lie ceil(context / 16) entries apart
+  std::span<const int32_t> sample_rows;        // (samples)
   std::span<const AdapterRows> adapters = {};  // sorted by row
   bool on_demand = false;                      // whether ops on demand run
 };

@@ -11,7 +11,6 @@
 namespace infeng {
 namespace {
 
-
 uint32_t need_of(uint32_t dtype) {
   if (dtype == INFENG_F32) return INFENG_NEED_LORA_F32;
   return dtype == INFENG_BF16 ? INFENG_NEED_LORA_BF16 : INFENG_NEED_LORA_I8;
@@ -49,7 +48,6 @@ int Program::shrink(Bindings kernels, const std::string& name, int x, int64_t k,
   Op& op = *draft_op;
   if (routing >= 0) op.routing = &routing_of(routing);
   infeng_shrink_args& args = op.args.shrink;
-  args.common.struct_size = sizeof args;
   op.problem.weight_format = adapter_format(lora_.dtype());
   op.problem.act_format = activation_of(op.problem.weight_format);
   op.problem.n = lora_.columns();

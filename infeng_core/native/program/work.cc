@@ -26,7 +26,6 @@ Work attention_work(const Op& op) {
           read * cache.kv_heads * cache.head_stride / cache.block_tokens};
 }
 
-
 // Products with the A of each segment.
 Work shrink_work(const Op& op) {
   const infeng_shrink_args& args = op.args.shrink;

@@ -26,11 +26,11 @@ struct Operand {
 struct OpKind {
   uint32_t number;
   const char* name;
+  size_t args_size;
   // A row op reads and writes rows of the same number of columns (before its epilogues), and Program::row_op() adds it.
   // Empty: another member function of Program adds the op.
   std::span<const Operand> operands = {};
-  size_t args_size = 0;
-  size_t out_offset = 0;
+  size_t out_offset = 0;  // of a row op
 };
 
 // Sorted by number.

@@ -8,11 +8,9 @@
 namespace infeng {
 namespace {
 
-
 // Divisors d of the value e of largest magnitude; e / d is a candidate scale. -8 uses the whole range of q; 7 and -7.5
 // keep e exact but use less of the range; the others clip e in favour of the rest of the group.
 constexpr float kDivisors[] = {-8.0f, -7.5f, -8.5f, -9.0f, -9.5f, 7.0f};
-
 
 struct Fit {
   float error[kLanes];  // sum of (x - scale * q)^2

@@ -11,7 +11,6 @@ namespace {
 // Fractions of a group's range that its grid may span.
 constexpr float kSpans[] = {1.0f, 0.93f, 0.86f};
 
-
 INFENG_INLINE float unit_of(float x, float by, float least) {
   return round_even(clamped((x + least) * by, 0.0f, kMostUnit));
 }

@@ -7,7 +7,6 @@
 namespace infeng {
 namespace {
 
-
 // Factors of a row's scale amax / 127; below 1, the largest values are clipped in favour of all others.
 constexpr float kRowFactors[kRowScaleCandidates] = {1.0f, 0.93f, 0.86f, 0.8f};
 // Fractions of a group's range that its grid may span.
