@@ -1,4 +1,4 @@
-"""Attention over tiles equals the reference byte for byte, and uses tiles for blocks of many rows and for no others.
+"""Attention with tiles equals the reference byte for byte, and uses tiles only for blocks of many rows.
 
 The tiles are plain loops here, which trap where the hardware would fault, so this runs on every CPU.
 """

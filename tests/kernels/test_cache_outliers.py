@@ -1,4 +1,4 @@
-"""Keys and values that quantizers find hard give the reference's bytes in every library and cache format."""
+"""Keys and values with outliers equal the reference byte for byte in every library and cache format."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_no_function_uses_a_feature_that_its_library_does_not_declare(state: Lib
 
 @libraries
 def test_a_kernel_that_asks_for_a_feature_uses_it(state: LibraryState) -> None:
-    """Else its functions were replaced by those of another unit, and the feature keeps CPUs out for nothing."""
+    """Otherwise the linker replaced its functions by those of another unit, and the feature is not needed."""
     library = code(state.path)
     for name, (own, addresses) in entry_points(state.path).items():
         reached = library.reachable(addresses)

@@ -1,4 +1,4 @@
-"""The conformance driver in C++: what a program cannot ask for, exact ends of memory, sanitizers, plain vectors."""
+"""The C++ conformance driver: exact ends of memory, sanitizers and scalar vectors, which programs cannot test."""
 
 import os
 import subprocess

@@ -21,7 +21,7 @@ class Sequence:
         blocks = -(-length // 16)
         self.table = np.random.default_rng(seed).permutation(blocks + 2)[:blocks].tolist()
         self.cache = native.KvCache(fmt, layers=2, blocks=blocks + 2, kv_heads=kv_heads, head_dim=head_dim)
-        self.kv = random_rows(seed, length, 2 * kv_heads * head_dim + 16)  # 16 columns that belong to nobody
+        self.kv = random_rows(seed, length, 2 * kv_heads * head_dim + 16)  # 16 unused columns
         self.v_column = -(-kv_heads * head_dim // 16) * 16
 
     def append(self, begin: int, end: int) -> None:
@@ -67,7 +67,7 @@ def stored_values(fmt: str, slab: np.ndarray, dim: int) -> np.ndarray:
     if fmt in ("int4h", "k8v4h"):
         groups = slab[: -(-dim // 16) * 8 * 16].reshape(16, -1, 8)
         found = np.concatenate([nibbles(groups[:, g]) for g in range(groups.shape[1])], axis=1)
-        assert not found[:, dim:][found[:, dim:] != -8].any()  # -8: a row that nobody has written
+        assert not found[:, dim:][found[:, dim:] != -8].any()  # -8: a row that was never written
         return found[:, :dim]
     if fmt in ("int8", "int8h"):
         return slab[: dim * 16].view(np.int8).reshape(16, dim).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What known families need beyond a Llama: each equals its formula in NumPy byte for byte, and differs from without."""
+"""Needs of families beyond a Llama: each equals its NumPy formula byte for byte and changes the result."""
 
 import math
 from functools import cache

@@ -1,4 +1,4 @@
-"""Tiles in plain loops stand for AMX where there is none: they give its bytes and refuse what it refuses."""
+"""Scalar tiles replace AMX on other CPUs: they compute its bytes and trap where it faults."""
 
 import signal
 import subprocess
