@@ -76,7 +76,7 @@ concept Vector = requires(typename V::F f, typename V::I i, const float* x, floa
   { V::store_i8(q, i) };  // 16 lanes in [-128, 127] as int8
   { V::sum_i8(b, n) };    // int32_t: sum of n int8, n a multiple of 32
   { V::unpack_nibbles(line, (uint8_t*)q, (uint8_t*)q) };  // low and high nibbles of 64 bytes, each as 64 u8
-  { V::prefetch(line) };  // a hint: this line, into the second-level cache
+  { V::prefetch(line) };  // a hint: this line, into the L2 cache
   { V::kRows };           // most rows whose dots over nibbles of two panels stay in registers
   { V::kBlockRows };      // the same for u8 lines of four panels
   { V::kColumns };        // vectors of f32 columns that stay in registers for each of six rows
