@@ -93,7 +93,7 @@ std::shared_ptr<Adapter> make_adapter(const Program& program, const std::string&
 
 void bind_adapter(py::module_& m) {
   py::class_<Adapter, std::shared_ptr<Adapter>>(
-      m, "Adapter", "An adapter in memory of its own, which goes back when nobody holds this; see Program.adapter.")
+      m, "Adapter", "An adapter in memory of its own, freed with the last reference; see Program.adapter.")
       .def_property_readonly("nbytes", &Adapter::nbytes);
 }
 

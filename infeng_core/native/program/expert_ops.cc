@@ -81,7 +81,7 @@ void Program::route(Bindings kernels, int logits, int x, int out, const RouteSpe
   const Value& in = operand(x, "route: x", quantized, spec.columns, false);
   const Value& to = operand(out, "route: out", quantized, spec.columns, false, routing.top_k);
   if (in.group != to.group || in.rotated != to.rotated) {
-    fail("invalid_argument", "route: x and out are quantized in other ways");
+    fail("invalid_argument", "route: x and out have different groups or rotations");
   }
   op.in = describe(in);
   op.copies = describe(to);
@@ -124,14 +124,14 @@ void Program::combine(Bindings kernels, int x, int64_t columns, int routing, int
     track(op, args.shared);
   }
   if (gate >= 0) {
-    if (shared < 0) fail("invalid_argument", "combine: has a gate and nothing that it is for");
+    if (shared < 0) fail("invalid_argument", "combine: a gate needs a shared expert");
     args.gate = matrix(operand(gate, "combine: gate", false, 1, false), 1);
     track(op, args.gate);
   }
   op.problem.n = op.problem.k = columns;
   op.problem.heads = args.top_k;
   if (add_epilogues(op, epilogues, columns) != columns) {
-    fail("invalid_argument", "combine: does not end in a gated multiplication");
+    fail("invalid_argument", "combine: cannot end in a gated multiplication");
   }
   args.out = result(out, columns, op);
   track(op, args.out);

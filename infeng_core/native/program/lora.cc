@@ -86,7 +86,7 @@ void Lora::add_module(std::string name, Op& op) {
 void Lora::finish(const std::vector<std::unique_ptr<Op>>& ops) {
   if (!is_open()) return;
   for (const LoraSlot& slot : slots_) {
-    if (slot.expand == nullptr) fail(kBad, "nothing adds the products of LoRA slot ", slot.name);
+    if (slot.expand == nullptr) fail(kBad, "LoRA slot ", slot.name, " has no op with its LORA step");
   }
   const auto ranges = static_cast<size_t>(most_ranges_);
   const size_t slots = std::max<size_t>(slots_.size(), 1);

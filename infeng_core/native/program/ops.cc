@@ -38,7 +38,7 @@ void Program::rmsnorm(Bindings kernels, int x, const Constant& weight, float eps
   infeng_rmsnorm_args& args = op.args.rmsnorm;
   const int64_t k = weight.size;
   const bool has_heads = spec.heads != 1 || spec.column != 0 || x == out;
-  if (spec.gather && has_heads) fail("invalid_argument", "rmsnorm: rows with heads are not gathered");
+  if (spec.gather && has_heads) fail("invalid_argument", "rmsnorm: rows with heads cannot be gathered");
   if (has_heads) {
     args.x = heads(operand(x, "rmsnorm", false, value(x).columns, samples), spec.column, spec.heads, k, "rmsnorm: x");
     op.need(INFENG_NEED_NORM_HEADS);
@@ -63,7 +63,7 @@ void Program::rmsnorm(Bindings kernels, int x, const Constant& weight, float eps
   if (weight.data == nullptr) op.need(INFENG_NEED_NORM_PLAIN);
   if (spec.offset != 0) op.need(INFENG_NEED_NORM_OFFSET);
   op.problem.n = op.problem.k = k;
-  if (add_epilogues(op, epilogues, k) != k) fail("invalid_argument", "rmsnorm: does not end in a gated multiplication");
+  if (add_epilogues(op, epilogues, k) != k) fail("invalid_argument", "rmsnorm: cannot end in a gated multiplication");
   args.out = has_heads ? heads(value(out), spec.column, spec.heads, k, "rmsnorm: out") : result(out, k, op);
   track(op, args.out);
   op.solo_rows = kSoloElements / (k * spec.heads);
@@ -271,7 +271,7 @@ void Program::attention(Bindings kernels, int x, std::shared_ptr<const KvCache> 
   sight.sees_all = sight.sees_all || spec.window == 0;
   op.problem.heads = static_cast<int32_t>(spec.heads);
   if (add_epilogues(op, epilogues, columns) != columns) {
-    fail("invalid_argument", "attention: does not end in a gated multiplication");
+    fail("invalid_argument", "attention: cannot end in a gated multiplication");
   }
   args.out = result(out, columns, op);
   track(op, args.out);

@@ -76,7 +76,7 @@ void check(const std::string& where, const infeng_format& format) {
 // Converts up to 16 rows to f32 and packs them with the library's own function.
 void pack_brought(const WeightFormat& format, const Source& s, int64_t row, uint8_t* out) {
   if (format.abi.pack == nullptr) {
-    fail("unimplemented", "weight format ", format.abi.name, ": the library that brought it cannot pack");
+    fail("unimplemented", "weight format ", format.abi.name, ": its library cannot pack");
   }
   const int64_t rows = std::min<int64_t>(kLanes, s.n - row);
   std::vector<float> w(static_cast<size_t>(rows * s.k));

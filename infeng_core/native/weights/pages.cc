@@ -45,7 +45,7 @@ int bind_pages(const Pages&, void*, int64_t) { return ENOSYS; }
 
 void check(const Pages& pages) {
   if (pages.policy != Pages::Policy::first_touch && pages.nodes.empty()) {
-    fail("invalid_argument", "pages are placed on nodes, and none is named");
+    fail("invalid_argument", "this placement of pages needs NUMA nodes");
   }
   for (const int node : pages.nodes) {
     if (node < 0 || node >= kMostNodes) fail("invalid_argument", "there is no NUMA node ", node);
