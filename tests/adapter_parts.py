@@ -1,4 +1,4 @@
-"""Adapters whose contents a test decides, and what tests of the registry do with them."""
+"""Adapters with contents that tests choose, and helpers for tests of the adapter registry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdap
 
 
 class Store:
-    """Where adapters lie: {source: contents or an error}. ``gate`` holds every read until it is set."""
+    """A source of adapters: {source: contents or an error}. ``gate`` blocks reads until it is set."""
 
     def __init__(self) -> None:
         self.contents: dict[str, bytes | Exception] = {}
@@ -28,9 +28,9 @@ class Store:
         self.reads: list[str] = []
         self.gate = threading.Event()
         self.gate.set()
-        self.held: set[str] | None = None  # whom the gate holds; None: everybody
+        self.held: set[str] | None = None  # sources that the gate blocks; None: all
         self.returned = 0
-        self.placed = 0  # handles that are alive
+        self.placed = 0  # live handles
         self.most_placed = 0
         self._lock = threading.Lock()
 
@@ -56,7 +56,7 @@ class Store:
 
 
 class Handle:
-    """What a backend would give."""
+    """A stand-in for a backend's adapter handle."""
 
     def __init__(self, store: Store, packed: PackedAdapter) -> None:
         self.nbytes = packed.nbytes

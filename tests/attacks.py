@@ -1,8 +1,8 @@
-"""Bodies that are to take a server's time, and what they make another tenant wait.
+"""Requests that try to occupy a server, and the delays that they cause for another tenant.
 
-``python tests/attacks.py URL VICTIM_KEY ATTACKER_KEY [--pid PID] [--only NAME]`` sends each of them six times at a time
-to a server while the victim asks for two tokens again and again, and prints a table: the worst that the victim waited,
-and the processor time that the server took until all was answered. tests/plugins/serve/test_attacks.py sends them too.
+``python tests/attacks.py URL VICTIM_KEY ATTACKER_KEY [--pid PID] [--only NAME]`` sends each attack six times at once to
+a server while the victim requests two tokens repeatedly. It prints a table with the victim's longest wait and the
+processor time of the server until all calls are answered. tests/plugins/serve/test_attacks.py sends them too.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from urllib.parse import urlsplit
 
 MB = 1 << 20
 MOST = 16 * MB - 4096
-"""Bytes of the largest bodies: a little less than ``serve.max_body``."""
+"""Size of the largest bodies in bytes, a little less than ``serve.max_body``."""
 
 TOGETHER = 6
-"""Calls of an attack at a time, unless ``--together`` says otherwise."""
+"""Concurrent calls of an attack; ``--together`` overrides it."""
 
 PROSE = "Once upon a time, there was a little girl who lived in a village near the forest. "
 
@@ -43,14 +43,14 @@ class Attack:
 
 
 def filled(before: str, item: str, after: str, size: int = MOST) -> bytes:
-    """Return a body of ``size`` bytes: a beginning, as many items as fit, an end."""
+    """Return a body of at most ``size`` bytes: a beginning, as many items as fit, an end."""
     room = size - len(before.encode()) - len(after.encode()) - 1
     items = item * (room // len(item.encode()))
     return (before + items.removesuffix(",") + after).encode()
 
 
 def attacks() -> Iterator[Attack]:
-    """Yield all of them."""
+    """Yield all attacks."""
     completions, chat, responses = "/v1/completions", "/v1/chat/completions", "/v1/responses"
     prompt, short = '{"max_tokens":1,"prompt":', '{"max_tokens":1,"prompt":"a",'
     for name, item in {
@@ -115,7 +115,7 @@ def attacks() -> Iterator[Attack]:
 
 
 def grammars() -> Iterator[Attack]:
-    """Yield grammars and schemas that are small, and ask for much work at each token."""
+    """Yield small grammars and schemas that need much work for each token."""
     branches = [{"type": "string", "pattern": f"^(a|b|ab|ba){{{n},200}}$"} for n in range(60)]
     wide: object = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(300)}}
     deep: object = {"type": "string"}
@@ -140,7 +140,7 @@ def grammars() -> Iterator[Attack]:
 
 
 def post(address: tuple[str, int], path: str, body: bytes, key: str, **headers: str) -> int:
-    """Make one call; return its status, 0 where the connection broke."""
+    """Make one call; return its status, or 0 if the connection broke."""
     connection = http.client.HTTPConnection(*address, timeout=300)
     try:
         given = {"content-type": "application/json", "authorization": f"Bearer {key}", **headers}
@@ -155,7 +155,7 @@ def post(address: tuple[str, int], path: str, body: bytes, key: str, **headers: 
 
 
 def attacked(address: tuple[str, int], attack: Attack, key: str, together: int) -> Counter[int]:
-    """Send an attack so many times ``together``; return the statuses."""
+    """Send an attack ``together`` times at once; return the statuses."""
     found: list[int] = []
 
     def send() -> None:
@@ -170,7 +170,7 @@ def attacked(address: tuple[str, int], attack: Attack, key: str, together: int) 
 
 
 class Victim:
-    """Asks for two tokens, again and again."""
+    """A client that requests two tokens repeatedly."""
 
     def __init__(self, address: tuple[str, int], key: str) -> None:
         """Ask a server."""
@@ -200,7 +200,7 @@ class Victim:
 
 
 def processor(pid: int) -> float:
-    """Return the seconds of processor time that a process and its children have taken."""
+    """Return the processor time of a process and its children in seconds."""
     seconds = 0.0
     for one in [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]:
         fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
@@ -209,7 +209,7 @@ def processor(pid: int) -> float:
 
 
 def settled(pid: int) -> float:
-    """Return the same once the server does nothing more."""
+    """Return the same once the server is idle."""
     last = processor(pid)
     while True:
         time.sleep(0.5)
@@ -220,7 +220,7 @@ def settled(pid: int) -> float:
 
 
 def main() -> None:
-    """Print the table; each attack is sent by a process of its own, so that it takes none of the victim's time."""
+    """Print the table; a separate process sends each attack, so that it does not slow down the victim."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("url")
     parser.add_argument("victim")

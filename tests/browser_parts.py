@@ -33,5 +33,5 @@ def chromium(profile: Path) -> Iterator[Any]:
 
 
 def complaints(driver: Any) -> list[str]:
-    """Return what the console has got since the last look: errors of scripts, files that were not found."""
+    """Return the console's new messages: script errors and files that were not found."""
     return [entry["message"] for entry in driver.get_log("browser")]

@@ -1,4 +1,4 @@
-"""Where tests keep what an engine learns of kernels and converts, when they need no cache of their own."""
+"""The shared cache of tests for checked kernels and converted models."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 
 def shared(factory: pytest.TempPathFactory, name: str = "run") -> Path:
-    """Return the cache of this run, one for all processes that it is spread over: kernels are checked once for all.
+    """Return the cache of this test run, which all its processes share, so that kernels are checked once.
 
-    What models of many sizes teach makes a cache slow to read: tests that start processes have one with another name.
+    Entries for models of many sizes make a cache slow to read, so tests that start processes use another ``name``.
     """
     base = factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"cache-of-the-{name}"

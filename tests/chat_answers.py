@@ -1,4 +1,4 @@
-"""Answers as models write them, and what is in them: of each syntax at least one."""
+"""Answers in each syntax of models, with the contents that a parser must find."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ THINK = FAMILIES[0]
 
 @dataclass(frozen=True)
 class Case:
-    """An answer and what is to be found in it."""
+    """An answer with its expected contents."""
 
     syntax: str
     text: str
@@ -57,12 +57,12 @@ class Case:
 
 
 def read(parser: OutputParser, pieces: Sequence[str]) -> list[Delta]:
-    """Return all deltas of an answer that comes in pieces."""
+    """Return all deltas of an answer that arrives in pieces."""
     return [delta for piece in pieces for delta in parser.push(piece)] + parser.finish()
 
 
 def summary(deltas: Sequence[Delta]) -> tuple[str, str, Calls]:
-    """Return content, reasoning, and each call's name and arguments; checks that deltas come as they should."""
+    """Return content, reasoning, and each call's name and arguments; check the order of deltas."""
     calls: list[list[str]] = []
     for delta in deltas:
         assert bool(delta.content) + bool(delta.reasoning) + (delta.tool is not None) == 1, "one thing in each"

@@ -1,4 +1,4 @@
-"""Programs that would pass tests without solving anything, by what they do to the interpreter that runs them."""
+"""Programs that pass tests without solving them by manipulating the interpreter that runs them."""
 
 CHEATS = {
     "an early exit": r"""
@@ -166,8 +166,8 @@ def f(x):
 def f(x): return 'x' * (1 << 28)
 """,
 }
-"""By what they try; ``f`` is what is asked for."""
+"""{trick: program}; the task is a function ``f``."""
 
 HARMLESS = ("an early exit", "an exit in the function", "the parent's frame", "an equal to everything", "another judge",
             "all objects", "assertion errors that are none", "C's exit", "a trace")  # fmt: skip
-"""Those that touch no other process, wherever they run."""
+"""The programs that never touch another process."""

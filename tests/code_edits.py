@@ -1,4 +1,4 @@
-"""Edits of a function's code that say what they change in it, not where it stands or how its line is written.
+"""Edits of a function's code that match its syntax tree, independent of line numbers and formatting.
 
 An edit names an expression or a statement by a pattern: Python in which the name ``_`` stands for any expression, and
 ``_a``, ``_b``, ... for one that the new code may use again. It must match exactly one node of the function.
@@ -13,12 +13,12 @@ Captured = dict[str, ast.AST]
 
 
 class NoMatchError(AssertionError):
-    """The code has no such function, or the function has not exactly one node that an edit matches."""
+    """The code has no such function, or an edit does not match exactly one node of it."""
 
 
 @dataclass(frozen=True)
 class Replace:
-    """Replaces the one expression that is like ``old`` by ``new``."""
+    """Replaces the only expression that matches ``old`` by ``new``."""
 
     old: str
     new: str
@@ -26,14 +26,14 @@ class Replace:
 
 @dataclass(frozen=True)
 class Drop:
-    """Drops the one statement that is like ``old``."""
+    """Removes the only statement that matches ``old``."""
 
     old: str
 
 
 @dataclass(frozen=True)
 class Insert:
-    """Puts the statement ``new`` before the one statement that is like ``before``."""
+    """Inserts the statement ``new`` before the only statement that matches ``before``."""
 
     before: str
     new: str
@@ -43,7 +43,7 @@ Edit = Replace | Drop | Insert
 
 
 def edited(source: str, qualname: str, edit: Edit) -> ast.Module:
-    """Return a module with one function or class edited; raises NoMatchError that says what is there."""
+    """Return a module with one function or class edited; raises NoMatchError that shows the code."""
     module = ast.parse(source)
     function = _definition(module, qualname)
     pattern = _pattern(edit)
@@ -83,7 +83,7 @@ def _is_hole(pattern: object) -> bool:
 
 
 def _matched(pattern: object, node: object) -> Captured | None:
-    """Return what the holes of a pattern are in a node; None if it is not like the pattern."""
+    """Return the parts of a node at the holes of a pattern; None if the node does not match."""
     captured: Captured = {}
     return captured if _is_like(pattern, node, captured) else None
 
@@ -129,7 +129,7 @@ def _said(qualname: str, pattern: ast.AST, function: ast.AST, count: int) -> str
 
 
 class _Exchange(ast.NodeTransformer):
-    """Puts other nodes in one's place."""
+    """Replaces a node by other nodes."""
 
     def __init__(self, node: ast.AST, new: list[ast.AST]) -> None:
         self._node, self._new = node, new
@@ -141,7 +141,7 @@ class _Exchange(ast.NodeTransformer):
 
 
 class _Filled(ast.NodeTransformer):
-    """Puts what was captured into new code."""
+    """Inserts captured nodes into new code."""
 
     def __init__(self, captured: Captured) -> None:
         self._captured = captured

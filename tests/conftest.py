@@ -1,4 +1,4 @@
-"""Settings of every test, made before NumPy is imported."""
+"""Settings of all tests, which must be made before NumPy is imported."""
 
 import gc
 import os
@@ -14,28 +14,28 @@ from hypothesis import settings
 
 from infeng_core.requests import chain, processor_thread
 
-# Matrices of tests are small: threads of a BLAS only wait for each other, and where cores are shared they wait long.
+# Matrices of tests are small, so threads of a BLAS only wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# Started in the background by a shell without job control, this process ignores Ctrl-C and would pass that on to the
-# programs whose Ctrl-C is tested.
+# A process that a shell without job control starts in the background ignores Ctrl-C, and so would the programs that
+# tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes says nothing where cores are shared.
+# No deadline: the time of an example means nothing on shared cores.
 settings.register_profile("suite", max_examples=examples(100), deadline=None)
 settings.load_profile("suite")
 
 
 LONG = {"e2e", "docs", "kernels", "calibrate", "cli", "engine", "fair", "bench", "serve"}
-"""Folders whose files have few tests that take long: whole engines, compilers, servers."""
+"""Folders with few but slow tests: whole engines, compilers, servers."""
 
 LONGEST = "test_sanitizers.py"  # one test, which compiles the executor twice
 
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """No test reads or writes the user's cache, and no process that it starts; some have one of their own."""
+    """Keep tests and their processes away from the user's cache; some tests have a cache of their own."""
     folder = caches.shared(tmp_path_factory)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("INFENG_CACHE", str(folder))
@@ -44,7 +44,7 @@ def cache_of_the_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
 
 @pytest.fixture(scope="session", autouse=True)
 def patience() -> Iterator[None]:
-    """Steps wait for logit processors however busy the machine is; tests of those that are late say so themselves."""
+    """Let steps wait for logit processors on a busy machine; tests of late processors override this."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("PATIENCE", "PATIENCE_ALONE", "SLOW"):
             patch.setattr(processor_thread, name, 60.0)
@@ -54,7 +54,7 @@ def patience() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with files that take long, so that at the end no process waits for another that has such a one."""
+    """Run slow files first, so that no process waits for one of them at the end."""
     tests = Counter(item.path for item in items)
     items.sort(
         key=lambda item: (item.path.name != LONGEST, LONG.isdisjoint(item.path.parts), -tests[item.path], item.path)
@@ -62,13 +62,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let no search for garbage go through thousands of tests and what they have imported."""
+    """Exclude tests and their imports from garbage collection."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let the benchmarks of kernels (bench/test_kernels.py) be fewer, longer or others."""
+    """Add options that select the benchmarks of kernels (bench/test_kernels.py) and their length."""
 
     def rows(text: str) -> list[int]:
         return [int(word) for word in text.split(",")]

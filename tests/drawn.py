@@ -1,4 +1,4 @@
-"""How many examples hypothesis draws: a part of them with every run, all at night."""
+"""The number of examples that hypothesis draws: few in every run, all in nightly runs."""
 
 import os
 
@@ -7,5 +7,5 @@ NIGHTLY = "INFENG_NIGHTLY"
 
 
 def examples(count: int) -> int:
-    """Return how many examples a property is tried on: ``count`` at night, else an eighth of them, at least ten."""
+    """Return the number of examples of a property: ``count`` in nightly runs, else an eighth of it, at least ten."""
     return count if os.environ.get(NIGHTLY) else max(10, count // 8)

@@ -1,4 +1,4 @@
-"""Parts that tests of the engine share."""
+"""Helpers for tests of the engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MakeEngine = Callable[..., Engine]
 
 
 class Recorder:
-    """An executable that keeps the bytes of every sampled row's logits, by the id of the sequence."""
+    """An executable that records the logits of every sampled row as bytes, by sequence id."""
 
     def __init__(self, engine: Engine) -> None:
         """Listen to ``engine``."""
@@ -30,11 +30,11 @@ class Recorder:
         engine.executable = self
 
     def __getattr__(self, name: str) -> Any:
-        """Be the executable in every other respect."""
+        """Delegate every other attribute to the executable."""
         return getattr(self._inner, name)
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
-        """Run a step and listen."""
+        """Run a step and record its logits."""
         logits = self._inner.run(batch)
         self.rows.append(len(batch.tokens))
         sampled = [segment.sequence.id for segment in batch.segments for _ in range(segment.sampled)]
@@ -44,7 +44,7 @@ class Recorder:
 
 
 def greedy(executable: Executable, known: list[int], computed: int, table: list[int], count: int) -> list[int]:
-    """Return ``count`` tokens after the ``known`` ones, of which ``computed`` are in the blocks of ``table``."""
+    """Return ``count`` tokens after the ``known`` ones; ``computed`` tokens are in the blocks of ``table``."""
     tokens = list(known)
     for _ in range(count):
         rows = len(tokens) - computed
@@ -62,7 +62,7 @@ def greedy(executable: Executable, known: list[int], computed: int, table: list[
 
 
 def preempting(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Send the request that started last back to the queue at every third step."""
+    """Preempt the youngest running request at every third step."""
     scheduler, steps = engine.scheduler, itertools.count(1)
     inner = scheduler.next_batch
 

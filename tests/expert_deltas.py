@@ -1,4 +1,4 @@
-"""LoRA on the experts of a reduced case: what it does to the weights, and the files that PEFT makes of it."""
+"""LoRA on the experts of a reduced case: merged weights, and the files that PEFT writes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMES = {
 
 
 class Deltas:
-    """Low-rank products for all experts of a case, those of gate and up over one A, and for q."""
+    """Low-rank products for q and all experts of a case; gate and up share an A."""
 
     def __init__(self, case: FamilyCase, seed: int) -> None:
         config, random = case.config, np.random.RandomState(seed)
@@ -70,7 +70,7 @@ class Deltas:
         }
 
     def modules(self) -> Tensors:
-        """As of models whose experts are modules, up to transformers 4."""
+        """Return the tensors for models whose experts are modules, up to transformers 4."""
         found = self.of_attention()
         for layer in self.layers:
             for expert in range(self.count):
@@ -82,7 +82,7 @@ class Deltas:
         return found
 
     def parameters(self, places: tuple[str, str], *, is_straight: bool) -> Tensors:
-        """As of parameters of three dimensions: the B of all experts count these fastest."""
+        """Return the tensors for parameters of three dimensions; in B, the expert index varies fastest."""
         found = self.of_attention()
         for layer in self.layers:
             for place, pairs in zip(places, (self.gate_up[layer], self.down[layer]), strict=True):
@@ -134,7 +134,7 @@ def forms(directory: Path, deltas: Deltas) -> Mapping[str, Path]:
     parameters = {"target_parameters": QWEN3_PARAMETERS}
     both = (deltas.parameters(QWEN3_PLACES, is_straight=one) for one in (True, False))
     return {
-        # gate_proj and its kind are those of dense layers too, which the file has none of
+        # dense layers also have gate_proj, up_proj and down_proj, but the file has no tensors for them
         "modules": write(directory / "modules", deltas.modules(), target_modules=modules, exclude_modules=DENSE),
         "from 0.19": write(directory / "straight", next(both), **parameters, peft_version="0.19.1"),
         "up to 0.18": write(directory / "turned", next(both), **parameters),

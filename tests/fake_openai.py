@@ -1,4 +1,4 @@
-"""A server that speaks the protocol and answers from a rule, for what no real one does on demand.
+"""A server of the OpenAI protocol with a scripted answer, for failures that a real server does not show on demand.
 
 ``FakeModel`` makes the bytes of answers and of resumed streams, without a socket; ``FakeServer`` serves them over HTTP,
 breaks connections at chosen bytes, refuses, and counts how many calls run at once.
@@ -16,11 +16,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
 PIECES = ("Es", " wär", "e ", "日本", "語 ", "🦙", "\n\n", '"so"', " \\ ", "end")
-"""What is answered to every prompt, behind the prompt itself: characters of one to four bytes."""
+"""The answer to every prompt, after the prompt itself: characters of one to four bytes."""
 
 
 class Refusal(NamedTuple):
-    """What is said in place of an answer."""
+    """A response in place of an answer."""
 
     status: int
     headers: Mapping[str, str] = {}
@@ -37,10 +37,10 @@ class Seen(NamedTuple):
 
 
 class FakeModel:
-    """Answers ``prompt + PIECES``, a token for each piece; remembers its calls, so that a stream can be resumed."""
+    """Answers ``prompt + PIECES``, one token per piece; keeps its calls, so that streams can be resumed."""
 
     def __init__(self) -> None:
-        """Know no call."""
+        """Start without calls."""
         self.calls: dict[str, tuple[bool, Mapping[str, Any]]] = {}
 
     def tokens(self, name: str) -> list[list[dict[str, Any]]]:
@@ -59,7 +59,7 @@ class FakeModel:
         return choices
 
     def frames(self, name: str, seen: list[int] | None = None) -> Iterator[bytes]:
-        """Yield the frames of a stream, behind so many tokens of each choice that were seen."""
+        """Yield the frames of a stream after the tokens of each choice that the client has seen."""
         chat, body = self.calls[name]
         choices = self.tokens(name)
         counts = list(seen or [0] * len(choices))
@@ -89,14 +89,14 @@ class FakeModel:
         yield f"id: {name}/{'.'.join(map(str, counts))}\ndata: [DONE]\n\n".encode()
 
     def usage(self, name: str) -> dict[str, Any]:
-        """Return what a call is charged with."""
+        """Return the usage of a call."""
         tokens = sum(map(len, self.tokens(name)))
         details = {"cached_tokens": 2}
         return {"prompt_tokens": 3, "completion_tokens": tokens, "total_tokens": 3 + tokens,
                 "prompt_tokens_details": details}  # fmt: skip
 
     def body(self, name: str) -> dict[str, Any]:
-        """Return the answer that is not streamed."""
+        """Return the answer without streaming."""
         chat, body = self.calls[name]
         choices = []
         for index, deltas in enumerate(self.tokens(name)):
@@ -157,20 +157,20 @@ class FakeServer:
         self.model = FakeModel()
         self.seen: list[Seen] = []
         self.refusals: deque[Refusal] = deque()
-        """Said to the next calls, one each, whatever they are."""
+        """Responses to the next calls, one each."""
         self.cuts: deque[int] = deque()
-        """After how many bytes of their bodies the next streams break off; 0 is right after the headers."""
+        """The number of body bytes after which each of the next streams breaks off; 0: right after the headers."""
         self.drops = 0
-        """How many of the next connections are closed without a word."""
+        """The number of next connections that are closed without a response."""
         self.forgets = False
-        """Whether streams cannot be resumed."""
+        """Whether the server refuses to resume streams."""
         self.delay = 0.0
-        """Seconds before each frame ..."""
+        """Seconds before each frame."""
         self.pauses: deque[float] = deque()
-        """... but for the next ones, which have seconds of their own."""
+        """Seconds before each of the next frames, instead of ``delay``."""
         self.running = self.most = 0
         self.abandoned = threading.Event()
-        """Set when a reader has gone away in mid-stream."""
+        """Set when a client disconnects during a stream."""
         self.adapters: dict[str, str] = {}
         self.keyed: dict[str, str] = {}
         self.counts: Counter[str] = Counter()
@@ -190,7 +190,7 @@ class FakeServer:
         self._http.server_close()
 
     def paths(self) -> list[str]:
-        """Return what was asked, in order."""
+        """Return the requests in order."""
         return [seen.path for seen in self.seen]
 
     def runs(self, by: int) -> None:
@@ -200,7 +200,7 @@ class FakeServer:
             self.most = max(self.most, self.running)
 
     def begin(self, chat: bool, key: str, body: Mapping[str, Any]) -> str:
-        """Return the name of a call: of the same one where its key has come before."""
+        """Return the id of a call; a repeated key returns the id of its first call."""
         with self._lock:
             name = self.keyed.setdefault(key, f"call{len(self.keyed)}")
             self.model.calls[name] = (chat, body)

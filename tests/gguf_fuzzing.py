@@ -24,7 +24,7 @@ from typing import Any
 import gguf_seeds
 
 MEMORY = 4 << 30
-SLOWEST = 20.0  # seconds for one file, on a machine that does other things too
+SLOWEST = 20.0  # seconds for one file, on a busy machine
 EDGES = [0, 1, 2, 7, 31, 32, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**60, 2**63, 2**64 - 1]
 READERS = ["infeng_core.formats", "infeng_gguf", "infeng_core.models", "infeng_core.requests.hftokenizer"]
 
@@ -70,14 +70,14 @@ def settings() -> Any:
 
 @cache
 def base() -> Any:
-    """Return the configuration of what adapters are opened over."""
+    """Return the configuration of the adapters' base model."""
     from infeng_core.models.config import ModelConfig
 
     return ModelConfig.from_hf(gguf_seeds.GPT_OSS.config, "config.json")
 
 
 def read(data: bytes, path: Path) -> bool:
-    """Open these bytes as what they call themselves; return whether they are that. Other errors come through."""
+    """Open these bytes as the kind of file that they claim to be; return whether they are valid."""
     from infeng_core.errors import InfengError
 
     path.write_bytes(data)
@@ -93,7 +93,7 @@ def read(data: bytes, path: Path) -> bool:
 
 
 def damaged(sound: bytes, rng: random.Random) -> bytes:
-    """Change some bytes, numbers or lengths; most of it where the header is."""
+    """Change some bytes, numbers or lengths, mostly in the header."""
     data = bytearray(sound)
     header = len(data) if rng.random() < 0.1 else min(len(data), 1 << rng.randint(6, 15))
     for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
@@ -119,7 +119,7 @@ def damaged(sound: bytes, rng: random.Random) -> bytes:
 
 
 def at_random(seeds: list[Path], seconds: float, seed: int, path: Path) -> None:
-    """Damage at random until the time is over; say how much was read."""
+    """Damage files at random until the time is over; print the counts."""
     sound, rng = [one.read_bytes() for one in seeds], random.Random(seed)
     end = time.monotonic() + seconds
     count = opened = 0
@@ -135,7 +135,7 @@ def at_random(seeds: list[Path], seconds: float, seed: int, path: Path) -> None:
 
 
 def guided(seeds: list[Path], seconds: float, seed: int, path: Path) -> None:
-    """Let atheris choose; it ends the process."""
+    """Let atheris choose the damage; it ends the process."""
     import atheris  # type: ignore[import-not-found,unused-ignore]
 
     longest = max(one.stat().st_size for one in seeds) + 4096

@@ -37,7 +37,7 @@ def info(
 
 @dataclass
 class Raw:
-    """A file in parts; what is None follows from the others."""
+    """A file in parts; a part that is None follows from the others."""
 
     magic: bytes = b"GGUF"
     version: int = 3

@@ -1,4 +1,4 @@
-"""Small sound GGUF files of several kinds, from which damage starts: models of each tokenizer, experts, an adapter."""
+"""Small valid GGUF files that tests damage: models of each tokenizer, a mixture of experts, an adapter."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def adapter(path: Path) -> None:
 
 
 def write(folder: Path) -> list[Path]:
-    """Write all of them and return their paths."""
+    """Write all files and return their paths."""
     oss: dict[str, Any] = {"case": GPT_OSS, "vocabulary": BYTE_LEVEL}
     llama(folder / "bytes.gguf", has_pieces=False)
     llama(folder / "pieces.gguf", has_pieces=True)

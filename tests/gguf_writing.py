@@ -1,4 +1,4 @@
-"""What every GGUF of llama.cpp's exporter has, written with the format's own library: numbers, vocabulary, rows."""
+"""The common parts of llama.cpp's GGUF files, written with the format's own library: numbers, vocabulary, rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts that tests of structured output share."""
+"""Helpers for tests of structured output."""
 
 from __future__ import annotations
 

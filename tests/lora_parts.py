@@ -1,4 +1,4 @@
-"""Random packed adapters of any kind, and what a model with them computes, byte for byte, in NumPy."""
+"""Random packed adapters of any kind, and a NumPy model that computes the same bytes with them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BLOCK = 16
 
 @dataclass(frozen=True)
 class Kind:
-    """What an adapter has. ``ranks`` are dealt out to the projections in turn; 0 leaves row scale or bias alone."""
+    """The contents of an adapter. Projections take ``ranks`` in turn; 0: only a row scale or bias."""
 
     ranks: Sequence[int] = (8,)
     targets: Sequence[str] = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "lm_head")  # ends of packed names

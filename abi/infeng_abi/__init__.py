@@ -1,11 +1,11 @@
-"""The INF-ENG kernel ABI: where its headers are and which flags they need."""
+"""The INF-ENG kernel ABI: the folder of its headers and the compiler flags that they need."""
 
 from pathlib import Path
 
 __version__ = "0.10.0"
 
 CFLAGS = ("-ffp-contract=off", "-fno-fast-math", "-fvisibility=hidden")
-"""Flags without which a kernel cannot keep the numerics contract."""
+"""Flags that the numerics contract requires."""
 
 
 def include_dir() -> Path:

@@ -1,4 +1,4 @@
-"""Print what a build system needs to build a kernel library, on one line."""
+"""Print the compiler flags or folders that a build system needs for a kernel library."""
 
 import argparse
 import shlex
@@ -7,7 +7,7 @@ from infeng_abi import CFLAGS, __version__, include_dir, pkg_config_dir
 
 
 def main() -> None:
-    """Print the chosen fact."""
+    """Print the flags or the folder that an option selects."""
     parser = argparse.ArgumentParser(prog="python -m infeng_abi", description=__doc__)
     choice = parser.add_mutually_exclusive_group(required=True)
     choice.add_argument("--includes", action="store_true", help="-I flags")
@@ -15,7 +15,7 @@ def main() -> None:
     choice.add_argument("--include-dir", action="store_true", help="the bare folder of the headers")
     choice.add_argument("--pkg-config-dir", action="store_true", help="the folder for PKG_CONFIG_PATH")
     choice.add_argument("--version", action="version", version=__version__)
-    parser.add_argument("--lines", action="store_true", help="one flag to a line, unquoted: for who splits by lines")
+    parser.add_argument("--lines", action="store_true", help="print one flag per line, unquoted")
     options = parser.parse_args()
     flags = [f"-I{include_dir()}", *(CFLAGS if options.cflags else ())]
     if options.include_dir:

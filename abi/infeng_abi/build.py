@@ -1,7 +1,7 @@
-"""A build backend (PEP 517) for wheels of kernels: that of meson-python, and the tag that such a wheel should have.
+"""A build backend (PEP 517) for wheels of kernels: meson-python with the wheel tag ``py3-none-<platform>``.
 
-A kernel library knows nothing of Python, so one wheel serves every Python 3: ``py3-none-<platform>``. meson-python
-takes a library in a package for an extension module of the Python that built it.
+A kernel library does not use Python, so one wheel serves every Python 3, but meson-python takes a library in a package
+for an extension module and tags the wheel for one version of Python.
 """
 
 from __future__ import annotations

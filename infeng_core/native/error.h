@@ -1,4 +1,4 @@
-// Failures below Python: a short code that callers may test and a text that people read.
+// Errors of the native code: a short code for programs and a text for people.
 #pragma once
 
 #include <infeng/abi.h>
@@ -19,7 +19,7 @@ class Error : public std::runtime_error {
   std::string code_;
 };
 
-// Throws an Error whose text is all parts written one after the other.
+// Throws an Error whose text is the concatenation of `parts`.
 template <class... Parts>
 [[noreturn]] void fail(const char* code, const Parts&... parts) {
   std::ostringstream text;

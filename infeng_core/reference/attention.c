@@ -1,7 +1,6 @@
-/* attention: softmax(q K^T * scale) V of one row and head over its sequence's paged cache, in splits of 256
- * positions that are combined in ascending order. The split's largest score is needed twice, for its own exponents and
- * for the weight of every split; scores are simply computed twice, so there is no scratch memory. A sink is one more
- * score with a value of 0.
+/* attention: softmax(q K^T * scale) V of one row and head over its sequence's paged cache, in splits of 256 positions
+ * that are combined in ascending order. A split's largest score is needed twice, for its exponents and for the weights
+ * of splits, so scores are computed twice, which needs no scratch memory. A sink is an additional score whose V is 0.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kv_formats.h"
 
@@ -34,7 +33,7 @@ INLINE kv_slab slab_at(const query* x, int64_t position) {
   return slab_of(x->cache, x->block_table[position / LANES], x->kv_head);
 }
 
-/* What follows the scale: s = softcap * tanh(s / softcap), then s = fma(slope, t - P, s). */
+/* The operations after the scale: s = softcap * tanh(s / softcap), then s = fma(slope, t - P, s). */
 INLINE void bend(const query* x, int64_t position, float s[LANES]) {
   for (int t = 0; t < LANES; t++) {
     if (x->softcap != 0.0f) s[t] = x->softcap * ref_tanh(s[t] / x->softcap);
@@ -42,8 +41,7 @@ INLINE void bend(const query* x, int64_t position, float s[LANES]) {
   }
 }
 
-/* Scores of the visible positions of the split that starts at `start`; returns the largest. s is indexed by position -
- * start. */
+/* Computes the scores of the visible positions of the split at `start`, s[position - start]; returns the largest. */
 INLINE float split_scores(const query* x, int64_t start, float s[SPLIT], scores_fn scores) {
   float largest = -INFINITY;
   for (int64_t t0 = start; t0 < start + SPLIT; t0 += LANES) {
@@ -107,7 +105,7 @@ CACHE_FORMATS(ATTEND, )
 
 typedef void (*attend_fn)(query* x, float* out);
 
-/* NULL for a cache that has another format or block size. */
+/* NULL for a cache with another format or block size. */
 static attend_fn attend_function(const infeng_kv_cache* cache) {
 #define FITTING(arg, name, number) \
   if (kv_cache_fits(cache, number)) return attend_##name;
@@ -121,7 +119,7 @@ static int64_t attention_tiles(const infeng_args* common, int32_t phase) {
   return common->rows * ((const infeng_attention_args*)common)->cache->kv_heads;
 }
 
-/* Quantizes a row's values of one head; in wide groups, those of all heads that fill 256 columns, once they do. */
+/* Quantizes one head of a row; in wide groups, all heads of 256 columns once the last of them is complete. */
 static void quantize_head(const infeng_args* common, int64_t row, int64_t head, int64_t dim,
                           float columns[WIDEST_GROUP], const float* out) {
   const int64_t begin = head * dim % WIDEST_GROUP;
@@ -165,7 +163,7 @@ static void attention_tile(const infeng_attention_args* args, const infeng_kv_se
   }
 }
 
-/* Quantized are whole groups of 64 of a head, or, in wide groups, of the heads that share keys. */
+/* Groups of 64 must fit in a head, wide groups in the heads that share a kv head. */
 INLINE int groups_are_whole(const infeng_epilogue* const* list, uint32_t count, int64_t shared, int64_t dim) {
   if (count == 0) return 1;
   if (dim % GROUP != 0) return 0;

@@ -1,5 +1,6 @@
-/* What every reference kernel shares: access to views, exp, silu, sums over a row and quantization, as docs/numerics.md
- * defines them. Plain scalar C over <infeng/abi.h> and libm; nothing here is shared with the kernels that it judges.
+/* Shared by all reference kernels: access to views, exp, silu, sums over a row and quantization, as docs/numerics.md
+ * defines them. Plain scalar C over <infeng/abi.h> and libm. Other kernels are tested against this library, so it
+ * shares no code with them.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef INFENG_REFERENCE_COMMON_H
 #define INFENG_REFERENCE_COMMON_H
@@ -9,14 +10,14 @@
 #include <string.h>
 
 #define LANES 16 /* outputs of a panel, tokens of a cache block, virtual lanes of a sum */
-#define GROUP 64 /* inputs that share one activation scale; of a wide group they have their own sum */
+#define GROUP 64 /* inputs with an activation scale and a sum of their own; wide groups share the scale */
 #define WIDEST_GROUP 256
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* fmaf is exact on every machine but a slow call where the compiler may not assume the instruction. A function marked
- * CLONED is compiled a second time for CPUs that have it; both versions round alike, so the bytes are the same. A test
- * builds the library with INFENG_REFERENCE_PLAIN, without the second version, to hold them against each other. */
+/* fmaf is exact on every machine, but a slow call if the compiler may not assume the instruction. A CLONED function is
+ * compiled a second time for CPUs with the instruction; both versions compute the same bytes. A test builds the library
+ * with INFENG_REFERENCE_PLAIN, without the second version, and compares both. */
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12 && \
     !defined(INFENG_REFERENCE_PLAIN)
 #define CLONED __attribute__((target_clones("arch=x86-64-v3", "default")))
@@ -55,7 +56,7 @@ INLINE float f32_from_f16(uint16_t half) {
   return f32_from_bits(sign | (exponent + 112u) << 23 | mantissa << 13);
 }
 
-/* To IEEE binary16, to nearest even; what lies beyond the largest half becomes that. */
+/* Rounds to IEEE binary16, to nearest even; values beyond the largest half become the largest half. */
 INLINE uint16_t f16_from_f32(float value) {
   value = value < 65504.0f ? value : 65504.0f;
   value = value > -65504.0f ? value : -65504.0f;
@@ -71,7 +72,7 @@ INLINE uint16_t f16_from_f32(float value) {
 
 /* ------------------------------------------------------------------------------------------------- functions --- */
 
-/* e^x. The polynomial is Cephes' expf (S. Moshier); 2^n is made from exponent bits. */
+/* e^x: the polynomial of Cephes' expf (S. Moshier), times 2^n from exponent bits. */
 INLINE float ref_exp(float x) {
   if (x < -87.33f) return 0.0f;
   x = x < 88.0f ? x : 88.0f;
@@ -121,7 +122,7 @@ INLINE float ref_rms(const float* x, int64_t k, float eps) {
   return 1.0f / sqrtf(ref_tree(lanes) / (float)k + eps);
 }
 
-/* Largest magnitude; NaN where there is one, so that the scale shows it. */
+/* Largest magnitude; NaN if a value is NaN, so that the scale shows it. */
 INLINE float ref_amax(const float* x, int64_t count) {
   float amax = 0.0f;
   for (int64_t i = 0; i < count; i++) {
@@ -131,8 +132,8 @@ INLINE float ref_amax(const float* x, int64_t count) {
   return amax;
 }
 
-/* q[0 .. count) = x as int8 under the scale of amax, q[count .. padded) = 0. Returns the scale. A NaN is outside the
- * contract: it becomes some q in range, and the scale is NaN. */
+/* Writes q[0 .. count) = x as int8 under the scale of amax, and q[count .. padded) = 0. Returns the scale. NaN is
+ * outside of the contract: its q is any value in range, and the scale is NaN. */
 INLINE float ref_quantize_by(float amax, const float* x, int64_t count, int64_t padded, int8_t* q, int32_t* sum) {
   for (int64_t i = 0; i < padded; i++) q[i] = 0;
   *sum = 0;
@@ -166,8 +167,8 @@ INLINE void hadamard_blocks(float* x, int64_t dim, int64_t block) {
   }
 }
 
-/* Quantizes `width` columns of row `row` into an activation's groups, rotated if it is; `column` is a multiple of the
- * group. */
+/* Quantizes `width` columns of row `row` in the activation's groups, rotated if the activation is; `column` is a
+ * multiple of the group. */
 INLINE void quantize_columns(const infeng_activation* act, int64_t row, int64_t column, const float* x, int64_t width) {
   for (int64_t begin = 0; begin < width; begin += act->group) {
     const int64_t count = min_i64(act->group, width - begin);
@@ -184,7 +185,7 @@ INLINE void quantize_columns(const infeng_activation* act, int64_t row, int64_t 
   }
 }
 
-/* Whether a step quantizes into groups of more than 64, or into rotated ones. */
+/* Whether a step quantizes groups of more than 64, or rotated ones. */
 INLINE int is_wide(const infeng_epilogue* e) {
   return e->kind == INFENG_EPILOGUE_QUANTIZE && e->function == INFENG_FUNCTION_WIDE;
 }
@@ -199,13 +200,13 @@ INLINE int has_wide(const infeng_epilogue* const* list, uint32_t count) {
 
 /* ------------------------------------------------------------------------------------------ lists and errors --- */
 
-/* What a step has behind its header. */
+/* The fields behind a step's header. */
 INLINE const infeng_tensor* operand_of(const infeng_epilogue* e) {
   return &((const infeng_operand_epilogue*)e)->operand;
 }
 INLINE const infeng_activation* act_of(const infeng_epilogue* e) { return ((const infeng_quantize_epilogue*)e)->act; }
 
-/* Arrays of structs that may grow are stepped by the size that their writer knew. */
+/* Arrays of structs that may grow have a stride in bytes, which their writer sets. */
 INLINE const infeng_lora_segment* lora_segment(const infeng_lora_segment* first, uint32_t stride, int32_t index) {
   return (const infeng_lora_segment*)((const char*)first + (size_t)stride * (size_t)index);
 }
@@ -224,7 +225,7 @@ INLINE const infeng_kv_segment* find_kv_segment(const infeng_kv_segment* first, 
   return NULL;
 }
 
-/* Leaves a text for the host and returns the status. */
+/* Stores an error text for the host and returns the status. */
 INLINE infeng_status fail(infeng_worker* worker, infeng_status status, const char* text) {
   if (worker && worker->message && worker->message_size > 0) {
     size_t length = strlen(text);
@@ -235,7 +236,7 @@ INLINE infeng_status fail(infeng_worker* worker, infeng_status status, const cha
   return status;
 }
 
-/* What is the same in `accepts` of every op: nothing is fused that the kernel does not fuse. */
+/* The common part of `accepts`: the kernel fuses all steps of the list. */
 INLINE int32_t fuses_only(const infeng_problem* problem, uint32_t mask) {
   for (uint32_t i = 0; i < problem->epilogue_count; i++) {
     const uint32_t kind = problem->epilogues[i]->kind;
@@ -248,7 +249,7 @@ INLINE int32_t fuses_only(const infeng_problem* problem, uint32_t mask) {
 
 #define NEED(name) INFENG_NEED_BIT(INFENG_NEED_##name)
 
-/* Every kernel of this library: exact, in tiles, of any CPU. */
+/* Defines a kernel: exact, in tiles, for any CPU. */
 #define KERNEL(symbol, op_, name_, fuses_, handles_, accepts_, tiles_, run_) \
   const infeng_kernel symbol = {.struct_size = sizeof(infeng_kernel),        \
                                 .op = (op_),                                 \

@@ -20,7 +20,7 @@ INLINE void lane_int(const infeng_weight* weight, const uint8_t* panel, int lane
   }
 }
 
-/* With minima: d * float(s u) - e * float(t), of which both products are exact. */
+/* With minima: d * float(s u) - e * float(t); both products are exact. */
 INLINE void lane_affine(const infeng_weight* weight, const uint8_t* panel, int lane, float* out, int superblock) {
   const int64_t k = weight->k;
   for (int64_t g = 0; g * GROUP < k; g++) {

@@ -1,4 +1,4 @@
-/* Epilogues: the steps that may ride at the end of a producing op, and the op that applies them on their own.
+/* Epilogues: the steps that a producing op applies to its result, and the op that only applies them.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "epilogue.h"
 
@@ -12,7 +12,7 @@ int64_t reference_tile_columns(const infeng_args* args) {
   return halves * columns;
 }
 
-/* IDENTITY belongs to MUL, SWIGLU to GATED_MUL; the kinds without a function say 0. */
+/* Only MUL takes IDENTITY, only GATED_MUL takes SWIGLU; other kinds have function 0. */
 static int knows_function(const infeng_epilogue* e) {
   switch (e->kind) {
     case INFENG_EPILOGUE_GATED_MUL:
@@ -40,7 +40,7 @@ infeng_status reference_check_list(const infeng_args* args, infeng_worker* worke
   return INFENG_OK;
 }
 
-/* Columns that a vector or matrix of `available` columns really has in this block; the rest are padding. */
+/* The columns of this block that a vector or matrix of `available` columns has; the rest is padding. */
 INLINE int64_t columns_of(const block* b, int64_t available) {
   const int64_t left = available - b->column;
   return left < 0 ? 0 : min_i64(left, b->width);
@@ -91,7 +91,8 @@ INLINE void read_b(const infeng_lora_segment* s, int64_t i, int64_t r, float out
   }
 }
 
-/* cur = fma(u[r], B[n][r], cur), r ascending; int8 B sums apart and is scaled once. Then row_scale, then bias. */
+/* cur = fma(u[r], B[n][r], cur), r ascending; with int8 B, a sum of its own is scaled once. Then row_scale, then bias.
+ * */
 INLINE void add_lora_panel(const infeng_lora_segment* s, int64_t i, const float* u, float* cur) {
   float t[LANES] = {0};
   float* chain = s->dtype == INFENG_I8 ? t : cur;
@@ -107,7 +108,7 @@ INLINE void add_lora_panel(const infeng_lora_segment* s, int64_t i, const float*
   for (int n = 0; n < LANES && s->bias; n++) cur[n] = cur[n] + s->bias[i * LANES + n];
 }
 
-/* Each segment in order, on the rows and panels that it covers. */
+/* Applies each segment in order to the rows and panels that it covers. */
 CLONED static void add_lora(block* b, const infeng_lora_epilogue* e) {
   for (int32_t i = 0; i < e->segment_count; i++) {
     const infeng_lora_segment* s = lora_segment(e->segments, e->segment_stride, i);
@@ -245,7 +246,7 @@ void reference_finish_block(const infeng_args* args, const infeng_tensor* out, b
   }
 }
 
-/* A tile is one row, read and written from left to right: so `out` may be `in` even where GATED_MUL halves the width.
+/* A tile is one row, read and written from left to right, so `out` may be `in` even if GATED_MUL halves the width.
  */
 static int64_t epilogue_tiles(const infeng_args* args, int32_t phase) {
   (void)phase;

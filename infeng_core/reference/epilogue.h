@@ -5,7 +5,7 @@
 #include "common.h"
 
 #define BLOCK_ROWS 16
-#define BLOCK_COLUMNS (2 * WIDEST_GROUP) /* half of them remain after GATED_MUL, one group of an activation */
+#define BLOCK_COLUMNS (2 * WIDEST_GROUP) /* after GATED_MUL half of them remain, one widest group */
 
 #define ALL_EPILOGUES                                                                               \
   (INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_BIAS) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_LORA) |          \
@@ -30,10 +30,10 @@ typedef struct block {
 /* Applies the list, then writes the result to `out` if it has data. */
 void reference_finish_block(const infeng_args* args, const infeng_tensor* out, block* b);
 
-/* Checks a list once per call: one GATED_MUL at most, known kinds and functions. */
+/* Checks a list, once per call: at most one GATED_MUL, known kinds and functions. */
 infeng_status reference_check_list(const infeng_args* args, infeng_worker* worker);
 
-/* Columns of cur that one tile takes, so that each tile owns whole groups of whatever it quantizes. */
+/* Columns of cur in one tile, so that each tile owns whole groups that it quantizes. */
 int64_t reference_tile_columns(const infeng_args* args);
 
 #endif

@@ -1,10 +1,10 @@
-/* route and combine: which experts each row goes to, and the sum of what they made of it. SPDX-License-Identifier:
- * Apache-2.0 */
+/* route and combine: the choice of experts for each row, and the weighted sum of their results.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "epilogue.h"
 
 /* ----------------------------------------------------------------------------------------------------- route --- */
 
-/* Phases: a row's experts and their weights; the order of all copies; the copies. */
+/* Phases: choose each row's experts and weights; sort all copies; copy the rows. */
 static int32_t route_phases(const infeng_args* args) {
   (void)args;
   return 3;
@@ -15,7 +15,8 @@ static int64_t route_tiles(const infeng_args* args, int32_t phase) {
   return phase == 1 ? 1 : args->rows;
 }
 
-/* The largest logits, descending; among equals the lowest number first. Whatever the logits are, all differ. */
+/* The largest logits, descending; of equal logits the lowest expert first. The experts differ even if logits are NaN.
+ * */
 static void choose(const float* logits, int64_t count, int32_t top_k, int32_t* chosen) {
   uint64_t taken[INFENG_MOST_EXPERTS / 64] = {0};
   for (int32_t i = 0; i < top_k; i++) {
@@ -29,7 +30,7 @@ static void choose(const float* logits, int64_t count, int32_t top_k, int32_t* c
   }
 }
 
-/* weight = exp(logit - largest) / sum, of all experts over 16 lanes, or of the chosen ones in their order. */
+/* weight = exp(logit - largest) / sum; the sum is over all experts in 16 lanes, or over the chosen ones in order. */
 CLONED static void share(const float* logits, int64_t count, const infeng_route_args* args, const int32_t* chosen,
                          float* weights) {
   const float largest = logits[chosen[0]];
@@ -46,7 +47,8 @@ CLONED static void share(const float* logits, int64_t count, const infeng_route_
   for (int32_t i = 0; i < args->top_k; i++) weights[i] = weights[i] / sum;
 }
 
-/* Counts, then places: copies by expert, those of one by row. Each begin[e] runs through the rows of e meanwhile. */
+/* Counts the copies of each expert, then assigns places by expert and row; meanwhile begin[e] is the next place of e.
+ * */
 static void sort(const infeng_route_args* args, int64_t experts) {
   const int64_t copies = args->common.rows * args->top_k;
   for (int64_t e = 0; e <= experts; e++) args->begin[e] = 0;

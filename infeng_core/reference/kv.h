@@ -4,11 +4,11 @@
 
 #include "hadamard.h"
 
-#define MAX_HEAD_DIM 512 /* heads are handled on the stack */
+#define MAX_HEAD_DIM 512 /* bounds arrays on the stack */
 
-/* The parts of one head's slab in one block; which scale pointers mean anything depends on the format. */
+/* The parts of one head's slab in one block; a format without scales does not use the scale pointers. */
 typedef struct kv_slab {
-  void* k; /* as infeng_kv_cache draws it for the format */
+  void* k; /* infeng_kv_cache draws the layout of each format */
   void* v;
   float* k_scale; /* [16] */
   float* v_scale; /* [16] */

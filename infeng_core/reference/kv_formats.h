@@ -1,6 +1,5 @@
-/* The cache formats: how a row's k and v are written to a position, how a query is prepared for a format's K, the
- * scores of one block, V times a weight, and what becomes of a head's result. What is not listed here no kernel of this
- * library reads or writes.
+/* The cache formats of this library. Each has functions that write a row's k and v to a position, prepare a query,
+ * score one block, add V times a weight, and finish a head's result.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef INFENG_REFERENCE_KV_FORMATS_H
 #define INFENG_REFERENCE_KV_FORMATS_H
@@ -18,12 +17,12 @@
   DO(ARG, int4h, INFENG_KV_INT4_H) \
   DO(ARG, fp8h, INFENG_KV_FP8_H)
 
-/* A query head; a format may need it in another form, which its `prepare` makes. */
+/* A query head, with other forms of it that the `prepare` of a format computes. */
 typedef struct query_head {
   const float* q;
   int64_t dim;
   float scale;
-  int8_t qq[MAX_HEAD_DIM]; /* with one scale, qs */
+  int8_t qq[MAX_HEAD_DIM]; /* q as int8 under the scale qs */
   float qs;
   float rotated[MAX_HEAD_DIM];
 } query_head;
@@ -39,7 +38,7 @@ INLINE void append_f32(const kv_slab* slab, int token, const float* k, const flo
 
 INLINE void prepare_f32(query_head* x) { (void)x; }
 
-/* Scores of one block's 16 tokens; those that are not visible are computed too and never read. */
+/* Scores of one block's 16 tokens; scores of invisible tokens are computed too and never read. */
 INLINE void scores_f32(const query_head* x, const kv_slab* slab, float s[LANES]) {
   float a[LANES] = {0};
   const float* k = slab->k;
@@ -212,7 +211,7 @@ INLINE void values_k8v4h(const kv_slab* slab, int64_t token, float p, float* o, 
   values_int4h(slab, token, p, o, dim);
 }
 
-/* fp8h: e4m3 codes, one scale per token and head; queries stay as they are */
+/* fp8h: e4m3 codes, one scale per token and head; queries stay f32 */
 
 INLINE void write_fp8_k(const kv_slab* slab, int token, const float* k, int64_t dim) {
   uint8_t code[MAX_HEAD_DIM];

@@ -1,4 +1,4 @@
-/* Numbers of 4 bits and e4m3 numbers of the cache, as docs/numerics.md defines them.
+/* The 4-bit and e4m3 numbers of the KV cache, as docs/numerics.md defines them.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef INFENG_REFERENCE_KV_NUMBERS_H
 #define INFENG_REFERENCE_KV_NUMBERS_H
@@ -12,8 +12,8 @@ INLINE float clamped(float x, float low, float high) {
 
 /* ---------------------------------------------------------------------------------------------------- 4 bits --- */
 
-/* q[0 .. count) = x in [-8, 7] with one scale, q[count .. padded) = 0. What is largest becomes -8, so the scale has the
- * other sign; of two that are largest the negative one. Returns the scale. */
+/* Writes q[0 .. count) = x in [-8, 7] under one scale, and q[count .. padded) = 0. The value of largest magnitude (the
+ * negative one of two equals) becomes -8, so the scale has the opposite sign. Returns the scale. */
 INLINE float ref_quantize4(const float* x, int64_t count, int64_t padded, int8_t* q) {
   const float amax = ref_amax(x, count);
   for (int64_t i = 0; i < padded; i++) q[i] = 0;
@@ -27,7 +27,7 @@ INLINE float ref_quantize4(const float* x, int64_t count, int64_t padded, int8_t
   return extreme / -8.0f;
 }
 
-/* Where element d of a position's K lies: of each 64 elements 8 lines, of the rest a line for each 8. */
+/* The place of element d of a position's K: each 64 elements have 8 lines, and the rest has a line for each 8. */
 typedef struct nibble {
   int64_t line;
   int64_t byte; /* of the token's four */
@@ -49,10 +49,10 @@ INLINE int32_t get_nibble(const uint8_t* byte, int64_t high) { return (high ? *b
 
 /* ------------------------------------------------------------------------------------------------------ e4m3 --- */
 
-/* An e4m3 number over 256: its code is the upper half of a binary16, whose exponent begins 8 lower. */
+/* An e4m3 number over 256: its code is the upper half of a binary16, whose exponent bias is larger by 8. */
 INLINE float f32_from_e4m3(uint8_t code) { return f32_from_f16((uint16_t)((code & 0x80u) << 8 | (code & 0x7fu) << 7)); }
 
-/* To nearest, ties to an even code; |value| <= 1.75. */
+/* The nearest code, ties to an even code; |value| <= 1.75. */
 INLINE uint8_t e4m3_from_f32(float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);
@@ -64,7 +64,7 @@ INLINE uint8_t e4m3_from_f32(float value) {
   return (uint8_t)(sign | (((magnitude + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20) - (112u << 3)));
 }
 
-/* code[0 .. count) = x with one scale, which is returned. */
+/* Writes code[0 .. count) = x under one scale. Returns the scale. */
 INLINE float ref_quantize_e4m3(const float* x, int64_t count, uint8_t* code) {
   const float amax = ref_amax(x, count);
   for (int64_t i = 0; i < count; i++) code[i] = 0;

@@ -1,11 +1,12 @@
-/* The reference library: plain C kernels for every op, the fallback on any CPU and the judge of all others.
+/* The reference library: plain C kernels for every op. They are the fallback on any CPU, and tests compare all other
+ * kernels with them.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <infeng/ops/library.h>
 
 #include "kv_formats.h"
 #include "weights.h"
 
-/* One line here registers a kernel, or one for each format. */
+/* Each line registers a kernel, or one for each format. */
 #define EMBED(X, name, ...) X(reference_embed_##name)
 #define LINEAR(X, name, ...) X(reference_linear_##name)
 #define KV_APPEND(X, name, ...) X(reference_kv_append_##name)

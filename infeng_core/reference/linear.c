@@ -3,14 +3,14 @@
 #include "epilogue.h"
 #include "weights.h"
 
-/* A tile is 64 outputs, or a group of the widest that the list makes; twice as many where GATED_MUL will halve them. */
+/* A tile is 64 outputs, or as many as the widest group that the list quantizes; twice as many before GATED_MUL. */
 static int64_t linear_tiles(const infeng_args* common, int32_t phase) {
   (void)phase;
   const infeng_linear_args* args = (const infeng_linear_args*)common;
   return common->rows == 0 ? 0 : ceil_div(args->weight->panels * LANES, reference_tile_columns(common));
 }
 
-/* One panel for the rows of a block, integers: out = fma(float(acc), wscale * xscale, out) per group, ascending. */
+/* One panel of integers for the rows of a block: out = fma(float(acc), wscale * xscale, out) per group, ascending. */
 INLINE void panel_int(const infeng_linear_args* args, const uint8_t* panel, block* b, int64_t column, int_group_fn read,
                       int steps) {
   const int64_t groups = ceil_div(args->weight->k, GROUP);
@@ -33,8 +33,8 @@ INLINE void panel_int(const infeng_linear_args* args, const uint8_t* panel, bloc
   }
 }
 
-/* The same under integer sub-scales: out = fma(float(acc), xscale, out) per group of the activation, 64, 128 or 256
- * inputs, ascending, and out * d at the end. */
+/* The same with integer sub-scales: out = fma(float(acc), xscale, out) per group of the activation (64, 128 or 256
+ * inputs), ascending, then out * d. */
 INLINE void panel_sub_scaled(const infeng_linear_args* args, const uint8_t* panel, block* b, int64_t column,
                              int_group_fn read) {
   const int64_t groups = ceil_div(args->weight->k, GROUP), wide = args->in->group / GROUP;
@@ -60,8 +60,9 @@ INLINE void panel_sub_scaled(const infeng_linear_args* args, const uint8_t* pane
   }
 }
 
-/* The same with minima. Within a superblock a = fma(float(acc), xscale, a) and b = fma(t, y, b) per half, y the rounded
- * product of minus the half's sum of x and xscale; at its end out = fma(d, a, out), then out = fma(e, b, out). */
+/* The same with minima. Within a superblock, a = fma(float(acc), xscale, a) and, per half, b = fma(t, y, b), where y is
+ * the rounded product of minus the half's sum of x and xscale. At its end, out = fma(d, a, out), out = fma(e, b, out).
+ * */
 INLINE void panel_affine(const infeng_linear_args* args, const uint8_t* panel, block* b, int64_t column,
                          int superblock) {
   const int64_t groups = ceil_div(args->weight->k, GROUP), step = superblock / GROUP;
@@ -93,7 +94,7 @@ INLINE void panel_affine(const infeng_linear_args* args, const uint8_t* panel, b
   }
 }
 
-/* One panel for the rows of a block, floats: acc = fma(x[k], w[n][k], acc), k ascending over the true K. */
+/* One panel of floats for the rows of a block: acc = fma(x[k], w[n][k], acc), k ascending over K without padding. */
 INLINE void panel_float(const infeng_linear_args* args, const void* panel, block* b, int64_t column,
                         void (*read)(const void*, int64_t, float*)) {
   for (int64_t m = 0; m < b->rows; m++) {
@@ -108,7 +109,7 @@ INLINE void panel_float(const infeng_linear_args* args, const void* panel, block
   }
 }
 
-/* The same in a format that a library brought, unpacked 64 inputs at a time. */
+/* The same in a format that a library registered, unpacked 64 inputs at a time. */
 INLINE void panel_foreign_float(const infeng_linear_args* args, const void* panel, block* b, int64_t column) {
   const int64_t k = args->weight->k;
   for (int64_t m = 0; m < b->rows; m++) memset(b->cur[m] + column, 0, LANES * sizeof(float));

@@ -1,5 +1,6 @@
-/* rmsnorm: s = sum of x^2 over 16 lanes; r = 1 / sqrt(s / K + eps); y[i] = (x[i] * r) * (offset + w[i]), where nothing
- * is added if the offset is 0 and nothing multiplied without a weight. SPDX-License-Identifier: Apache-2.0 */
+/* rmsnorm: s = sum of x^2 over 16 lanes; r = 1 / sqrt(s / K + eps); y[i] = (x[i] * r) * (offset + w[i]). An offset of 0
+ * is not added, and without a weight y[i] = x[i] * r.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "common.h"
 
 #define FUSES INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE)

@@ -1,6 +1,6 @@
-/* rope: rotates the pairs (i, i + rot/2) of every head of q and k in place, by the angle of the row's position; before
- * that, heads with a weight for it are normed, and at the end q is scaled by its position. SPDX-License-Identifier:
- * Apache-2.0 */
+/* rope: rotates the pairs (i, i + rot/2) of every head of q and k in place, by the angle of the row's position. Heads
+ * with a norm weight are normalized first, and q is scaled by its position last.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "common.h"
 
 static int64_t rope_tiles(const infeng_args* args, int32_t phase) {

@@ -16,7 +16,7 @@ static int64_t shrink_tiles(const infeng_args* common, int32_t phase) {
   return common->rows == 0 ? 0 : tiles;
 }
 
-/* Eight chains, chain c takes k = c mod 8 ascending; then (c0+c4, c1+c5, c2+c6, c3+c7), then 2, then 1. */
+/* Chain c of eight adds k = c mod 8 ascending; then (c0+c4, c1+c5, c2+c6, c3+c7), then pairs at distance 2, then 1. */
 INLINE void dot_float(const float* x, const void* panel, int64_t k, float out[LANES],
                       void (*read)(const void*, int64_t, float*)) {
   float chain[CHAINS][LANES] = {{0}};
@@ -33,7 +33,7 @@ INLINE void dot_float(const float* x, const void* panel, int64_t k, float out[LA
   memcpy(out, chain[0], sizeof chain[0]);
 }
 
-/* As linear with an int8-row weight, of inputs [from, from + k). */
+/* Like linear with an int8-row weight, over inputs [from, from + k). */
 INLINE void dot_int8(const infeng_activation* in, int64_t row, int64_t from, const uint8_t* panel, int64_t k,
                      float out[LANES]) {
   const int8_t* q = i8_row(&in->q, row) + from;

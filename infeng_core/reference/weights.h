@@ -1,13 +1,13 @@
-/* Reading packed weights: one group of 64 inputs of one panel, spread out as [k][16 outputs]. docs/format.md draws the
- * bytes. SPDX-License-Identifier: Apache-2.0 */
+/* Reads packed weights: a group of 64 inputs of one panel becomes [k][16 outputs]. docs/format.md draws the bytes.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef INFENG_REFERENCE_WEIGHTS_H
 #define INFENG_REFERENCE_WEIGHTS_H
 
 #include "common.h"
 
 /* DO(ARG, suffix of its functions, number, suffix of its kernels, scales of a group) for every format of the header:
- * integers, which have group_<suffix>, and floats, which have column_<suffix>. The scale of sub-scaled integers belongs
- * to the output and is applied at the end. */
+ * integers, read by group_<suffix>, and floats, read by column_<suffix>. With sub-scales, the scale is that of the
+ * output and is applied at the end. */
 #define SCALED_FORMATS(DO, ARG)                           \
   DO(ARG, int8_row, INFENG_WEIGHT_INT8_ROW, "int8row", 1) \
   DO(ARG, int8_g32, INFENG_WEIGHT_INT8_G32, "int8g32", 2) \
@@ -37,7 +37,7 @@ typedef struct int_group {
 
 typedef void (*int_group_fn)(const uint8_t* panel, int64_t g, int_group* out);
 
-/* A group by `read`, or by the library that brought the format where there is none. */
+/* Reads a group by `read`, or if that is NULL by the library that registered the format. */
 INLINE void read_group(const infeng_weight* weight, const uint8_t* panel, int64_t g, int_group_fn read,
                        int_group* out) {
   if (read) {
@@ -55,7 +55,8 @@ INLINE void read_f16_scales(const uint8_t* line, float scale[LANES]) {
   }
 }
 
-/* `lines` lines of nibbles: byte 4n + j of line l holds input 4l + j below and input 4 (l + lines) + j above. */
+/* `lines` lines of nibbles: byte 4n + j of line l holds input 4l + j in the low nibble, 4 (l + lines) + j in the high.
+ * */
 INLINE void read_nibbles(const uint8_t* data, int lines, int8_t w[][LANES]) {
   for (int l = 0; l < lines; l++) {
     for (int j = 0; j < 4; j++) {
@@ -68,7 +69,7 @@ INLINE void read_nibbles(const uint8_t* data, int lines, int8_t w[][LANES]) {
   }
 }
 
-/* A group's 16 lines of bytes: byte 4n + j of line l holds input 4l + j, q + 128. */
+/* A group's 16 lines of bytes: byte 4n + j of line l holds q + 128 of input 4l + j. */
 INLINE void read_bytes(const uint8_t* data, int8_t w[][LANES]) {
   for (int l = 0; l < GROUP / 4; l++) {
     for (int j = 0; j < 4; j++) {
@@ -106,9 +107,9 @@ INLINE void group_int4_g32(const uint8_t* panel, int64_t g, int_group* out) {
   }
 }
 
-/* Unit k of 32 of one output: nibbles in 4 lines, byte 4n + j of line l holding input 4l + j below and input 4 (l + 4)
- * + j above; behind them the upper bits, of input 4l + j one at bit l of one line, or two at bits 2 (l % 4) of line l
- * / 4. */
+/* Unit k of 32 of one output. Byte 4n + j of line l < 4 holds the nibble of input 4l + j in its low half and that of
+ * input 4 (l + 4) + j in its high half. Lines of upper bits follow: one bit of input 4l + j is at bit l of one line, or
+ * two bits are at bit 2 (l % 4) of line l / 4. */
 INLINE int unit_p32(const uint8_t* lines, int bits, int k, int n) {
   const int l = k / 4, at = 4 * n + k % 4;
   const int nibble = lines[64 * (l % 4) + at] >> (l < 4 ? 0 : 4) & 15;
@@ -117,8 +118,9 @@ INLINE int unit_p32(const uint8_t* lines, int bits, int k, int n) {
   return nibble | (lines[64 * (4 + l / 4) + at] >> 2 * (l % 4) & 3) << 4;
 }
 
-/* 16 f32 scales, then superblocks of 128 inputs: a line where byte 4n + 2 (h % 2) + h / 2 holds s - 1 in its lower
- * 8 - bits bits and z above, for quarter h of output n; then `bits` lines for each quarter. w = s (u - z). */
+/* w = s (u - z): 16 f32 scales, then superblocks of 128 inputs. A superblock is a line whose byte 4n + 2 (h % 2) + h /
+ * 2 holds s - 1 in its lower 8 - bits bits and z above for quarter h of output n, then `bits` lines for each quarter.
+ * */
 INLINE void group_p32(const uint8_t* panel, int64_t g, int bits, int_group* out) {
   const uint8_t* superblock = panel + 64 + (g / 2) * (64 + 4 * 64 * bits);
   memcpy(out->scale[0], panel, sizeof out->scale[0]);
@@ -136,7 +138,7 @@ INLINE void group_int4_p32(const uint8_t* panel, int64_t g, int_group* out) { gr
 INLINE void group_int5_p32(const uint8_t* panel, int64_t g, int_group* out) { group_p32(panel, g, 5, out); }
 INLINE void group_int6_p32(const uint8_t* panel, int64_t g, int_group* out) { group_p32(panel, g, 6, out); }
 
-/* A group with minima: a weight is d * (s u) - e * t, s and t of its 32 inputs. */
+/* A group with minima: a weight is d * (s u) - e * t; each 32 inputs have an s and a t. */
 typedef struct affine_group {
   uint8_t u[GROUP][LANES];
   uint8_t s[2][LANES];
@@ -145,7 +147,7 @@ typedef struct affine_group {
   float e[LANES];
 } affine_group;
 
-/* Superblocks of 256 or 128 inputs: a line with 16 d and 16 e as fp16; then for each 64 inputs a line where bytes 4n +
+/* Superblocks of 256 or 128 inputs: a line with 16 d and 16 e as fp16; then for each 64 inputs a line whose bytes 4n +
  * h and 4n + 2 + h are s and t of half h of output n, and 4 lines of nibbles for each half. */
 INLINE void group_affine(const uint8_t* panel, int64_t g, int superblock, affine_group* out) {
   const int64_t groups = superblock / GROUP, lines = 9; /* of a group */
@@ -162,7 +164,7 @@ INLINE void group_affine(const uint8_t* panel, int64_t g, int superblock, affine
   }
 }
 
-/* Inputs of one k of a float panel, widened. */
+/* Reads one k of a float panel, widened. */
 INLINE void column_f32(const void* panel, int64_t k, float w[LANES]) {
   memcpy(w, (const float*)panel + k * LANES, LANES * sizeof(float));
 }

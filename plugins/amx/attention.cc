@@ -4,8 +4,8 @@
 
 using namespace infeng;
 
-// As for linears: a kernel serves a range of rows, 2 to 8 or 9 to 64. Where few rows of many sequences decode, blocks
-// are small and stay with the vectors of VNNI.
+// As for linears, a kernel serves a range of rows, 2 to 8 or 9 to 64. Decode batches have small blocks, which use VNNI
+// vectors.
 constexpr int kFewestRows = 9;
 
 using V = avx512::Vnni;

@@ -1,4 +1,4 @@
-// The kernel table of the AMX library. One line here registers a kernel. SPDX-License-Identifier: Apache-2.0
+// The kernel table of the AMX library; each line registers a kernel. SPDX-License-Identifier: Apache-2.0
 #include <infeng/ops/library.h>
 
 #define KERNELS(X)   \

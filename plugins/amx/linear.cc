@@ -4,8 +4,8 @@
 
 using namespace infeng;
 
-// Measured against the AVX-512 VNNI kernels with weights in the third-level cache: half as fast at 4 rows, the same at
-// 7, 1.5 times as fast at 12, twice at 16. A kernel serves a range of rows, 2 to 8 or 9 to 64.
+// Speed against the AVX-512 VNNI kernels with weights in the L3 cache: half at 4 rows, equal at 7, 1.5 times at 12,
+// twice at 16. A kernel serves a range of rows, 2 to 8 or 9 to 64.
 constexpr int kFewestRows = 9;
 
 #define KERNEL(name, format)                      \

@@ -1,5 +1,5 @@
-// The kernel table of the AVX2 library; ops/unit.h names what vector libraries share. SPDX-License-Identifier:
-// Apache-2.0
+// The kernel table of the AVX2 library; ops/unit.h names the kernels that vector libraries share.
+// SPDX-License-Identifier: Apache-2.0
 #include <infeng/ops/library.h>
 #include <infeng/ops/unit.h>
 

@@ -1,4 +1,4 @@
-// The unit that this source is being compiled for: its vectors, its kernels' suffix and what they need of the CPU.
+// The unit for which a source is compiled: its vectors, its kernels' suffix and the CPU features that they need.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_AVX2_UNIT_H
 #define INFENG_AVX2_UNIT_H

@@ -61,7 +61,7 @@ def test_a_library_of_this_header_loads_and_runs(build: Build, flags: tuple[str,
 
 
 @pytest.mark.parametrize("include", RELEASED, ids=lambda path: path.name)
-def test_a_library_of_every_released_header_runs_or_is_told_to_be_built_again(build: Build, include: Path) -> None:
+def test_a_library_of_every_released_header_runs_or_is_refused_with_the_remedy(build: Build, include: Path) -> None:
     if speaks(include):
         run_triple(build(include))
         return
@@ -70,16 +70,14 @@ def test_a_library_of_every_released_header_runs_or_is_told_to_be_built_again(bu
     refused(build(include), "abi_minor", text)
 
 
-def test_an_older_minor_with_shorter_structs_loads_and_nothing_behind_them_is_read(
-    build: Build, fabricate: Build
-) -> None:
+def test_an_older_minor_loads_and_nothing_beyond_its_structs_is_read(build: Build, fabricate: Build) -> None:
     path = build(fabricate(*OLDER), "-DAT_PAGE_END")
     assert native.open_library(str(path)).abi == (MAJOR, max(SINCE, MINOR - 1))
     run_triple(path)
 
 
 @pytest.mark.parametrize("flags", [("-DNEGOTIATES",), ("-DSDK_ENTRY",)], ids=["by hand", "sdk"])
-def test_a_newer_minor_that_negotiates_down_loads_without_what_this_core_does_not_know(
+def test_a_newer_minor_that_negotiates_down_loads_without_unknown_kernels(
     build: Build, fabricate: Build, flags: tuple[str, ...]
 ) -> None:
     path = build(fabricate(*NEWER), *flags)
@@ -94,7 +92,7 @@ def test_a_newer_minor_that_does_not_negotiate_is_refused_with_both_versions(bui
     refused(path, "abi_minor", f"speaks kernel ABI {MAJOR}.{MINOR + 1}, this core speaks {MAJOR}.{MINOR}")
 
 
-def test_another_major_is_refused_before_anything_else_is_read(build: Build, fabricate: Build) -> None:
+def test_another_major_is_refused_before_other_fields_are_read(build: Build, fabricate: Build) -> None:
     path = build(fabricate(*NEXT_MAJOR), "-DNEGOTIATES")
     refused(path, "abi_major", f"speaks kernel ABI {MAJOR + 1}.0, this core speaks {MAJOR}.{MINOR}")
 
@@ -119,7 +117,9 @@ SHIPPED = {library.name: library.path for library in libraries(Plugins.discover(
         (MAJOR + 1, MINOR, None),
     ],
 )
-def test_shipped_libraries_meet_hosts_of_other_times(name: str, major: int, minor: int, speaks_as: int | None) -> None:
+def test_shipped_libraries_negotiate_with_older_and_newer_hosts(
+    name: str, major: int, minor: int, speaks_as: int | None
+) -> None:
     host = mirror.Host(ctypes.sizeof(mirror.Host) + 64, major, minor, None, b"future", b"")
     longer = (ctypes.c_char * (ctypes.sizeof(mirror.LibraryDesc) + 64 * (minor > MINOR)))()
     description = mirror.LibraryDesc.from_buffer(longer)

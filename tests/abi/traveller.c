@@ -1,5 +1,5 @@
-/* A kernel library that triples its input, built against headers of several versions. What only a fabricated header of
- * the future has is guarded by INFENG_FUTURE; what a host may not have is guarded by struct_size. */
+/* A kernel library that triples its input, built against headers of several versions. Fields of a fabricated future
+ * header are guarded by INFENG_FUTURE; fields that a host may lack are guarded by struct_size. */
 #ifdef SDK_ENTRY
 #include <infeng/ops/library.h>
 #else
@@ -57,7 +57,7 @@ INFENG_LIBRARY("traveller", "1", KERNELS)
 static const infeng_kernel* kernels[] = {&triple, &triple};
 
 #ifdef AT_PAGE_END
-/* The struct ends where readable memory ends: a host that reads fields of its own time dies. */
+/* The struct ends where readable memory ends, so a host that reads newer fields crashes. */
 static const infeng_kernel* at_page_end(void) {
   char* pages = (char*)mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   mprotect(pages + 4096, 4096, PROT_NONE);

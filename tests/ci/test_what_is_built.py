@@ -47,11 +47,11 @@ def test_a_processor_without_flags_runs_the_kernels_of_the_core(tmp_path: Path) 
     assert kernels(tmp_path / "cpuinfo") == kernels(tmp_path / "nothing") == []
 
 
-def test_this_processor_runs_what_is_built_for_it() -> None:
+def test_this_processor_runs_the_kernels_built_for_it() -> None:
     assert set(kernels()) <= {library.name for library in libraries(Plugins.discover())}
 
 
-def test_the_listed_requirements_are_those_of_the_wheels() -> None:
+def test_the_listed_requirements_equal_those_of_the_wheels() -> None:
     def listed(table: str) -> set[str]:
         command = [sys.executable, CI / "requirements", table]
         return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())

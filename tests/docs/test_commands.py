@@ -131,7 +131,7 @@ def instead(words: list[str], said: str, is_whole: bool) -> list[str]:
 @pytest.mark.parametrize(
     ("page", "command", "is_whole"), MENTIONS, ids=[f"{page}: {text}" for page, text, _ in MENTIONS]
 )
-def test_a_command_of_the_documentation_is_taken(page: str, command: str, is_whole: bool) -> None:
+def test_the_parser_accepts_every_documented_command(page: str, command: str, is_whole: bool) -> None:
     name = command.split()[1]
     if PLACEHOLDER.fullmatch(name) or name in READERS:
         return  # it speaks of any command, or of one that is not there
@@ -144,7 +144,7 @@ def test_a_command_of_the_documentation_is_taken(page: str, command: str, is_who
      ("infeng run MODEL -p x --max-tokens some", True), ("infeng convert A", True), ("infeng run -p", True),
      ("infeng bench nonsense", False)],
 )  # fmt: skip
-def test_what_the_command_line_does_not_take_is_found(command: str, is_whole: bool) -> None:
+def test_a_documented_command_with_an_unknown_option_is_detected(command: str, is_whole: bool) -> None:
     with pytest.raises(RefusedError):
         check(command, is_whole=is_whole)
 

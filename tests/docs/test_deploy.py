@@ -31,7 +31,7 @@ def test_systemd_takes_the_unit(tmp_path: Path):
     assert "infeng.service" not in found.stderr, found.stderr
 
 
-def test_the_units_command_is_one_of_the_servers():
+def test_the_unit_starts_a_valid_server_command():
     [line] = re.findall(r"^ExecStart=(.*)$", UNIT, re.MULTILINE)
     program, verb, *words = shlex.split(line)
     given = parsed(words)
@@ -39,14 +39,14 @@ def test_the_units_command_is_one_of_the_servers():
     assert given.manifest and given.journal
 
 
-def test_the_unit_waits_longer_for_the_end_than_answers_may_take():
+def test_the_unit_stops_later_than_the_longest_drain():
     [seconds] = re.findall(r"^TimeoutStopSec=(\d+)$", UNIT, re.MULTILINE)
     settings = (DEPLOY.parents[2] / "plugins" / "serve" / "infeng_serve" / "plugin.yaml").read_text()
     [drain] = re.findall(r"drain_timeout: .*default: (\d+)", settings)
     assert int(seconds) > int(drain) + 2
 
 
-def test_the_image_is_made_of_steps_that_there_are():
+def test_the_image_uses_known_steps_and_an_existing_target():
     steps = [line.split(maxsplit=1) for line in IMAGE.splitlines() if line and not line.startswith("#")]
     known = {"FROM", "RUN", "COPY", "USER", "ENV", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT"}
     assert {name for name, _ in steps} <= known

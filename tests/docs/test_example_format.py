@@ -88,7 +88,7 @@ def logprobs(made: Engine) -> tuple[tuple[int, ...], bytes]:
     return answer.token_ids, scores(made, answer.token_ids).tobytes()
 
 
-def test_its_own_kernel_and_the_reference_s_fallback_run_it_with_equal_bytes(tiny: Path, plugin: Path) -> None:
+def test_its_kernel_and_the_reference_give_equal_bytes(tiny: Path, plugin: Path) -> None:
     with engine(tiny, plugin) as made:
         own = logprobs(made)
         assert served_by(made, "linear") == {OWN}
@@ -98,9 +98,7 @@ def test_its_own_kernel_and_the_reference_s_fallback_run_it_with_equal_bytes(tin
         assert served_by(made, "linear") == {"reference/linear_foreign"}
 
 
-def test_converted_it_is_loaded_and_runs_like_what_is_packed_on_the_fly(
-    tiny: Path, plugin: Path, tmp_path: Path
-) -> None:
+def test_a_converted_model_runs_like_one_packed_at_load(tiny: Path, plugin: Path, tmp_path: Path) -> None:
     native = tmp_path / "native"
     paths, embed = f"plugins.paths={plugin}", f"model.formats.embed={FORMAT}"
     assert cli.main(["convert", str(tiny), str(native), "--format", FORMAT, "--set", paths, "--set", embed]) == 0
@@ -112,7 +110,7 @@ def test_converted_it_is_loaded_and_runs_like_what_is_packed_on_the_fly(
         engine(native, format=None)
 
 
-def test_its_tokens_are_nearly_those_of_f32(tiny: Path, plugin: Path) -> None:
+def test_its_tokens_nearly_equal_those_of_f32(tiny: Path, plugin: Path) -> None:
     """Against a coarser format of the core, as 5 bits with scales of 32 must err less than 4 with scales of 64."""
     with engine(tiny, format="f32") as made:
         answer = made.generate(PROMPT, GREEDY)[0]
@@ -124,7 +122,7 @@ def test_its_tokens_are_nearly_those_of_f32(tiny: Path, plugin: Path) -> None:
     assert errors["int8-row"] < errors[FORMAT] < errors["int4-g64"]
 
 
-def test_what_is_packed_is_within_half_a_step_of_each_group(plugin: Path) -> None:
+def test_packed_weights_are_within_half_a_step(plugin: Path) -> None:
     config = load_config(overrides={"plugins.paths": [str(plugin)]})
     form = Plugins.discover(config).quant_format(FORMAT)
     n, k = 40, 100
@@ -144,7 +142,9 @@ def test_what_is_packed_is_within_half_a_step_of_each_group(plugin: Path) -> Non
         form.pack(w, panels)
 
 
-def test_its_library_alone_is_opened_to_convert(tiny: Path, plugin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conversion_opens_only_the_library_of_the_format(
+    tiny: Path, plugin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(libraries, "library_states", lambda plugins: pytest.fail("all libraries were opened"))
     plugins = Plugins.discover(load_config(overrides={"plugins.paths": [str(plugin)]}))
     assert plugins.names("quant_formats") == sorted([*BUILTIN, FORMAT])
@@ -176,13 +176,15 @@ def test_a_library_that_the_manifest_forbids_is_not_opened_for_its_format(
         (('.name = "int5-g32"', '.name = "int6-g32"'), f"promises the quant format {FORMAT}, its library does not"),
     ],
 )
-def test_a_format_that_fails_does_so_in_the_child_and_is_named(build: Build, edit: tuple[str, str], words: str) -> None:
+def test_a_format_that_crashes_does_so_in_the_child_and_is_named(
+    build: Build, edit: tuple[str, str], words: str
+) -> None:
     plugins = Plugins.discover(load_config(overrides={"plugins.paths": [str(build(*edit))]}))
     with pytest.raises(PluginError, match=words):
         plugins.quant_format(FORMAT)
 
 
-def test_other_libraries_kernels_decline_it_and_go_on_serving_their_formats(tiny: Path, plugin: Path) -> None:
+def test_kernels_of_other_libraries_decline_it_and_serve_their_formats(tiny: Path, plugin: Path) -> None:
     """A model of two formats: nobody is refused for a format that only one library knows."""
     with engine(tiny, format="int8-row") as made:
         usual = served_by(made, "linear")
@@ -192,7 +194,7 @@ def test_other_libraries_kernels_decline_it_and_go_on_serving_their_formats(tiny
 
 
 @pytest.mark.slow
-def test_the_wheel_is_all_that_a_user_installs(tiny: Path, tmp_path: Path) -> None:
+def test_installing_the_wheel_is_enough_to_use_the_format(tiny: Path, tmp_path: Path) -> None:
     source = shutil.copytree(EXAMPLE, tmp_path / "source")
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # meson and ninja of the same environment
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]

@@ -99,9 +99,7 @@ def test_the_observer_writes_a_line_for_each_request_and_each_change_of_an_adapt
     assert answers[0].token_ids == ids(engine(tiny), [[5, 6, 7]]) != answers[1].token_ids
 
 
-def test_an_observer_without_a_method_that_it_owes_is_named(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_observer_that_lacks_a_method_is_named(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with engine(tiny, "observer", observers__use=["lines"], lines__path=str(tmp_path / "lines")):
         import infeng_lines
 
@@ -111,7 +109,7 @@ def test_an_observer_without_a_method_that_it_owes_is_named(
 
 
 @pytest.mark.parametrize(("patience", "order"), [(1000.0, [2, 1, 0]), (0.0, [0, 1, 2])])
-def test_the_scheduler_starts_short_prompts_first_but_lets_nobody_wait_for_ever(
+def test_the_scheduler_starts_short_prompts_first_without_starving_long_ones(
     tiny: Path, patience: float, order: list[int]
 ) -> None:
     prompts = [[5] * 9, [6] * 5, [7] * 2]
@@ -124,7 +122,7 @@ def test_the_scheduler_starts_short_prompts_first_but_lets_nobody_wait_for_ever(
         assert answers == [one.token_ids for one in made.generate(prompts, GREEDY)]
 
 
-def test_guesses_that_are_no_tokens_are_none(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guesses_outside_of_the_vocabulary_are_dropped(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with engine(tiny, "drafter", speculation__use="again") as made:
         import infeng_again
 
@@ -147,7 +145,7 @@ def test_a_drafter_that_guesses_more_than_asked_for_is_named_and_not_asked_again
     assert len(answer.token_ids) == 24
 
 
-def test_the_prefix_store_gives_the_next_engine_what_the_last_has_computed(tiny: Path, tmp_path: Path) -> None:
+def test_the_prefix_store_hands_prefixes_to_the_next_engine(tiny: Path, tmp_path: Path) -> None:
     prompt = [list(range(5, 45))]
     settings = {"kv_cache__prefix_store": "kept", "kv_cache__prefix_dir": str(tmp_path / "none")}
     with engine(tiny, "prefix_store", **settings) as first:
@@ -183,7 +181,7 @@ def test_settings_reach_the_logit_processor_and_its_errors_the_caller(tiny: Path
             made.generate("the", replace(greedy, processors=(("choise", ("a",)),)))
 
 
-def test_the_logit_processor_obeys_with_guesses_as_without(tiny: Path) -> None:
+def test_the_logit_processor_works_with_speculative_decoding(tiny: Path) -> None:
     params = replace(GREEDY, ignore_eos=False, max_tokens=60, processors=(("choice", ("x" * 40, "y" * 40)),))
     with engine(tiny, "logits") as plain, engine(tiny, "logits", speculation__use="ngram") as guessing:
         expected, found = plain.generate("the", params)[0], guessing.generate("the", params)[0]
@@ -313,7 +311,7 @@ def test_the_model_reader_opens_a_model_tensor_by_tensor(tiny: Path, tmp_path: P
         ("open", lambda self, path: sys.exit(3), r"open\(\) raised SystemExit: 3"),
     ],
 )
-def test_a_model_reader_that_lies_is_named(
+def test_a_model_reader_that_returns_wrong_values_is_named(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, lie: Any, words: str
 ) -> None:
     folder = arrays(tiny, tmp_path / "arrays")
@@ -325,7 +323,7 @@ def test_a_model_reader_that_lies_is_named(
         engine(folder, "model_reader")
 
 
-def test_a_tensor_of_a_model_reader_that_is_none_is_named(
+def test_a_model_reader_whose_tensor_is_no_array_is_named(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = arrays(tiny, tmp_path / "arrays")
@@ -363,7 +361,7 @@ def test_the_locator_finds_models_and_adapters_by_name(tiny: Path, tmp_path: Pat
         engine("shelf://nothing", "locator", **settings)  # type: ignore[arg-type]
 
 
-def test_the_adapter_reader_packs_what_peft_would(tiny: Path, tmp_path: Path) -> None:
+def test_the_adapter_reader_equals_the_peft_reader(tiny: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     module = "model.layers.0.self_attn.q_proj"
     with engine(tiny) as made:
@@ -400,7 +398,7 @@ def test_the_adapter_reader_packs_what_peft_would(tiny: Path, tmp_path: Path) ->
         ("read", lambda self, *given: 1 / 0, r"read\(\) raised ZeroDivisionError"),
     ],
 )
-def test_an_adapter_reader_that_lies_is_named_and_the_engine_goes_on(
+def test_a_wrong_adapter_reader_is_named_and_the_engine_goes_on(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, lie: Any, words: str
 ) -> None:
     (tmp_path / "poet.npz").write_bytes(b"")
@@ -469,7 +467,7 @@ def test_the_quantizer_errs_less_on_every_matrix_and_its_model_runs_without_it(
     assert ids(engine(tiny, "quantizer", **settings)) == tokens  # converted on the fly
 
 
-def test_the_calibrator_tells_the_quantizer_of_the_norms_that_linear_ops_read(tiny: Path, tmp_path: Path) -> None:
+def test_the_calibrator_passes_input_norms_of_linear_ops_to_the_quantizer(tiny: Path, tmp_path: Path) -> None:
     paths = f"plugins.paths={PYTHON['calibrator']},{PYTHON['quantizer']}"
     ours = ["--quantizer", "clip", "--set", paths, "--set", "plugins.disable=calibrate"]
     codes: dict[str, bytes] = {}
@@ -510,7 +508,7 @@ def test_the_quantizer_errs_less_on_a_trained_model() -> None:
     assert weighed[1] < 0.9 * min(nearest[1], plain[1])
 
 
-def test_the_quantizer_leaves_what_fp16_scales_cannot_hold_to_the_core(tiny: Path, tmp_path: Path) -> None:
+def test_the_quantizer_leaves_scales_beyond_fp16_to_the_core(tiny: Path, tmp_path: Path) -> None:
     source = Path(shutil.copytree(tiny, tmp_path / "large"))
     weights = load_file(source / "model.safetensors")
     weights["model.layers.1.mlp.up_proj.weight"][3, 5] = 1e6
@@ -560,7 +558,7 @@ def test_the_wheels_build_install_and_are_used(tiny: Path, tmp_path: Path) -> No
     assert done.stdout in ("lazy\n", "quick\n")
 
 
-def test_options_of_a_plugin_stand_for_processors_and_for_answers_of_its_own(
+def test_plugin_options_of_run_select_processors_and_replace_answers(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("INFENG_PLUGINS_PATHS", str(PYTHON["run_options"]))

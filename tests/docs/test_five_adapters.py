@@ -43,7 +43,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, ran.stdout
 
 
-def test_each_of_the_five_and_the_base_answer_in_their_own_words(done: tuple[Path, str]) -> None:
+def test_the_base_and_each_of_five_adapters_answer_differently(done: tuple[Path, str]) -> None:
     answers = {}
     for file in done[0].glob("five.*.json"):
         body = json.loads(file.read_text())

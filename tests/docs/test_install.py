@@ -29,13 +29,13 @@ def commands() -> list[tuple[str, list[str]]]:
     return found
 
 
-def test_a_wheel_that_is_in_no_index_is_looked_for_where_it_lies():
+def test_documented_pip_commands_find_wheels_in_a_folder():
     assert len(commands()) >= 5
     for page, words in commands():
         assert "--find-links" in words, (page, words)
 
 
-def test_what_is_to_be_installed_without_an_index_was_fetched_before():
+def test_installs_without_an_index_follow_a_download_of_their_dependencies():
     """Else pip lacks what the wheels depend on."""
     for page, words in commands():
         if "--no-index" in words:
@@ -43,7 +43,7 @@ def test_what_is_to_be_installed_without_an_index_was_fetched_before():
             assert [DEPENDENCY.findall(" ".join(words))] == [DEPENDENCY.findall(" ".join(one)) for one in fetched], page
 
 
-def test_every_wheel_that_is_named_is_one_of_the_project():
+def test_every_named_wheel_belongs_to_the_project():
     projects = {tomllib.loads(path.read_text())["project"]["name"] for path in ROOT.glob("**/pyproject.toml")}
     for page, words in commands():
         assert {word for word in words if DEPENDENCY.fullmatch(word)} <= projects, (page, words)

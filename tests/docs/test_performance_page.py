@@ -19,7 +19,7 @@ def drawing() -> Any:
     return module
 
 
-def test_every_ratio_of_the_page_stands_in_the_lab_with_its_circumstances() -> None:
+def test_every_ratio_of_the_page_is_in_the_lab_with_its_setup() -> None:
     lab = "".join(page.read_text(encoding="utf-8") for page in sorted((DOCS / "lab").glob("*.md")))
     ratios = re.findall(r"(\d+\.\d+) x|at least (\d+\.\d+)|\*\*(\d+\.\d+)\*\*", PAGE)
     figures = {figure for found in ratios for figure in found if figure}
@@ -34,7 +34,7 @@ def test_every_figure_names_a_run_that_a_table_explains() -> None:
     assert sorted(named) == sorted(explained)
 
 
-def test_the_chart_is_the_one_that_the_table_gives() -> None:
+def test_the_chart_is_drawn_from_the_table() -> None:
     module = drawing()
     drawn = module.picture(PAGE)
     assert (DOCS / "pictures" / "headline.svg").read_text(encoding="utf-8") == drawn

@@ -121,7 +121,7 @@ USUAL = dict(zip(zip(TINY, BASES, ("int8", "bf16", "f32"), strict=True), ((), ()
         for each in itertools.product(TINY, BASES, ("f32", "bf16", "int8"))
     ],
 )
-def test_a_mixed_batch_has_the_bytes_of_each_request_alone(
+def test_a_mixed_batch_gives_each_request_the_bytes_it_has_alone(
     kind: str, base: str, dtype: str, reduced: dict[str, Path]
 ) -> None:
     case, uses = TINY[kind]
@@ -146,7 +146,7 @@ DEMO_USES: tuple[Uses, ...] = (
         pytest.param("int4-g64", "f32", marks=pytest.mark.nightly),
     ],
 )
-def test_the_demo_model_and_its_adapters_have_one_set_of_bytes(base: str, dtype: str) -> None:
+def test_the_demo_model_and_its_adapters_give_equal_bytes_in_every_setup(base: str, dtype: str) -> None:
     """Large enough for many tiles, and trained."""
     adapters = {path.name: path for path in DEMO.iterdir() if path.is_dir()}
     check(infeng_demo.model_dir(), adapters, requests(BIASED, DEMO_USES), BASES[base] | {"adapters.dtype": dtype})

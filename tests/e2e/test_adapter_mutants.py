@@ -124,7 +124,7 @@ def cases_of(base: Case) -> Mapping[str, Adapted]:
     "base",
     [pytest.param(case, marks=pytest.mark.slow if case.name == "linear" else (), id=case.name) for case in CASES],
 )
-def test_every_piece_of_a_packed_adapter_counts(base: Case, reduced: dict[str, Path]) -> None:
+def test_changing_any_array_of_a_packed_adapter_changes_logits(base: Case, reduced: dict[str, Path]) -> None:
     survivors, seen = [], 0
     settings = {"kernels.order": ["reference"], "kv_cache.memory": "1MB"}
     with harness.engine(reduced[base.name], harness.F32, settings, rows=64) as engine:
@@ -145,7 +145,7 @@ def test_every_piece_of_a_packed_adapter_counts(base: Case, reduced: dict[str, P
     assert seen > 15
 
 
-def test_rows_weights_and_order_of_adapters_count(reduced: dict[str, Path]) -> None:
+def test_changing_rows_weights_or_order_of_adapters_changes_logits(reduced: dict[str, Path]) -> None:
     base = CASES[0]
     with harness.engine(reduced[base.name], harness.F32, rows=64) as engine:
         cases = cases_of(base)

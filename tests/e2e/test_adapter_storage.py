@@ -58,7 +58,7 @@ def check(format: str, name: str, texts: Sequence[str]) -> dict[str, float]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("format", "name"), [("f32", "shakespeare-dora"), ("int4-g64", "python")])
-def test_int8_storage_predicts_what_bf16_storage_does(format: str, name: str) -> None:
+def test_int8_storage_predicts_the_tokens_of_bf16_storage(format: str, name: str) -> None:
     check(format, name, CODE if name == "python" else VERSE)
 
 
@@ -70,7 +70,7 @@ def test_int8_storage_predicts_what_bf16_storage_does(format: str, name: str) ->
         for name in NAMES
     ],
 )
-def test_int8_storage_on_texts_like_those_that_adapters_learned_from(format: str, name: str) -> None:
+def test_int8_storage_costs_little_on_texts_like_the_training_data(format: str, name: str) -> None:
     """The part of each training text that was held out."""
     data = Path(os.environ["INFENG_TEST_DATA"])
     if name == "python":

@@ -209,7 +209,7 @@ def test_unloading_in_use_lets_requests_finish_as_they_began(
         assert finish(engine, recorder, streams) == undisturbed
 
 
-def test_reloading_in_use_changes_only_what_begins_afterwards(
+def test_reloading_in_use_changes_only_later_requests(
     adapters: dict[str, Path], undisturbed: list[dict[int, int]], reduced: dict[str, Path]
 ) -> None:
     with open_engine(reduced, adapters) as engine:
@@ -227,7 +227,7 @@ def test_reloading_in_use_changes_only_what_begins_afterwards(
 
 
 @pytest.mark.parametrize("way", [truncated, not_a_number], ids=lambda way: way.__name__)
-def test_reloading_what_is_broken_now_keeps_what_was_there(
+def test_reloading_a_broken_adapter_keeps_the_loaded_one(
     way: Callable[[Path], None],
     adapters: dict[str, Path],
     undisturbed: list[dict[int, int]],
@@ -244,7 +244,7 @@ def test_reloading_what_is_broken_now_keeps_what_was_there(
         assert later == undisturbed[0]
 
 
-def test_adapters_that_take_turns_in_a_small_memory_keep_their_bytes(
+def test_adapters_that_evict_each_other_keep_their_bytes(
     adapters: dict[str, Path], undisturbed: list[dict[int, int]], reduced: dict[str, Path]
 ) -> None:
     """Three adapters in a memory for one: requests wait for each other, and nobody gets another one's output."""

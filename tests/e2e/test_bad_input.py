@@ -41,7 +41,7 @@ def copy(reduced: dict[str, Path], tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("spoil", "named"), broken.WAYS, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_broken_model_is_named(
+def test_an_error_names_a_broken_model_file(
     spoil: Callable[[Path], None],
     named: str,
     copy: Path,
@@ -58,7 +58,7 @@ def test_a_broken_model_is_named(
         assert [path for path in (cache / "models").rglob("*") if path.is_file() and path.suffix != ".lock"] == []
 
 
-def test_a_process_of_its_own_shows_no_traceback(copy: Path, infeng: Run) -> None:
+def test_the_command_shows_no_traceback(copy: Path, infeng: Run) -> None:
     broken.truncated_data(copy)
     assert_clear(infeng("run", copy, *RUN), str(copy))
 
@@ -69,11 +69,11 @@ def test_a_broken_gguf_file_is_refused_with_a_remedy(tmp_path: Path, command: Ru
     assert_clear(command("run", file, *RUN), "model.gguf", "version 0")
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path, command: Run) -> None:
+def test_an_error_names_a_missing_folder(tmp_path: Path, command: Run) -> None:
     assert_clear(command("run", tmp_path / "nothing", *RUN), "nothing")
 
 
-def test_a_hub_name_that_cannot_be_fetched_says_what_to_do(
+def test_an_error_about_a_hub_name_says_how_to_fetch_it(
     infeng: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -101,7 +101,7 @@ def test_a_hub_name_that_cannot_be_fetched_says_what_to_do(
     ],
     ids=lambda value: "=".join(value[1:]) if isinstance(value, tuple) else "",
 )
-def test_a_wrong_setting_is_named(
+def test_an_error_names_a_wrong_setting(
     arguments: tuple[str, ...], said: str, reduced: dict[str, Path], command: Run
 ) -> None:
     assert_clear(command("run", reduced["biased"], *RUN, *arguments), said)
@@ -121,7 +121,7 @@ def test_a_wrong_setting_is_named(
         ("infeng: 1\nmodel: " + "x" * 10_000_000, "has more than"),
     ],
 )
-def test_a_wrong_manifest_is_named_with_its_line(
+def test_an_error_names_the_line_of_a_wrong_manifest(
     text: str, said: str, reduced: dict[str, Path], tmp_path: Path, command: Run
 ) -> None:
     manifest = tmp_path / "engine.yaml"
@@ -155,7 +155,7 @@ def test_a_wrong_request_is_refused(arguments: tuple[str, ...], reduced: dict[st
     assert done.stdout == ""
 
 
-def test_an_unknown_command_is_wrong_use(command: Run) -> None:
+def test_an_unknown_command_exits_with_the_status_of_wrong_use(command: Run) -> None:
     done = command("fly")
     assert done.returncode == 2
     assert "fly" in done.stderr

@@ -98,7 +98,7 @@ def test_the_embedded_model_has_the_same_bytes_on_all_threads_and_under_the_refe
     assert run(infeng_demo.model_dir(), threads=2, batch=16)[0] == reference
 
 
-def test_other_requests_have_other_bytes(reduced: dict[str, Path]) -> None:
+def test_different_requests_have_different_bytes(reduced: dict[str, Path]) -> None:
     with harness.engine(reduced["biased"], FORMATS["f32"]) as engine:
         recorder = harness.Recorder(engine)
         engine.generate([Request(PROMPT, PARAMS), Request((*PROMPT[:-1], PROMPT[-1] ^ 1), PARAMS)])

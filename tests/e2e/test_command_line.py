@@ -118,7 +118,7 @@ def assert_one_line(done: subprocess.CompletedProcess[str], said: str, folder: P
 
 
 @pytest.mark.parametrize("kind", AROUND)
-def test_what_is_around_a_process_is_one_line(reduced: dict[str, Path], tmp_path: Path, kind: str) -> None:
+def test_errors_of_the_environment_are_one_line(reduced: dict[str, Path], tmp_path: Path, kind: str) -> None:
     words, said, before = (*AROUND[kind], "")[:3]
     line = f"{before}{INFENG} {words.replace('MODEL', str(reduced['biased']))}"
     done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
@@ -126,7 +126,7 @@ def test_what_is_around_a_process_is_one_line(reduced: dict[str, Path], tmp_path
 
 
 @pytest.mark.parametrize("kind", GIVEN)
-def test_what_a_user_gives_is_one_line(
+def test_errors_of_arguments_are_one_line(
     reduced: dict[str, Path], tmp_path: Path, kind: str, command: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words, said, *variables = GIVEN[kind]
@@ -137,7 +137,7 @@ def test_what_a_user_gives_is_one_line(
     assert_one_line(done, said, tmp_path)
 
 
-def test_a_dash_means_standard_input_wherever_it_stands(
+def test_a_dash_means_standard_input_in_any_position(
     reduced: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     model, options = str(reduced["biased"]), ("-n", "4", "--temperature", "0")

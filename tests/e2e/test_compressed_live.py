@@ -35,7 +35,7 @@ def models(torch_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-def test_a_quantized_model_computes_what_transformers_computes(models: Path, name: str) -> None:
+def test_a_quantized_model_equals_transformers_within_tolerance(models: Path, name: str) -> None:
     directory = models / name
     prompt = np.load(directory / "prompt.npy")
     with np.load(directory / "golden.npz") as file:

@@ -35,7 +35,7 @@ def merged(directory: Path, deltas: Deltas, implementation: str, prompt: NDArray
         return harness.logits(made, prompt, range(len(prompt)))
 
 
-def test_adapters_of_experts_are_what_they_would_be_merged(mixture_engine: Engine, tmp_path: Path) -> None:
+def test_adapters_of_experts_equal_merged_weights(mixture_engine: Engine, tmp_path: Path) -> None:
     deltas = Deltas(QWEN3_MOE, 5)
     expected = merged(tmp_path / "merged", deltas, VECTOR, PROMPT)
     rows = range(len(PROMPT))
@@ -72,7 +72,7 @@ def test_adapters_of_experts_combine_by_their_weights(mixture_engine: Engine, tm
 @pytest.mark.slow
 @pytest.mark.parametrize("implementation", [VECTOR, "numpy"])
 @pytest.mark.parametrize("case", [MIXTRAL, GRANITE_MOE, QWEN3_MOE], ids=lambda case: case.name)
-def test_every_kind_of_experts_takes_them(implementation: str, case: FamilyCase, tmp_path: Path) -> None:
+def test_every_family_of_experts_takes_adapters(implementation: str, case: FamilyCase, tmp_path: Path) -> None:
     deltas, prompt = Deltas(case, 6), case.prompt[:60]
     if case is MIXTRAL:
         path = write(tmp_path / "peft", deltas.modules(), target_modules=["q_proj", "w1", "w2", "w3"])
@@ -96,7 +96,7 @@ def test_every_kind_of_experts_takes_them(implementation: str, case: FamilyCase,
     ],
     ids=["granite-moe", "mixtral"],
 )
-def test_experts_and_router_are_known_by_the_names_that_transformers_5_gives_them(
+def test_adapters_may_name_experts_and_router_like_transformers_5(
     case: FamilyCase, module: str, targets: list[str], tmp_path: Path
 ) -> None:
     deltas, prompt = Deltas(case, 6), case.prompt[:60]
@@ -161,7 +161,7 @@ def test_every_storage_gives_the_bytes_of_the_reference(mixture: Path, tmp_path:
     assert found[0] == found[1]
 
 
-def test_what_does_not_fit_is_refused_by_name(mixture_engine: Engine, tmp_path: Path) -> None:
+def test_an_error_names_an_adapter_tensor_that_does_not_fit(mixture_engine: Engine, tmp_path: Path) -> None:
     deltas = Deltas(QWEN3_MOE, 5)
     whole = deltas.parameters(QWEN3_PLACES, is_straight=True)
     inner, outer = (f"{PREFIX}model.layers.2.{place}.lora_A.weight" for place in QWEN3_PLACES)
@@ -183,9 +183,7 @@ def test_what_does_not_fit_is_refused_by_name(mixture_engine: Engine, tmp_path: 
             load_adapter(write(tmp_path / name, tensors, **config), mixture_engine.model, "f32")
 
 
-def test_adapters_that_combine_have_room_for_the_most_that_each_has_of_an_expert(
-    mixture_engine: Engine, tmp_path: Path
-) -> None:
+def test_combined_adapters_have_room_for_their_widest_experts(mixture_engine: Engine, tmp_path: Path) -> None:
     packed = load_adapter(forms(tmp_path, Deltas(QWEN3_MOE, 5))["modules"], mixture_engine.model, "f32")
     name, tensor = next(item for item in packed.tensors.items() if item[0].endswith("experts.down_proj[3]"))
     a = np.zeros(64 * BUILTIN["f32"].panel_bytes(QWEN3_MOE.config["moe_intermediate_size"]), np.uint8)
@@ -203,7 +201,7 @@ def test_adapters_that_combine_have_room_for_the_most_that_each_has_of_an_expert
         harness.logits(mixture_engine, PROMPT[:8], [7], adapters=[filled, plain])
 
 
-def test_square_matrices_hang_on_the_version_that_saved_them() -> None:
+def test_square_matrices_are_read_by_the_version_that_saved_them() -> None:
     from infeng_core.formats.adapters.parameters import Parameter
     from infeng_core.formats.adapters.target_modules import TargetModule
     from infeng_core.models.weights import Part

@@ -56,7 +56,7 @@ def test_every_format_of_experts_gives_the_bytes_of_the_reference(format: str, m
     np.testing.assert_array_equal(found[0], found[1])
 
 
-def test_the_router_keeps_its_precision_unless_it_is_named(mixture: Path) -> None:
+def test_the_router_is_quantized_only_if_the_settings_name_it(mixture: Path) -> None:
     config = ModelConfig.from_hf(QWEN3_MOE.config, "config.json")
 
     def formats(base: str, **patterns: str) -> dict[str, str]:
@@ -69,7 +69,9 @@ def test_the_router_keeps_its_precision_unless_it_is_named(mixture: Path) -> Non
     assert "layers.1.router" not in formats("f32") and "layers.1.gate_up_proj" in formats("f32")
 
 
-def test_experts_in_one_tensor_are_those_in_many(mixture_engine: Engine, mixture: Path, tmp_path: Path) -> None:
+def test_stacked_and_separate_tensors_of_experts_give_equal_logits(
+    mixture_engine: Engine, mixture: Path, tmp_path: Path
+) -> None:
     tensors = load_file(mixture / "model.safetensors")
     for layer in (0, 2):
         name = f"model.layers.{layer}.mlp.experts"
@@ -83,7 +85,7 @@ def test_experts_in_one_tensor_are_those_in_many(mixture_engine: Engine, mixture
         np.testing.assert_array_equal(harness.logits(other, PROMPT, range(len(PROMPT))), expected)
 
 
-def test_a_matrix_of_an_expert_is_that_of_the_checkpoint(mixture_engine: Engine, mixture: Path) -> None:
+def test_a_matrix_of_an_expert_equals_the_checkpoint(mixture_engine: Engine, mixture: Path) -> None:
     tensors = load_file(mixture / "model.safetensors")
     for name in ("model.layers.2.mlp.experts.8.up_proj.weight", "model.layers.0.mlp.experts.3.down_proj.weight"):
         np.testing.assert_array_equal(mixture_engine.model.matrix(name), tensors[name])
@@ -128,7 +130,7 @@ assert program.view(out)[:, 0].tolist() == [K, 0, 2 * K]
 """
 
 
-def test_sinks_enter_once_whatever_chunks_a_prompt_comes_in(tmp_path: Path) -> None:
+def test_sinks_count_once_however_a_prompt_is_chunked(tmp_path: Path) -> None:
     with harness.engine(GPT_OSS.write(tmp_path / "model"), settings(GPT_OSS, VECTOR)) as engine:
         rows = range(0, len(GPT_OSS.prompt), 3)
         whole = harness.logits(engine, GPT_OSS.prompt, rows)
@@ -136,14 +138,14 @@ def test_sinks_enter_once_whatever_chunks_a_prompt_comes_in(tmp_path: Path) -> N
             np.testing.assert_array_equal(harness.logits(engine, GPT_OSS.prompt, rows, chunks), whole)
 
 
-def test_an_expert_that_no_row_goes_to_is_never_read() -> None:
+def test_an_expert_without_rows_is_never_read() -> None:
     done = subprocess.run(
         [sys.executable, "-c", UNREAD], cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
 
 
-def test_a_survey_counts_the_parameters_that_a_token_is_computed_with(mixture: Path) -> None:
+def test_a_survey_counts_the_active_parameters_of_a_token(mixture: Path) -> None:
     made = survey(mixture, FormatChoice("f32"), builtin_format)
     idle = 2 * 6 * 3 * 40 * 72  # of two layers, six of nine experts
     assert made.why_not == "" and made.parameters - made.active_parameters == idle

@@ -55,7 +55,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("implementation", [VECTOR, *LATER])
 @case
-def test_logits_and_greedy_tokens_are_those_of_transformers(
+def test_logits_and_greedy_tokens_equal_transformers(
     implementation: str, case: FamilyCase, directories: dict[str, Path]
 ) -> None:
     if reason := harness.missing(implementation):
@@ -90,7 +90,7 @@ def test_over_integer_weights_every_kernel_gives_the_bytes_of_the_reference(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [GEMMA2, OLMO2], ids=lambda case: case.name)
-def test_vectors_of_prompts_have_the_familys_last_norm(case: FamilyCase, directories: dict[str, Path]) -> None:
+def test_prompt_embeddings_use_the_last_norm_of_the_family(case: FamilyCase, directories: dict[str, Path]) -> None:
     found = []
     for implementation in (VECTOR, "numpy"):
         with harness.engine(directories[case.name], settings(case, implementation)) as engine:
@@ -215,7 +215,7 @@ def matters(name: str, graph: Graph) -> bool:
 
 @pytest.mark.slow
 @case
-def test_every_term_of_a_family_counts(
+def test_removing_any_term_of_a_family_changes_logits(
     case: FamilyCase, directories: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     golden = oracle.golden(case)

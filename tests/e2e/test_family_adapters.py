@@ -77,7 +77,7 @@ def adapter(weights: Tensors) -> tuple[Tensors, Tensors]:
 
 @pytest.mark.parametrize("implementation", [VECTOR, pytest.param("numpy", marks=pytest.mark.slow)])
 @case
-def test_an_adapter_is_what_it_would_be_merged(implementation: str, case: FamilyCase, tmp_path: Path) -> None:
+def test_an_adapter_equals_merged_weights(implementation: str, case: FamilyCase, tmp_path: Path) -> None:
     base, whole, peft = case.write(tmp_path / "base"), case.write(tmp_path / "merged"), tmp_path / "adapter"
     tensors, merged = adapter(load_file(base / "model.safetensors"))
     save_file(merged, whole / "model.safetensors", metadata={"format": "pt"})

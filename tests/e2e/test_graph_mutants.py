@@ -78,7 +78,9 @@ def error(engine: Engine, case: Case) -> float:
 
 
 @pytest.mark.parametrize("case", [BIASED, LLAMA3, LINEAR], ids=lambda case: case.name)
-def test_every_op_and_step_counts(case: Case, reduced: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changing_any_op_or_step_changes_logits(
+    case: Case, reduced: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     reference = {"kernels.order": ["reference"], "kv_cache.memory": "4MB"}
     # Without adapters: a mutant may use a tensor twice, which no adapter could then tell apart.
     settings = {**harness.F32, "adapters.max_resident": 0}

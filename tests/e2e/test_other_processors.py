@@ -84,9 +84,7 @@ def test_every_processor_computes_the_same_bytes(runs: dict[str, dict]) -> None:
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_one_library_runs_everything_unasked_with_the_best_unit_for_the_processor(
-    name: str, runs: dict[str, dict]
-) -> None:
+def test_one_library_runs_all_ops_with_the_best_unit_for_the_processor(name: str, runs: dict[str, dict]) -> None:
     if name not in runs:
         pytest.skip(f"this CPU lacks one of {', '.join(PROCESSORS[name][1])}")
     library, unit = UNITS[name]
@@ -105,7 +103,7 @@ def test_a_library_that_the_processor_cannot_run_is_not_even_mapped(runs: dict[s
             assert mapped == {"avx512", "avx2", "reference"}
 
 
-def test_the_widest_vectors_that_there_are_come_first(runs: dict[str, dict]) -> None:
+def test_libraries_with_the_widest_vectors_are_preferred(runs: dict[str, dict]) -> None:
     libraries = {kernel.partition("/")[0] for kernel in runs["all that this one has"]["bound"]}
     best = "avx512" if not harness.missing("avx512") else "avx2" if not harness.missing("avx2") else "reference"
     assert libraries == {best} | (set() if harness.missing("amx") else {"amx"})

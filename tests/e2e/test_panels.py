@@ -34,7 +34,7 @@ def source(n: int, k: int) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(("n", "k"), SIZES)
-def test_the_core_reads_panels_as_the_format_page_says(format: str, n: int, k: int) -> None:
+def test_the_core_reads_panels_as_docs_format_describes_them(format: str, n: int, k: int) -> None:
     data = packed(format, source(n, k))
     ours = panels.read(format, data, k)  # (panels * 16, k)
     arena = _native.Arena(data.nbytes, huge_pages=False)
@@ -45,7 +45,7 @@ def test_the_core_reads_panels_as_the_format_page_says(format: str, n: int, k: i
 
 
 @pytest.mark.parametrize(("n", "k"), SIZES)
-def test_packed_weights_are_the_nearest_that_the_format_can_hold(n: int, k: int) -> None:
+def test_packed_weights_are_within_half_a_step(n: int, k: int) -> None:
     weights = source(n, k).astype(np.float64)
     got = {format: panels.read(format, packed(format, source(n, k)), k)[:n] for format in FORMATS}
     np.testing.assert_array_equal(got["f32"], weights)
@@ -70,7 +70,7 @@ def test_packed_weights_are_the_nearest_that_the_format_can_hold(n: int, k: int)
 
 @pytest.mark.parametrize(("n", "k"), SIZES)
 @pytest.mark.parametrize("format", SUB_SCALED)
-def test_sub_scaled_weights_err_less_than_one_plain_choice_for_the_row(format: str, n: int, k: int) -> None:
+def test_sub_scaled_weights_have_no_more_error_than_a_plain_choice_of_scales(format: str, n: int, k: int) -> None:
     weights = source(n, k).astype(np.float64)
     got = panels.read(format, packed(format, source(n, k)), k)[:n]
     error = ((got - weights) ** 2).sum(axis=1)  # (n,)
@@ -80,7 +80,7 @@ def test_sub_scaled_weights_err_less_than_one_plain_choice_for_the_row(format: s
 
 @pytest.mark.parametrize(("n", "k"), SIZES)
 @pytest.mark.parametrize("format", AFFINE)
-def test_weights_with_minima_err_no_more_than_if_groups_spanned_their_range(format: str, n: int, k: int) -> None:
+def test_weights_with_minima_have_no_more_error_than_full_range_groups(format: str, n: int, k: int) -> None:
     weights = source(n, k).astype(np.float64)
     got = panels.read(format, packed(format, source(n, k)), k)[:n]
     error, plain = ((got - weights) ** 2).sum(), ((plain_affine(weights, AFFINE[format]) - weights) ** 2).sum()

@@ -28,7 +28,7 @@ def request(case: Adapted, prompt: list[int]) -> Request:
 
 @pytest.mark.parametrize("base", CASES, ids=lambda base: base.name)
 @pytest.mark.parametrize("implementation", harness.IMPLEMENTATIONS)
-def test_every_kind_of_adapter_gives_what_peft_gives(implementation: str, base: Case, reduced: dict[str, Path]) -> None:
+def test_every_kind_of_adapter_equals_peft(implementation: str, base: Case, reduced: dict[str, Path]) -> None:
     if reason := harness.missing(implementation):
         pytest.skip(reason)
     cases = [case for case in ADAPTED if case.base is base]

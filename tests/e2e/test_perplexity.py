@@ -64,7 +64,7 @@ def test_the_demo_model_in_f32_has_the_perplexity_of_its_checkpoint() -> None:
 
 
 @pytest.mark.slow
-def test_an_f16_cache_costs_the_demo_model_nothing_that_shows() -> None:
+def test_an_f16_cache_keeps_the_perplexity_of_the_demo_model() -> None:
     assert measure(infeng_demo.model_dir(), TEXTS, "f32", "f16") == pytest.approx(DEMO_F32, rel=1e-3)
 
 

@@ -33,7 +33,7 @@ def mark(name: str) -> pytest.MarkDecorator:
         *(pytest.param(str(file), marks=pytest.mark.nightly, id=file.name) for file in CONFIGS),
     ],
 )
-def test_a_model_takes_the_memory_that_was_said(model: str, tmp_path: Path) -> None:
+def test_a_model_takes_the_predicted_memory(model: str, tmp_path: Path) -> None:
     out = tmp_path / "memory.json"
     assert main(["bench", "memory", "--synthetic", model, "--most", "12GB", "--json", str(out)]) == 0
     result = json.loads(out.read_text())

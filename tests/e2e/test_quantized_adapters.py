@@ -44,7 +44,7 @@ def every_storage() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("case", "format", "dtype"), list(every_storage()))
-def test_a_storage_computes_what_its_numbers_mean(
+def test_adapter_storages_compute_with_their_dequantized_values(
     case: Case, format: str, dtype: str, reduced: dict[str, Path]
 ) -> None:
     settings = harness.F32 | {"model.format": format, "adapters.dtype": dtype}

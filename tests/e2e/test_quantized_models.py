@@ -102,7 +102,9 @@ def every_format() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("case", "format", "cache"), list(every_format()))
-def test_a_format_computes_what_its_numbers_mean(format: str, cache: str, case: Case, reduced: dict[str, Path]) -> None:
+def test_weight_formats_compute_with_their_dequantized_values(
+    format: str, cache: str, case: Case, reduced: dict[str, Path]
+) -> None:
     settings = {"model.format": format, "model.formats": {}, "kv_cache.dtype": cache}
     with harness.engine(reduced[case.name], settings) as engine:
         assert set(engine.model.formats_used.values()) == {format}
@@ -125,7 +127,7 @@ def every_rotation() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("case", "cache"), list(every_rotation()))
-def test_a_rotated_cache_computes_what_its_numbers_mean(cache: str, case: Case, reduced: dict[str, Path]) -> None:
+def test_rotated_caches_compute_with_their_dequantized_values(cache: str, case: Case, reduced: dict[str, Path]) -> None:
     settings = {"model.format": "f32", "model.formats": {}, "kv_cache.dtype": cache}
     if case.name == "llama3":  # heads of 12
         with pytest.raises(KernelError, match=f"{cache} takes heads of a multiple of 8 elements, not of 12"):
@@ -142,7 +144,7 @@ def test_a_rotated_cache_computes_what_its_numbers_mean(cache: str, case: Case, 
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_the_numpy_backend_is_the_same_model(format: str, case: Case, reduced: dict[str, Path]) -> None:
+def test_the_numpy_backend_computes_the_same_logits(format: str, case: Case, reduced: dict[str, Path]) -> None:
     settings = {"model.format": format, "model.formats": {}, "kv_cache.dtype": "int8", "backend.use": "numpy"}
     with harness.engine(reduced[case.name], settings) as engine:
         got = harness.logits(engine, case.prompt, case.positions, chunks=2)

@@ -33,7 +33,7 @@ def data() -> Path:
     return data
 
 
-def test_all_24_layers_compute_what_peft_computes(data: Path, torch_python: Path, tmp_path: Path) -> None:
+def test_all_24_layers_equal_peft_within_tolerance(data: Path, torch_python: Path, tmp_path: Path) -> None:
     """Everything that the adapter touches has its true size; feed-forward and vocabulary are small."""
     adapter = data / "lora-qwen2.5-0.5b-r8"
     config = json.loads((data / "configs/Qwen2.5-0.5B-Instruct.config.json").read_text())

@@ -17,9 +17,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=GREEDY_STEPS, ignore_eos=True)
 
 
 @implementation
-def test_logits_and_greedy_tokens_are_those_of_transformers(
-    implementation: str, case: Case, reduced: dict[str, Path]
-) -> None:
+def test_logits_and_greedy_tokens_equal_transformers(implementation: str, case: Case, reduced: dict[str, Path]) -> None:
     if reason := harness.missing(implementation):
         pytest.skip(reason)
     golden = oracle.golden(case)

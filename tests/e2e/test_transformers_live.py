@@ -42,7 +42,7 @@ def computed(torch_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Ca
 
 
 @pytest.mark.parametrize(("block", "seed"), SEEDS)
-def test_a_random_shape_computes_what_transformers_computes(
+def test_random_shapes_equal_transformers_within_tolerance(
     block: range, seed: int, computed: Callable[[range], Path]
 ) -> None:
     case, directory = random_case(seed), computed(block) / str(seed)
@@ -70,7 +70,7 @@ def test_a_random_shape_computes_what_transformers_computes(
         pytest.param(FAMILY_CASES, marks=pytest.mark.nightly, id="all"),
     ],
 )
-def test_the_goldens_of_families_are_what_transformers_computes(
+def test_golden_files_of_families_equal_the_installed_transformers(
     cases: tuple[FamilyCase, ...], torch_python: Path, tmp_path: Path
 ) -> None:
     for case in cases:
@@ -89,7 +89,7 @@ def test_the_goldens_of_families_are_what_transformers_computes(
 
 
 @pytest.mark.slow
-def test_models_that_transformers_saves_today_compute_the_same(torch_python: Path, tmp_path: Path) -> None:
+def test_models_saved_by_the_installed_transformers_compute_the_same(torch_python: Path, tmp_path: Path) -> None:
     environment.run(torch_python, SCRIPT.with_name("saved_run.py"), tmp_path)
     made = sorted(path for path in tmp_path.iterdir() if path.is_dir())
     assert len(made) == 10

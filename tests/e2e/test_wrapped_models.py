@@ -42,7 +42,9 @@ def wrap(case: FamilyCase, names: Mapping[str, str], directory: Path) -> Path:
 
 @names
 @pytest.mark.parametrize("case", [GEMMA3, MINISTRAL3], ids=lambda case: case.name)
-def test_the_text_model_computes_what_it_does_alone(case: FamilyCase, names: Mapping[str, str], tmp_path: Path) -> None:
+def test_a_wrapped_text_model_equals_the_text_model_alone(
+    case: FamilyCase, names: Mapping[str, str], tmp_path: Path
+) -> None:
     golden = oracle.golden(case)
     with harness.engine(wrap(case, names, tmp_path / "model"), settings(case, VECTOR)) as engine:
         logits = harness.logits(engine, golden["prompt"], golden["positions"])
@@ -50,9 +52,7 @@ def test_the_text_model_computes_what_it_does_alone(case: FamilyCase, names: Map
 
 
 @names
-def test_an_adapter_that_was_trained_inside_is_the_one_that_was_trained_alone(
-    names: Mapping[str, str], tmp_path: Path
-) -> None:
+def test_an_adapter_of_a_wrapped_model_equals_that_of_the_text_model(names: Mapping[str, str], tmp_path: Path) -> None:
     base, logits = MINISTRAL3.write(tmp_path / "base"), []
     tensors, _ = adapter(load_file(base / "model.safetensors"))
     for folder, found in (("alone", {}), ("inside", names)):

@@ -1,4 +1,4 @@
-"""Programs of a single op over the caller's arrays: the smallest way to run one kernel as the engine runs it."""
+"""Programs of a single op over the caller's arrays, to run one kernel like the engine does."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def hadamard(x: F32) -> F32:
 
 
 def quantize_int4(x: F32) -> tuple[F32, F32]:
-    """Return (q, scale) of the vectors along the last axis; what is largest becomes -8, of two the negative one."""
+    """Return (q, scale) along the last axis; the largest magnitude (of two the negative value) becomes -8."""
     high, low = x.max(axis=-1), x.min(axis=-1)
     extreme = np.where(high > -low, high, low)
     tiny = np.abs(extreme) < f32(2.0**-100)
@@ -276,7 +276,7 @@ ROTATED = {
     "int4h": (quantize_int4, quantize_int4),
     "fp8h": (quantize_e4m3, quantize_e4m3),
 }
-"""Of the formats that rotate, how K and V are written."""
+"""{rotating format: its quantizers of K and V}"""
 
 SCALED = ROTATED | {"int8": (quantize_int8, quantize_int8)}
 
@@ -317,7 +317,7 @@ class Cache:
         return fma(p * self.v_scale[position] if self.scaled else p, self.v[position], o)
 
     def finish(self, out: F32) -> F32:
-        """Return what the mixed values become."""
+        """Return the finished output of mixed values."""
         return hadamard(out) if self.rotated else out
 
 

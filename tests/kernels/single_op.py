@@ -1,4 +1,4 @@
-"""For each op: awkward problems, and how to run one kernel on one of them. The result is a tuple of byte strings."""
+"""Awkward problems of each op, and functions that run a kernel on one and return its outputs as bytes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Case:
         return problem(asked(self.fields))
 
     def run(self, kernel: native.Kernel) -> tuple[bytes, ...]:
-        """Return what the kernel wrote; it must not have written anything else."""
+        """Return the bytes that the kernel wrote; check that it wrote nothing else."""
         pool = _pool(self.fields["workers"])
         op = OneOp(self.fields, kernel, REFERENCE, [self.step], adapters=self.adapters, pool=pool)
         found = tuple(array.tobytes() for _, array in op.run(0))

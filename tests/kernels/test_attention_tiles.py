@@ -1,4 +1,4 @@
-"""Attention over tiles equals the reference byte for byte, and uses tiles for blocks of many rows and for no others.
+"""Attention with tiles equals the reference byte for byte, and uses tiles only for blocks of many rows.
 
 The tiles are plain loops here, which trap where the hardware would fault, so this runs on every CPU.
 """
@@ -85,7 +85,7 @@ def test_attention_over_tiles_equals_the_reference_byte_for_byte(library: Path) 
         pytest.param(((24, 40),), 264, 2, 0, 0, id="larger heads"),
     ],
 )
-def test_blocks_of_many_rows_go_over_tiles(
+def test_blocks_of_many_rows_use_tiles(
     step: tuple[tuple[int, int], ...], dim: int, shared: int, blocks: int, products: int, library: Path
 ) -> None:
     """``blocks`` of 16 tokens, each with so many products for each of the two key/value heads."""
@@ -100,7 +100,7 @@ def test_blocks_of_many_rows_go_over_tiles(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, LEAST - 1, LEAST, 64])
-def test_the_kernels_are_offered_from_nine_rows_on(rows: int, library: Path) -> None:
+def test_tile_kernels_accept_only_nine_rows_or_more(rows: int, library: Path) -> None:
     sizes = {"heads": 8, "kv_heads": 2, "head_dim": 64, "context": 720}
     asked = problem({"op": "attention", "rows": [1, rows], "workers": 2, "kv": "int8", **sizes})
     accepts = [kernel.accepts(asked) for kernel in native.open_library(str(library)).kernels]

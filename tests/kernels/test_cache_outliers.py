@@ -1,4 +1,4 @@
-"""Keys and values that quantizers find hard give the reference's bytes in every library and cache format."""
+"""Keys and values with outliers equal the reference byte for byte in every library and cache format."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run(library: native.Library, fmt: str, dim: int, features: set[str]) -> tupl
 
 @pytest.mark.parametrize("fmt", native.CACHE_FORMATS)
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
-def test_hard_rows_have_the_bytes_of_the_reference(library: native.Library, fmt: str) -> None:
+def test_rows_with_outliers_equal_the_reference_byte_for_byte(library: native.Library, fmt: str) -> None:
     for dim in (48, 64, 96, 128):  # whole and in blocks
         expected, found = run(reference(), fmt, dim, FEATURES), run(library, fmt, dim, FEATURES)
         assert found[0] == expected[0], f"the cache, heads of {dim}"

@@ -36,7 +36,7 @@ def code(path: Path) -> Code:
 
 
 @libraries
-def test_loading_a_library_takes_any_x86(state: LibraryState) -> None:
+def test_loading_a_library_needs_no_cpu_feature(state: LibraryState) -> None:
     library = code(state.path)
     startup = [address for address, name in library.names.items() if name in ("_init", "_fini", "frame_dummy")]
     functions = library.reachable([library.address("infeng_library"), *startup])
@@ -44,7 +44,7 @@ def test_loading_a_library_takes_any_x86(state: LibraryState) -> None:
 
 
 @libraries
-def test_no_kernel_reaches_an_instruction_that_it_does_not_declare(state: LibraryState) -> None:
+def test_no_kernel_reaches_an_instruction_of_an_undeclared_feature(state: LibraryState) -> None:
     library = code(state.path)
     groups: dict[frozenset[str], set[int]] = {}
     for name, (own, addresses) in entry_points(state.path).items():
@@ -56,7 +56,7 @@ def test_no_kernel_reaches_an_instruction_that_it_does_not_declare(state: Librar
 
 
 @libraries
-def test_no_function_at_all_goes_beyond_what_the_whole_library_declares(state: LibraryState) -> None:
+def test_no_function_uses_a_feature_that_its_library_does_not_declare(state: LibraryState) -> None:
     library = code(state.path)
     declared = frozenset[str]().union(
         *(state.features_of(name, own) for name, (own, _) in entry_points(state.path).items())
@@ -66,7 +66,7 @@ def test_no_function_at_all_goes_beyond_what_the_whole_library_declares(state: L
 
 @libraries
 def test_a_kernel_that_asks_for_a_feature_uses_it(state: LibraryState) -> None:
-    """Else its functions were replaced by those of another unit, and the feature keeps CPUs out for nothing."""
+    """Otherwise the linker replaced its functions by those of another unit, and the feature is not needed."""
     library = code(state.path)
     for name, (own, addresses) in entry_points(state.path).items():
         reached = library.reachable(addresses)
@@ -97,7 +97,7 @@ extern "C" infeng_status infeng_library(const infeng_host*, infeng_library_desc*
 """
 
 
-def test_the_assembler_knows_what_belongs_to_which_feature() -> None:
+def test_instructions_are_attributed_to_the_right_feature() -> None:
     texts = ["vpaddd %ymm1,%ymm2,%ymm3", "{vex} vpdpbusd %ymm1,%ymm2,%ymm3", "vpdpbusd %zmm1,%zmm2,%zmm3", "nop"]
     assert assembles(texts, []) == [False, False, False, True]
     assert assembles(texts, ["avx2"]) == [True, False, False, True]
@@ -105,7 +105,7 @@ def test_the_assembler_knows_what_belongs_to_which_feature() -> None:
     assert assembles(texts, ["avx512_vnni"]) == [True, False, True, True]
 
 
-def test_a_library_that_says_less_than_it_uses_is_found_out(tmp_path: Path) -> None:
+def test_a_library_that_declares_too_few_features_is_detected(tmp_path: Path) -> None:
     """The linker merges two copies of a function, as it does with templates, and keeps the one with AVX2."""
     flags = [f"-I{include_dir()}", *CFLAGS, "-fPIC", "-O2"]
     (tmp_path / "kernel.h").write_text(KERNEL)

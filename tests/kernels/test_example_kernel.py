@@ -94,7 +94,7 @@ def test_the_required_flags_are_enforced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_wheels_of_kernels_are_for_every_python_and_bring_the_core(name: str) -> None:
+def test_kernel_wheels_fit_every_python_and_depend_on_the_core(name: str) -> None:
     """meson-python would tag them with the Python that built them."""
     project = tomllib.loads((PLUGINS / name / "pyproject.toml").read_text())
     assert project["build-system"]["build-backend"] == "infeng_abi.build"

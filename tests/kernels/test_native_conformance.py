@@ -1,4 +1,4 @@
-"""The conformance driver in C++: what a program cannot ask for, exact ends of memory, sanitizers, plain vectors."""
+"""The C++ conformance driver: exact ends of memory, sanitizers and scalar vectors, which programs cannot test."""
 
 import os
 import subprocess
@@ -57,7 +57,7 @@ def test_all_kernels_of_a_library_pass_in_the_driver(name: str, driver: Path) ->
 
 
 @pytest.mark.nightly  # the compiler takes seven minutes
-def test_the_ops_over_plain_vectors_equal_the_reference(driver: Path, tmp_path: Path) -> None:
+def test_the_ops_over_scalar_vectors_equal_the_reference(driver: Path, tmp_path: Path) -> None:
     library = compile_to(
         tmp_path / "libscalar.so", "c++", "-std=c++20", "-O2", "-shared", SOURCES / "scalar_library.cc"
     )
@@ -66,7 +66,7 @@ def test_the_ops_over_plain_vectors_equal_the_reference(driver: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_the_driver_sees_one_wrong_lane(driver: Path, tmp_path: Path) -> None:
+def test_the_driver_detects_one_wrong_lane(driver: Path, tmp_path: Path) -> None:
     broken = tmp_path / "include" / "infeng"
     for folder in ("ops", "simd"):
         for header in (include_dir() / "infeng" / folder).iterdir():
@@ -94,7 +94,7 @@ def test_the_driver_sees_one_wrong_lane(driver: Path, tmp_path: Path) -> None:
 
 @pytest.mark.nightly  # the compiler takes some ten minutes for a library with sanitizers
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_no_kernel_reads_or_writes_where_it_may_not(name: str, tmp_path: Path) -> None:
+def test_no_kernel_reads_or_writes_out_of_bounds(name: str, tmp_path: Path) -> None:
     installed(name)
     reference = sorted((ROOT / "infeng_core" / "reference").glob("*.c"))
     version = '-DINFENG_REFERENCE_VERSION="0"'

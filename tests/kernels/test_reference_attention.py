@@ -21,7 +21,7 @@ class Sequence:
         blocks = -(-length // 16)
         self.table = np.random.default_rng(seed).permutation(blocks + 2)[:blocks].tolist()
         self.cache = native.KvCache(fmt, layers=2, blocks=blocks + 2, kv_heads=kv_heads, head_dim=head_dim)
-        self.kv = random_rows(seed, length, 2 * kv_heads * head_dim + 16)  # 16 columns that belong to nobody
+        self.kv = random_rows(seed, length, 2 * kv_heads * head_dim + 16)  # 16 unused columns
         self.v_column = -(-kv_heads * head_dim // 16) * 16
 
     def append(self, begin: int, end: int) -> None:
@@ -67,7 +67,7 @@ def stored_values(fmt: str, slab: np.ndarray, dim: int) -> np.ndarray:
     if fmt in ("int4h", "k8v4h"):
         groups = slab[: -(-dim // 16) * 8 * 16].reshape(16, -1, 8)
         found = np.concatenate([nibbles(groups[:, g]) for g in range(groups.shape[1])], axis=1)
-        assert not found[:, dim:][found[:, dim:] != -8].any()  # -8: a row that nobody has written
+        assert not found[:, dim:][found[:, dim:] != -8].any()  # -8: a row that was never written
         return found[:, :dim]
     if fmt in ("int8", "int8h"):
         return slab[: dim * 16].view(np.int8).reshape(16, dim).astype(np.float32)
@@ -89,7 +89,7 @@ def size_of_keys(fmt: str, dim: int) -> int:
 
 @pytest.mark.parametrize("fmt", native.CACHE_FORMATS)
 @pytest.mark.parametrize("head_dim", [8, 64, 80, 128])
-def test_kv_append_stores_each_position_where_its_block_says(fmt: str, head_dim: int) -> None:
+def test_kv_append_stores_each_position_in_its_block(fmt: str, head_dim: int) -> None:
     sequence = Sequence(fmt, 41, 2, head_dim)
     sequence.kv[::5, 3] *= 100  # outliers
     for begin, end in [(0, 17), (17, 18), (18, 41)]:
@@ -110,7 +110,7 @@ def test_kv_append_stores_each_position_where_its_block_says(fmt: str, head_dim:
 
 
 @pytest.mark.parametrize("dim", [8, 24, 64, 80, 96, 128])
-def test_a_rotation_and_its_inverse_give_back_what_was_rotated(dim: int) -> None:
+def test_rotating_twice_restores_the_values(dim: int) -> None:
     x = np.arange(1, 1 + 3 * dim, dtype=np.float32).reshape(3, dim)
     block = dim & -dim
     rotated = model.hadamard(x / np.float32(block))
@@ -133,7 +133,7 @@ def test_a_head_of_zeros_and_one_of_the_largest_numbers_are_stored(fmt: str) -> 
     assert 1e36 < abs(scales[1]) < np.inf
 
 
-def test_a_half_is_rounded_to_even_and_what_is_too_large_becomes_the_largest() -> None:
+def test_f16_rounds_to_even_and_clamps_to_the_largest_half() -> None:
     values = [65504.0, 65519.0, 65520.0, 1e30, 2049.0, 2051.0, 2**-24, 2**-25, 3 * 2**-25, 2**-14 - 2**-26, 1e-20, 0.0]
     sequence = Sequence("f16", 1, 1, 2 * len(values))
     sequence.kv[0, : 2 * len(values)] = [*values, *(-value for value in values)]

@@ -101,7 +101,7 @@ def test_quantize_writes_groups_of_64_and_pads_the_last_one(n: int) -> None:
 @pytest.mark.parametrize(
     ("n", "group", "rotated"), [(176, 128, False), (896, 256, False), (64, 64, True), (576, 256, True)]
 )
-def test_quantize_shares_a_scale_among_wide_groups_and_turns_them_first(n: int, group: int, rotated: bool) -> None:
+def test_quantize_shares_a_scale_in_wide_groups_and_rotates_first(n: int, group: int, rotated: bool) -> None:
     x = random_rows(7, 4, n)
     x[2] *= 1e-35
     x[3, 5] = 1000
@@ -131,7 +131,7 @@ def test_activations_of_other_groups_are_refused() -> None:
 
 @pytest.mark.parametrize("fmt", ["f32", "bf16", "int8-row", "int4-g64"])
 @pytest.mark.parametrize("rows", [1, 5, 33])
-def test_a_fused_list_equals_the_same_steps_apart(fmt: str, rows: int) -> None:
+def test_a_fused_list_equals_its_steps_in_ops_of_their_own(fmt: str, rows: int) -> None:
     n, k = 352, 100
     x, w = random_rows(8, rows, k), random_rows(9, n, k)
     bias = panel_vector(random_rows(10, 1, n)[0])

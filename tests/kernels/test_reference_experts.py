@@ -44,7 +44,7 @@ def scores(rows: int, experts: int) -> NDArray[np.float32]:
     return np.round(np.random.RandomState(experts).standard_normal((rows, experts)) * 3).astype(np.float32)
 
 
-def test_of_equal_logits_the_lowest_expert_goes_first() -> None:
+def test_of_equal_logits_the_lowest_expert_is_chosen_first() -> None:
     experts, weights, *_ = routed(np.array([[1, 3, 3, 0, 3], [0, 0, 0, 0, 0]], np.float32), 3, chosen=True)
     assert experts.tolist() == [[1, 2, 4], [0, 1, 2]]
     assert (weights == np.float32(1) / np.float32(3)).all()
@@ -61,7 +61,7 @@ def test_experts_are_the_largest_logits_and_copies_are_sorted_by_expert(rows: in
     np.testing.assert_array_equal(begin[0], np.searchsorted(np.sort(experts.ravel()), np.arange(count + 1)))
 
 
-def test_weights_are_shares_of_all_experts_or_of_those_chosen() -> None:
+def test_weights_are_a_softmax_over_all_or_over_chosen_experts() -> None:
     logits = scores(50, 20)
     e = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
     for chosen in (False, True):
@@ -71,14 +71,14 @@ def test_weights_are_shares_of_all_experts_or_of_those_chosen() -> None:
         np.testing.assert_allclose(weights, expected, rtol=1e-6)
 
 
-def test_whatever_the_logits_are_a_row_goes_to_different_experts() -> None:
+def test_the_experts_of_a_row_differ_even_if_logits_are_nan() -> None:
     logits = np.array([[np.nan] * 5, [np.inf, 1, np.nan, 2, -np.inf]], np.float32)
     experts, *_, copies = routed(logits, 4, chosen=False)
     assert all(len(set(row)) == 4 and set(row) <= set(range(5)) for row in experts.tolist())
     assert sorted(copies.tolist()) == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
-def test_what_experts_make_of_a_row_is_added_up_in_their_order() -> None:
+def test_results_of_experts_are_added_in_order() -> None:
     rows, top_k, n = 5, 3, 40
     program, random = program_of(rows), np.random.RandomState(2)
     x, out, routing = program.buffer(n, copies=top_k), program.buffer(n), program.routing(experts=4, top_k=top_k)
@@ -96,7 +96,7 @@ def test_what_experts_make_of_a_row_is_added_up_in_their_order() -> None:
     np.testing.assert_allclose(program.view(out), expected, rtol=1e-6, atol=1e-6)
 
 
-def test_what_does_not_fit_a_mixture_is_refused() -> None:
+def test_ops_that_do_not_fit_a_mixture_of_experts_are_refused() -> None:
     program, rows = program_of(2), 2
     with pytest.raises(native.NativeError, match="a row cannot go to 5 of 4 experts"):
         program.routing(experts=4, top_k=5)
@@ -143,7 +143,7 @@ def test_each_expert_adds_its_own_bias_before_its_gates_join() -> None:
     assert len(set(expert)) == experts
 
 
-def test_experts_on_rows_that_nobody_has_sorted_are_an_error_of_the_step() -> None:
+def test_a_step_fails_if_rows_are_not_sorted_by_expert() -> None:
     program, rows = program_of(2), 2
     routing, x, out = program.routing(experts=4, top_k=2), program.buffer(64, copies=2), program.buffer(16, copies=2)
     size = native.panel_bytes("f32", 64)

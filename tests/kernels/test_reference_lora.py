@@ -65,9 +65,7 @@ def test_overlapping_segments_combine_adapters_in_their_order() -> None:
 @pytest.mark.parametrize("dtype", STORED)
 @pytest.mark.parametrize("rank", [0, 5])
 @pytest.mark.parametrize("panels", [(0, 2, 3), (1, 2, 2), (3, 1, 2), (4, 1, 1)])
-def test_a_segment_reaches_its_panels_and_scales_and_moves_them(
-    dtype: str, rank: int, panels: tuple[int, int, int]
-) -> None:
+def test_a_segment_scales_and_shifts_only_its_panels(dtype: str, rank: int, panels: tuple[int, int, int]) -> None:
     cur, u = random_rows(19, ROWS, N), random_rows(20, ROWS, 24)
     cur[:, 5] = -0.0  # an empty sum does not make it +0
     adapter = Adapter(dtype, rank, seed=21, u_column=11, panels=panels, dora=True)
@@ -86,14 +84,14 @@ def test_tiles_may_run_in_any_ranges_and_order() -> None:
     assert np.array_equal(shrink(x, segments, 48, tiles=[(2, 3), (0, 0), (1, 2), (0, 1)]), expected)
 
 
-def test_no_rows_and_no_segments_are_no_work() -> None:
+def test_without_rows_or_segments_there_are_no_tiles() -> None:
     assert shrink(random_rows(13, 2, K), [], 16).min() == -7.0
     assert shrink(np.zeros((0, K), np.float32), [Adapter("f32", 8, seed=14).segment(0, 0)], 16).size == 0
     cur = random_rows(15, 2, N)
     assert np.array_equal(add_lora(cur, np.zeros((2, 16), np.float32), []), cur)
 
 
-def test_an_adapter_without_the_input_that_it_needs_is_refused() -> None:
+def test_shrink_refuses_an_activation_of_another_type() -> None:
     segments = (abi.LoraSegment * 1)(Adapter("f32", 8, seed=16).segment(0, 1))
     args = abi.ShrinkArgs(segments=segments, segment_count=1, segment_stride=c.sizeof(abi.LoraSegment))
     u, x = np.zeros((1, 16), np.float32), random_rows(17, 1, K)

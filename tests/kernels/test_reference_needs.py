@@ -1,4 +1,4 @@
-"""What known families need beyond a Llama: each equals its formula in NumPy byte for byte, and differs from without."""
+"""Needs of families beyond a Llama: each equals its NumPy formula byte for byte and changes the result."""
 
 import math
 from functools import cache
@@ -92,7 +92,7 @@ def test_heads_of_k_and_v_may_differ_in_size(fmt: str, dim: int, v_dim: int) -> 
     assert out.tobytes() == expected.tobytes()
 
 
-def test_all_that_attention_may_need_goes_together() -> None:
+def test_all_needs_of_attention_combine() -> None:
     everything = {name: value for way in WAYS.values() for name, value in way.items()}
     out, expected = attend("int8", 32, 48, list(WAYS), **everything)
     assert out.tobytes() == expected.tobytes()
@@ -107,7 +107,7 @@ def norm(x: np.ndarray, weight: np.ndarray | None, needs: list[str], columns: in
     return op.result(out)
 
 
-def test_rmsnorm_without_a_weight_and_with_one_that_is_added_to_one() -> None:
+def test_rmsnorm_works_without_a_weight_and_with_an_offset() -> None:
     x, w = random_rows(4, 6, 100), random_rows(5, 1, 100)[0]
     plain = norm(x, None, ["norm_plain"], 100)
     assert plain.tobytes() == model.rmsnorm(x, None, 1e-5).tobytes()
@@ -117,7 +117,7 @@ def test_rmsnorm_without_a_weight_and_with_one_that_is_added_to_one() -> None:
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_rmsnorm_over_heads_norms_each_by_itself(in_place: bool) -> None:
+def test_rmsnorm_normalizes_each_head_by_itself(in_place: bool) -> None:
     size, heads = 20, 3
     x, w = random_rows(6, 5, 16 + heads * size), random_rows(7, 1, size)[0]
     op = OneOp(5)
@@ -143,7 +143,7 @@ def test_rmsnorm_gathers_the_rows_that_are_sampled() -> None:
     assert op.result(out).tobytes() == model.rmsnorm(x[[4, 0, 5]], w, 1e-5).tobytes()
 
 
-def test_rope_norms_heads_before_it_rotates_and_scales_q_afterwards() -> None:
+def test_rope_normalizes_heads_first_and_scales_q_last() -> None:
     dim, rows = 32, 4
     x = random_rows(10, rows, 5 * dim)
     cos, sin = native.rope_tables(native.rope_inv_freq(dim, 10000.0).astype(np.float32), 8)
@@ -187,7 +187,7 @@ def finished(step: native.Epilogue, word: str, x: np.ndarray, columns: int = N, 
 
 
 @pytest.mark.parametrize("function", model.FUNCTIONS)
-def test_functions_equal_their_formulas_alone_gated_and_on_another_matrix(function: str) -> None:
+def test_functions_equal_their_formulas_in_activate_gated_mul_and_mul(function: str) -> None:
     x, other, f = values(), random_rows(15, 9, N), model.FUNCTIONS[function]
     assert finished(native.Epilogue.activate(function), function, x).tobytes() == f(x).tobytes()
     times = finished(lambda buffer: native.Epilogue.mul(buffer, function), f"mul_{function}", x, N, other)
@@ -214,7 +214,7 @@ def test_swiglu_clamps_gate_and_up_and_adds_one() -> None:
     assert got.tobytes() == expected.tobytes()
 
 
-def test_the_formulas_are_close_to_the_functions_that_they_stand_for() -> None:
+def test_approximations_are_close_to_the_exact_functions() -> None:
     x = np.concatenate([np.linspace(-12, 12, 40001), np.geomspace(1e-8, 1, 1000)]).astype(np.float32)
     wide = x.astype(np.float64)
     erf = np.vectorize(math.erf)
@@ -235,6 +235,6 @@ def test_the_formulas_are_close_to_the_functions_that_they_stand_for() -> None:
         (lambda word: native.Epilogue.mul(0, word), "swiglu"),
     ],
 )
-def test_a_function_that_a_step_does_not_have_is_named(make: Any, word: str) -> None:
+def test_an_error_names_a_function_that_a_step_cannot_have(make: Any, word: str) -> None:
     with pytest.raises(native.NativeError, match=word):
         make(word)

@@ -1,4 +1,4 @@
-"""The reference is a definition, not a build: without optimisation or FMA instructions its bytes are the same."""
+"""The reference computes the same bytes without optimization and without FMA instructions."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tiles in plain loops stand for AMX where there is none: they give its bytes and refuse what it refuses."""
+"""Scalar tiles replace AMX on other CPUs: they compute its bytes and trap where it faults."""
 
 import signal
 import subprocess
@@ -45,17 +45,17 @@ def loops(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("misuse", MISUSES)
-def test_what_the_hardware_refuses_the_loops_refuse(loops: Path, misuse: str) -> None:
+def test_scalar_tiles_trap_where_the_hardware_faults(loops: Path, misuse: str) -> None:
     done = subprocess.run([loops, misuse], check=False, capture_output=True, text=True)
     assert done.returncode in (-signal.SIGILL, -signal.SIGTRAP), done.stdout
 
 
-def test_the_loops_accept_what_is_right(loops: Path) -> None:
+def test_scalar_tiles_accept_valid_use(loops: Path) -> None:
     assert subprocess.run([loops, "nothing wrong"], check=False, capture_output=True).returncode == 0
 
 
 @without_amx
-def test_the_loops_give_the_bytes_of_the_hardware(tmp_path: Path) -> None:
+def test_scalar_tiles_equal_the_hardware_byte_for_byte(tmp_path: Path) -> None:
     flags = ["-DHARDWARE", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mgfni"]
     assert subprocess.run([build(tmp_path, *flags), "compare"], check=False).returncode == 0
 
@@ -79,7 +79,7 @@ print(len(results), len(set(results)))
 
 
 @without_amx
-def test_opening_a_library_is_enough_for_a_fresh_process_and_all_its_threads_to_use_tiles() -> None:
+def test_opening_a_library_enables_tiles_in_all_threads_of_the_process() -> None:
     path = next((s.path for s in library_states(Plugins.discover()) if s.name == "amx"), None)
     if path is None:
         pytest.skip("infeng-amx is not installed")

@@ -1,4 +1,4 @@
-"""What is measured by `make bench`: every kernel of every library, on problems that a model poses, with honest sums."""
+"""The cases of `make bench`: every kernel of every library on typical problems, with correct counts of work."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def accepted(kernel: native.Kernel, rows: int) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("kernel", list(kernels()), ids=lambda kernel: f"{kernel.library}/{kernel.name}")
-def test_every_kernel_of_an_op_that_models_use_has_a_case_and_runs_it(
+def test_every_kernel_of_an_op_has_a_typical_case_that_runs(
     kernel: native.Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operands, "LARGE", 0)  # few panels, repeated
@@ -88,7 +88,7 @@ def test_adapters_are_on_every_row(op: str) -> None:
     kernel = next(kernel for kernel in reference.kernels if kernel.accepts(problem))
     made = typical_op.build(fields, kernel, 6, POOL)
     assert [(begin, end) for begin, end, _, _ in made._ranges[0]] == [(0, 1), (1, 3), (3, 4), (4, 6)]
-    u = made.program.view(0)  # what programs with adapters have first
+    u = made.program.view(0)  # u, the first value of programs with adapters
     assert not u.any()
     made.once()
     assert u[:, : typical_op.RANK].any(axis=1).all()

@@ -36,7 +36,7 @@ MOST_SEQUENCES = 16  # more rows than that are a chunk of one prompt
 
 @cache
 def posed(**overrides: object) -> list[problems.Fields]:
-    """Return all that the planner asks of the reference for SHAPE, without the number of rows."""
+    """Return all problems of the planner for SHAPE with the reference, without the number of rows."""
     names = {name.replace("__", "."): value for name, value in overrides.items()}
     config = load_config(overrides={"kernels.order": "reference", "model.formats": "", **names})
     plugins = Plugins.discover(config)
@@ -49,7 +49,7 @@ def posed(**overrides: object) -> list[problems.Fields]:
 
 
 def cases(op: str) -> list[problems.Fields]:
-    """Return what a model asks of ``op``, without the number of rows."""
+    """Return the problems of ``op`` in a model, without the number of rows."""
     found: dict[str, problems.Fields] = {}
     for storage in A_FORMATS if op == "shrink" else ():
         found |= {key(fields): fields for fields in posed(adapters__dtype=storage) if fields["op"] == op}

@@ -1,5 +1,6 @@
-/* Compiling this file is the test: it fails if any offset, size or number of infeng/abi.h has moved. Within a major
- * version an AT or IS line never changes; a minor that appends fields adds lines and raises the SIZE of their struct.
+/* Compiling this file checks the ABI: it fails if any offset, size or number of infeng/abi.h has changed. Within a
+ * major version, AT and IS lines never change; a minor that appends fields adds lines and raises the SIZE of their
+ * struct.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <infeng/abi.h>
 

@@ -1,4 +1,4 @@
-// Adapters for Python: arrays become the borrowed bytes of an AdapterSpec, which Adapter checks and copies.
+// Python bindings of adapters: arrays become the borrowed bytes of an AdapterSpec, which Adapter checks and copies.
 #include "program/adapter.h"
 
 #include <pybind11/numpy.h>
@@ -87,13 +87,13 @@ std::shared_ptr<Adapter> make_adapter(const Program& program, const std::string&
     const py::tuple t = fields(each, 2, "a saved vector");
     spec.saved_vectors.push_back({t[0].cast<std::string>(), bytes_of(t[1], "f4", "a saved vector")});
   }
-  const py::gil_scoped_release release;  // the arguments hold the arrays
+  const py::gil_scoped_release release;  // the arguments keep the arrays alive
   return std::make_shared<Adapter>(program, spec);
 }
 
 void bind_adapter(py::module_& m) {
   py::class_<Adapter, std::shared_ptr<Adapter>>(
-      m, "Adapter", "An adapter in memory of its own, which goes back when nobody holds this; see Program.adapter.")
+      m, "Adapter", "An adapter in memory of its own, freed with the last reference; see Program.adapter.")
       .def_property_readonly("nbytes", &Adapter::nbytes);
 }
 

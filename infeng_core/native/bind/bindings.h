@@ -1,4 +1,4 @@
-// The bind functions of this folder, in the order in which module.cc calls them.
+// The bind functions of this folder, in the order of their calls in module.cc.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -26,7 +26,7 @@ class Program;
 pybind11::object profile_read(const Program& program);
 pybind11::list describe_ops(const Program& program);
 
-// A method of Program (adapter.cc); the lists hold records, as _native.pyi says.
+// A method of Program (adapter.cc); the lists hold the records of _native.pyi.
 class Adapter;
 std::shared_ptr<Adapter> make_adapter(const Program& program, const std::string& dtype, const pybind11::list& tensors,
                                       const pybind11::object& embedding, const pybind11::list& saved_tensors,
@@ -38,7 +38,7 @@ pybind11::object read_blocks(const Program& program, const KvCache& cache, const
 void write_blocks(const Program& program, KvCache& cache, const pybind11::array& blocks, const pybind11::array& data);
 void copy_blocks(const Program& program, KvCache& cache, const pybind11::array& source, const pybind11::array& target);
 
-// A contiguous buffer of a Python object, held until the last copy of the pointer is gone.
+// The contiguous buffer of a Python object, released with the last copy of `owner`.
 struct HeldBuffer {
   const std::byte* data = nullptr;
   int64_t nbytes = 0;

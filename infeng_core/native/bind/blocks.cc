@@ -1,4 +1,4 @@
-// Whole blocks of a cache for Python, copied while no step runs.
+// Python bindings that copy whole KV blocks while no step runs.
 #include <vector>
 
 #include "bind/bindings.h"
@@ -11,7 +11,7 @@ namespace py = pybind11;
 namespace infeng {
 namespace {
 
-// A copy: another Python thread may write to its array once the GIL is released.
+// Copied, because another Python thread may write to the array once the GIL is released.
 std::vector<int32_t> block_numbers(const py::array& array, const char* what) {
   if (!array.dtype().equal(py::dtype::of<int32_t>()) || !(array.flags() & py::array::c_style) || array.ndim() != 1) {
     fail("invalid_argument", what, ": needs a contiguous int32 array of one dimension");

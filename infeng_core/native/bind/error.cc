@@ -1,4 +1,4 @@
-// infeng::Error becomes NativeError, with its code as an attribute.
+// Translates infeng::Error to Python's NativeError, with its code as an attribute.
 #include <cstring>
 
 #include "bind/bindings.h"

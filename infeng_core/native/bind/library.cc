@@ -27,7 +27,7 @@ OptionalName name_or_none(Vocabulary vocabulary, uint32_t number) {
   return number == 0 ? OptionalName() : name_of(vocabulary, number);
 }
 
-// A step of a problem: its word, or (word, a, b) where it has scalars.
+// A step of a problem in Python: its name, or (name, a, b) if it has scalars.
 infeng_epilogue step_of(const py::handle& object) {
   if (py::isinstance<py::str>(object)) return epilogue_of(object.cast<std::string>());
   const auto fields = object.cast<std::tuple<std::string, float, float>>();
@@ -72,7 +72,7 @@ Names step_names(const Problem& problem) {
   return names;
 }
 
-// As the constructor takes them.
+// The steps in the form that the constructor takes.
 py::list steps(const Problem& problem) {
   py::list out;
   for (const infeng_epilogue& step : problem.steps()) {

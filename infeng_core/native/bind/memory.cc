@@ -1,4 +1,4 @@
-// Pool, Arena, Weight and KvCache for Python.
+// Python bindings of Pool, Arena, Weight and KvCache.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -61,7 +61,7 @@ Pages::Policy policy_of(const std::string& name) {
   fail("invalid_argument", "no placement of pages is called ", name, ": first-touch, prefer, interleave");
 }
 
-// A mapping of the system's, such as that of a file; mlock takes the whole pages around it.
+// Locks the whole pages around a buffer, such as a mapped file.
 void lock_buffer(const py::object& object) {
   const HeldBuffer held = hold_buffer(object, "data");
   Pages pages;

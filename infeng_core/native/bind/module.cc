@@ -1,4 +1,4 @@
-// The Python face of the native core: one bind function per file of this folder.
+// The Python module of the native core; each file of this folder has one bind function.
 #include "bind/bindings.h"
 
 PYBIND11_MODULE(_native, m) {

@@ -1,4 +1,4 @@
-// The Python face of packing: rows of f32, f16 or bf16 into 16-row panels, and back.
+// Python bindings of packing: rows of f32, f16 or bf16 to 16-row panels, and back.
 #include <pybind11/numpy.h>
 
 #include <algorithm>
@@ -25,8 +25,8 @@ using namespace py::literals;
 namespace infeng {
 namespace {
 
-// Runs work(panel) for all panels. The error of the lowest panel is thrown, whatever the threads' timing: panels are
-// taken in ascending order, so every panel below a failed one has been taken and is finished.
+// Runs work(panel) for all panels and throws the error of the lowest panel, whatever the threads' timing: panels are
+// taken in ascending order, so every panel below a failed one is finished too.
 template <class Work>
 void for_panels(int64_t panels, int threads, Work work) {
   std::atomic<int64_t> next{0};
@@ -72,7 +72,7 @@ Source source_of(const py::array& array, bool bf16) {
   return {static_cast<const char*>(array.data()), array.shape(0), array.shape(1), array.strides(0), element};
 }
 
-// Panels in a buffer, `step` apart, from panel `first` on.
+// Panels of a buffer: panel `first` and every `step`-th after it.
 class Panels {
  public:
   Panels(const py::buffer_info& info, int64_t offset, int64_t first, int64_t step, int64_t count, int64_t bytes)
@@ -95,7 +95,7 @@ class Panels {
   int64_t first_, step_, bytes_;
 };
 
-// Runs fill(row, panel) for the panels of a matrix (n, k), which lie in `out`.
+// Runs fill(row, panel) for the panels of a matrix (n, k) in `out`.
 template <class Fill>
 void fill_panels(uint32_t format, int64_t n, int64_t k, const py::buffer& out, int64_t offset, int64_t first,
                  int64_t step, int threads, Fill fill) {
@@ -135,10 +135,15 @@ py::array_t<float> unpack(const std::string& format, const py::buffer& data, int
   return result;
 }
 
+// Throws Error "unsupported" naming `what` if the format has no such descriptor.
+template <class Descriptor>
+const Descriptor& required(const Descriptor* descriptor, const std::string& format, const char* what) {
+  if (descriptor == nullptr) fail("unsupported", "weight format ", format, " has no ", what);
+  return *descriptor;
+}
+
 const CodeGrid& grid_of(const std::string& name, uint32_t format) {
-  const CodeGrid* grid = code_grid(format);
-  if (grid == nullptr) fail("unsupported", "weight format ", name, " has no codes and scales that are known here");
-  return *grid;
+  return required(code_grid(format), name, "codes and scales that are known here");
 }
 
 py::object grid_record(const std::string& format) {
@@ -147,7 +152,7 @@ py::object grid_record(const std::string& format) {
   return records::code_grid(grid->group, grid->low, grid->high, grid->half ? "float16" : "float32");
 }
 
-// A matrix of exactly this type, its rows contiguous.
+// Returns a matrix with contiguous rows; its dtype must be exactly T.
 template <class T>
 py::array_t<T> matrix_of(const char* what, const py::array& array) {
   if (!py::isinstance<py::array_t<T>>(array)) {
@@ -158,6 +163,12 @@ py::array_t<T> matrix_of(const char* what, const py::array& array) {
   return py::array_t < T, py::array::c_style | py::array::forcecast > ::ensure(array);
 }
 
+void require_sizes(const char* what, const py::array& array, int64_t n, int64_t columns) {
+  if (array.shape(0) == n && array.shape(1) == columns) return;
+  fail("invalid_argument", "the ", what, " are (", array.shape(0), ", ", array.shape(1), "), not (", n, ", ", columns,
+       ")");
+}
+
 void pack_codes_of(const std::string& format, const py::array& codes, const py::array& scales, const py::buffer& out,
                    int64_t out_offset, int64_t first_panel, int64_t panel_step, int threads) {
   const uint32_t id = number_of(Vocabulary::weight, format);
@@ -166,10 +177,7 @@ void pack_codes_of(const std::string& format, const py::array& codes, const py::
   const auto scale = matrix_of<float>("scales", scales);
   const Codes given{q.data(), scale.data(), q.shape(0), q.shape(1)};
   if (given.k < 1) fail("invalid_argument", "the codes have no columns");
-  if (scale.shape(0) != given.n || scale.shape(1) != grid.groups(given.k)) {
-    fail("invalid_argument", "the scales are (", scale.shape(0), ", ", scale.shape(1), "), not (", given.n, ", ",
-         grid.groups(given.k), ")");
-  }
+  require_sizes("scales", scale, given.n, grid.groups(given.k));
   fill_panels(id, given.n, given.k, out, out_offset, first_panel, panel_step, threads,
               [&](int64_t row, uint8_t* panel) { pack_codes(id, given, row, panel); });
 }
@@ -194,22 +202,13 @@ py::object codes_of(const std::string& format, const py::buffer& data, int64_t o
 }
 
 const SubScaling& scaling_of(const std::string& name, uint32_t format) {
-  const SubScaling* sub = sub_scaling(format);
-  if (sub == nullptr) fail("unsupported", "weight format ", name, " has no integer sub-scales");
-  return *sub;
+  return required(sub_scaling(format), name, "integer sub-scales");
 }
 
 py::object sub_grid_record(const std::string& format) {
   const SubScaling* sub = sub_scaling(number_of(Vocabulary::weight, format));
   if (sub == nullptr) return py::none();
   return records::sub_grid(sub->group, sub->most_scale, sub->most_unit);
-}
-
-template <class T>
-void require_sizes(const char* what, const py::array_t<T>& array, int64_t n, int64_t columns) {
-  if (array.shape(0) == n && array.shape(1) == columns) return;
-  fail("invalid_argument", "the ", what, " are (", array.shape(0), ", ", array.shape(1), "), not (", n, ", ", columns,
-       ")");
 }
 
 void pack_units_of(const std::string& format, const py::array& units, const py::array& scales,
@@ -249,12 +248,6 @@ py::object units_of(const std::string& format, const py::buffer& data, int64_t o
   return records::units(units, scales, sub_scales, zeros);
 }
 
-const MinimaScaling& minima_of(const std::string& name, uint32_t format) {
-  const MinimaScaling* minima = minima_scaling(format);
-  if (minima == nullptr) fail("unsupported", "weight format ", name, " has no minima");
-  return *minima;
-}
-
 py::object minima_grid_record(const std::string& format) {
   const MinimaScaling* minima = minima_scaling(number_of(Vocabulary::weight, format));
   if (minima == nullptr) return py::none();
@@ -265,7 +258,7 @@ void pack_minima_of(const std::string& format, const py::array& units, const py:
                     const py::array& minimum_scales, const py::array& sub_scales, const py::array& minima,
                     const py::buffer& out, int64_t first_panel, int64_t panel_step, int threads) {
   const uint32_t id = number_of(Vocabulary::weight, format);
-  const MinimaScaling& grid = minima_of(format, id);
+  const MinimaScaling& grid = required(minima_scaling(id), format, "minima");
   const auto u = matrix_of<int8_t>("codes", units);
   const auto d = matrix_of<float>("scales", scales), e = matrix_of<float>("scales of minima", minimum_scales);
   const auto s = matrix_of<uint8_t>("sub-scales", sub_scales), t = matrix_of<uint8_t>("minima", minima);
@@ -290,7 +283,7 @@ void check_panels(const std::string& format, const py::buffer& data, int64_t off
   for_panels(panels, threads, [&](int64_t p) { known.check(packed.at(p), k, p * kLanes); });
 }
 
-// What a linear over the format reads.
+// The name of the activation that a linear over the format reads.
 std::string activation_name(uint32_t format) { return name_of(Vocabulary::act, activation_of(format)); }
 
 }  // namespace

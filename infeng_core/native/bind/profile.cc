@@ -1,4 +1,4 @@
-// What a program measured, for Python: structs become NumPy's structured arrays.
+// Python bindings of profiles: structs become NumPy's structured arrays.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -45,7 +45,7 @@ struct EventRow {
   int32_t tiles;
 };
 
-// The phases that ran, in the order of the program, and each worker's part of them.
+// A profile in nanoseconds: the phases that ran, in the order of the program, and each worker's part.
 struct Reading {
   int64_t steps = 0;
   int64_t rows = 0;
@@ -67,7 +67,7 @@ Reading read(const Program& program, const Profile& profile) {
   out.head_ns = scale.span(profile.head);
   out.tail_ns = scale.span(profile.tail);
   out.threads = profile.threads();
-  int64_t last = -1;  // slots come in order; ops that share an earlier one's add none
+  int64_t last = -1;  // slots ascend, except those of ops that share an earlier op's totals
   for (int op = 0; op < program.op_count(); ++op) {
     const int kernels = static_cast<int>(program.op(op).bindings.size());
     for (int index = 0; index < kernels * kPhases; ++index) {
@@ -102,7 +102,7 @@ Reading read(const Program& program, const Profile& profile) {
   return out;
 }
 
-// Phases without work: what is left is the barrier.
+// A job of empty phases, which measures the barrier.
 class Rounds final : public Job {
  public:
   explicit Rounds(int64_t rounds) : begins_(static_cast<size_t>(rounds) + 1) {}
@@ -131,7 +131,7 @@ py::array_t<T> array(const std::vector<T>& values) {
   return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
 }
 
-// Makes the rows known to NumPy when the first are read: it is not imported for this module alone.
+// Registers the structs with NumPy at the first reading, because importing this module should not import NumPy.
 void name_fields() {
   PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<bool> done;
   done.call_once_and_store_result([] {
@@ -148,7 +148,7 @@ py::object profile_read(const Program& program) {
   name_fields();
   Reading reading;
   {
-    const py::gil_scoped_release release;  // a step in flight on another thread may need it to end
+    const py::gil_scoped_release release;  // a step in flight on another thread may need the GIL to end
     program.read_profile([&](const Profile& profile) { reading = read(program, profile); });
   }
   py::list events;

@@ -1,4 +1,4 @@
-// Program for Python: turns arrays and lists into the plain types of program.h.
+// Python bindings of Program: arrays and lists become the plain types of program.h.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -22,17 +22,18 @@ namespace {
 using PyBindings = std::vector<std::pair<int64_t, std::shared_ptr<Kernel>>>;
 using OptionalId = std::optional<int>;
 
-// Vectors that NumPy did not put on a 64-byte boundary are copied; one array that many ops share is copied once.
+// A program that copies vectors that are not 64-byte aligned; an array that several ops share is copied once.
 class BoundProgram : public Program {
  public:
   using Program::Program;
 
-  // Without data where there is no array.
+  // None becomes a constant without data.
   Constant optional_constant(const py::object& object, const char* what, bool always_copied = false) {
     return object.is_none() ? Constant() : constant(object, what, always_copied);
   }
 
-  // Always copied: what is made for the program, so that chance does not decide what memory it takes.
+  // `always_copied`: for arrays that were made for the program, whose alignment is a matter of chance, so that equal
+  // programs take equal memory.
   Constant constant(const py::object& object, const char* what, bool always_copied = false) {
     const auto array = py::array_t<float, py::array::c_style>::ensure(object);
     if (!py::isinstance<py::array_t<float>>(object) || !array) {
@@ -49,7 +50,7 @@ class BoundProgram : public Program {
     float* values = take_constant(array.size());
     std::memcpy(values, array.data(), static_cast<size_t>(array.nbytes()));
     constant.data = values;
-    // The object is kept so that no other can take its place in memory while ops are added.
+    // Keeping the object alive keeps its address, the key, unique while ops are added.
     copies_.emplace(object.ptr(), std::make_pair(object, constant));
     return constant;
   }
@@ -63,7 +64,7 @@ class BoundProgram : public Program {
   std::unordered_map<PyObject*, std::pair<py::object, Constant>> copies_;
 };
 
-// An epilogue as Python made it; its array becomes a Constant when it is added to a program.
+// An epilogue step in Python; its array becomes a Constant when the step is added to a program.
 struct PyEpilogue {
   uint32_t kind;
   int value = -1;
@@ -73,7 +74,7 @@ struct PyEpilogue {
   float b = 0;
 };
 
-// A step of a kind with a function that it may have.
+// Makes a step; throws Error "unknown_name" if its kind cannot have this function.
 PyEpilogue step(uint32_t kind, const std::string& function, int value = -1, float a = 0, float b = 0) {
   infeng_epilogue named{};
   named.kind = kind;
@@ -92,7 +93,7 @@ Epilogues specs(BoundProgram& program, const std::vector<PyEpilogue>& epilogues)
   return out;
 }
 
-// Those that the op does not have are left to it to miss.
+// Program::row_op() reports missing operands.
 RowOperands row_operands(BoundProgram& program, const OpKind& kind, const py::kwargs& given) {
   RowOperands out;
   for (const auto& [key, object] : given) {
@@ -107,7 +108,7 @@ RowOperands row_operands(BoundProgram& program, const OpKind& kind, const py::kw
   return out;
 }
 
-// {op: its operands} of those over rows alone, and the names of all.
+// OPS: the names of all ops. ROW_OPS: {row op: its operands}.
 void bind_op_kinds(py::module_& m) {
   constexpr const char* kKinds[] = {"rows", "vector", "scalar"};
   py::list names;
@@ -140,7 +141,7 @@ std::span<const int32_t> integers(const py::array& array, const char* what, int6
   return {static_cast<const int32_t*>(array.data()), static_cast<size_t>(array.size())};
 }
 
-// (row_begin, row_end, adapter, weight) for each range; the memory is kept from step to step.
+// Reads (row_begin, row_end, adapter, weight) of each range into memory that is kept from step to step.
 class HeldRows {
  public:
   HeldRows() = default;
@@ -167,6 +168,13 @@ class HeldRows {
     return rows;
   }
 };
+
+// Makes a method of a function of Program, which pybind11 knows as BoundProgram only.
+template <class Result, class Self, class... Args>
+auto method(Result (*function)(Self&, Args...)) {
+  using Bound = std::conditional_t<std::is_const_v<Self>, const BoundProgram, BoundProgram>;
+  return [function](Bound& self, Args... args) { return function(self, std::forward<Args>(args)...); };
+}
 
 void run(Program& program, const py::array& tokens, const py::array& positions, const py::array& segments,
          const py::array& block_tables, const py::array& sample_rows, const py::sequence& adapters, bool on_demand) {
@@ -267,7 +275,7 @@ void bind_ops(Class& program) {
           },
           "kernels"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "epilogues"_a = List(), py::kw_only(),
           "gather_samples"_a = false, "module"_a = "", "offset"_a = 0.0f, "heads"_a = 1, "size"_a = 0, "column"_a = 0,
-          "on_demand"_a = false, "``gather_samples``: read the rows that are sampled, write (samples, k).")
+          "on_demand"_a = false, "``gather_samples``: read the sampled rows, write (samples, k).")
       .def(
           "linear",
           [](BoundProgram& self, const PyBindings& kernels, WeightPtr weight, int x, OptionalId out,
@@ -308,7 +316,7 @@ void bind_ops(Class& program) {
           [](BoundProgram& self, const PyBindings& kernels, const std::string& name, int x, int64_t k, int64_t panels,
              OptionalId routing) { return self.shrink(bindings(kernels), name, x, k, panels, routing.value_or(-1)); },
           "kernels"_a, "name"_a, "x"_a, py::kw_only(), "k"_a, "panels"_a, "routing"_a = py::none(),
-          "Make u before a linear of ``panels`` panels; returns the slot for its LORA step.")
+          "Compute u before a linear of ``panels`` panels; return the slot for its LORA step.")
       .def("embedding_slot", &Program::embedding_slot, py::kw_only(), "vocabulary"_a, "panels"_a,
            "Return the slot for a LORA step behind the embeddings.")
       .def(
@@ -327,7 +335,7 @@ void bind_ops(Class& program) {
                         out.value_or(-1), specs(self, epilogues));
           },
           "op"_a, "kernels"_a, "columns"_a, "out"_a, "epilogues"_a = List(),
-          "An op over rows alone: each of its operands by name, as ROW_OPS lists them.")
+          "Add a row op; ROW_OPS lists its operands, which are passed by name.")
       .def(
           "rope",
           [](BoundProgram& self, const PyBindings& kernels, int x, int64_t heads, int64_t kv_heads, int64_t head_dim,
@@ -342,8 +350,8 @@ void bind_ops(Class& program) {
           },
           "kernels"_a, "x"_a, py::kw_only(), "heads"_a, "kv_heads"_a, "head_dim"_a, "k_column"_a, "cos"_a, "sin"_a,
           "q_norm"_a = py::none(), "k_norm"_a = py::none(), "q_scale"_a = py::none(), "eps"_a = 0.0f, "module"_a = "",
-          "q starts at column 0 of ``x``, k at ``k_column``. What an adapter has in place of the norms of a ``module`` "
-          "is both, each on a multiple of 16 values.")
+          "q starts at column 0 of ``x``, k at ``k_column``. An adapter replaces both norms of a ``module`` together, "
+          "each padded to 16 values.")
       .def(
           "kv_append",
           [](BoundProgram& self, const PyBindings& kernels, int x, CachePtr cache, int64_t layer, int64_t k_column,
@@ -389,7 +397,7 @@ void bind_program(py::module_& m) {
            "tables"_a = 1, "pages"_a = Pages{})
       .def("buffer", &Program::buffer, "columns"_a, py::kw_only(), "samples"_a = false, "copies"_a = 1)
       .def("routing", &Program::routing, py::kw_only(), "experts"_a, "top_k"_a,
-           "Make room for what one op route at a time says; returns what other ops name it by.")
+           "Make room for the result of one route op at a time; return its id.")
       .def(
           "open_adapters",
           [](BoundProgram& self, const std::string& dtype, int64_t columns, int64_t max_ranges) {
@@ -401,45 +409,21 @@ void bind_program(py::module_& m) {
            "group"_a = kGroup, "rotated"_a = false,
            "Declare int8 rows with sums for each 64 of ``columns`` inputs and scales for each ``group`` of them.");
   bind_ops(program);
-  program.def(
-      "adapter",
-      [](const BoundProgram& self, const std::string& dtype, const py::list& tensors, const py::object& embedding,
-         const py::list& saved_tensors, const py::list& saved_vectors) {
-        return make_adapter(self, dtype, tensors, embedding, saved_tensors, saved_vectors);
-      },
-      "dtype"_a, "tensors"_a, py::kw_only(), "embedding"_a = py::none(), "saved_tensors"_a = py::list(),
-      "saved_vectors"_a = py::list(), "Copy an adapter into memory of its own; any thread, while steps run.");
   program
+      .def("adapter", method(&make_adapter), "dtype"_a, "tensors"_a, py::kw_only(), "embedding"_a = py::none(),
+           "saved_tensors"_a = py::list(), "saved_vectors"_a = py::list(),
+           "Copy an adapter into memory of its own. Any thread may call it while steps run.")
       .def("finish", &BoundProgram::finish_bound,
            "Size and take all scratch memory; no op may be added afterwards and ``run`` allocates nothing.")
-      .def(
-          "run",
-          [](BoundProgram& self, const py::array& tokens, const py::array& positions, const py::array& segments,
-             const py::array& block_tables, const py::array& sample_rows, const py::sequence& adapters,
-             bool on_demand) {
-            run(self, tokens, positions, segments, block_tables, sample_rows, adapters, on_demand);
-          },
-          "tokens"_a, "positions"_a, "segments"_a, "block_tables"_a, "sample_rows"_a, "adapters"_a = py::tuple(),
-          "on_demand"_a = false,
-          "Run all ops on one batch; releases the GIL. Raises NativeError with the failing op, kernel and message.")
-      .def(
-          "read_blocks",
-          [](const BoundProgram& self, const KvCache& cache, const py::array& blocks) {
-            return read_blocks(self, cache, blocks);
-          },
-          "cache"_a, "blocks"_a, "Return copies of whole blocks, (blocks, block bytes) uint8; waits for a step.")
-      .def(
-          "write_blocks",
-          [](const BoundProgram& self, KvCache& cache, const py::array& blocks, const py::array& data) {
-            write_blocks(self, cache, blocks, data);
-          },
-          "cache"_a, "blocks"_a, "data"_a, "Put back what ``read_blocks`` returned, into any blocks; waits for a step.")
-      .def(
-          "copy_blocks",
-          [](const BoundProgram& self, KvCache& cache, const py::array& source, const py::array& target) {
-            copy_blocks(self, cache, source, target);
-          },
-          "cache"_a, "source"_a, "target"_a, "Copy whole blocks onto others; waits for a step.")
+      .def("run", method(&run), "tokens"_a, "positions"_a, "segments"_a, "block_tables"_a, "sample_rows"_a,
+           "adapters"_a = py::tuple(), "on_demand"_a = false,
+           "Run all ops on one batch; releases the GIL. Raises NativeError with the failing op, kernel and message.")
+      .def("read_blocks", method(&read_blocks), "cache"_a, "blocks"_a,
+           "Return copies of whole blocks, (blocks, block bytes) uint8; waits for a step.")
+      .def("write_blocks", method(&write_blocks), "cache"_a, "blocks"_a, "data"_a,
+           "Write copies from ``read_blocks`` to any blocks; waits for a step.")
+      .def("copy_blocks", method(&copy_blocks), "cache"_a, "source"_a, "target"_a,
+           "Copy whole blocks to others; waits for a step.")
       .def("cancel", &Program::cancel,
            "Make a run in flight stop between two ranges of tiles (any thread); it raises NativeError \"cancelled\".")
       .def("view", &view, "buffer"_a,
@@ -451,16 +435,13 @@ void bind_program(py::module_& m) {
       .def_property_readonly("scratch_bytes", &Program::scratch_bytes)
       .def_property_readonly("scratch_is_intact", &Program::scratch_is_intact)
       .def("op_count", &Program::op_count)
-      .def(
-          "ops", [](const BoundProgram& self) { return describe_ops(self); },
-          "Return {op, epilogues, kernels: [(most rows, name)]} of every op.")
+      .def("ops", method(&describe_ops), "Return {op, epilogues, kernels: [(most rows, name)]} of every op.")
       .def("profile", &Program::profile, "on"_a, py::kw_only(), "events"_a = 1 << 16, "groups"_a = std::vector<int>(),
            py::call_guard<py::gil_scoped_release>(),
-           "Measure every step from now on, from zero, and keep the latest ``events`` of each worker; or stop and "
-           "forget.")
-      .def(
-          "profile_read", [](const BoundProgram& self) { return profile_read(self); },
-          "Return what was measured, as NumPy arrays. Raises NativeError \"not_profiled\".");
+           "Start measuring steps from zero and keep the latest ``events`` of each worker, or stop and discard the "
+           "profile.")
+      .def("profile_read", method(&profile_read),
+           "Return the profile as NumPy arrays. Raises NativeError \"not_profiled\".");
 }
 
 }  // namespace infeng

@@ -7,14 +7,20 @@ using namespace py::literals;
 
 namespace infeng {
 
-void Record::bind(py::module_& m) {
-  const py::object made = py::module_::import("collections").attr("namedtuple");
-  const py::object type = made(name_, fields_, "module"_a = m.attr("__name__"));
-  m.attr(name_) = type;
-  type_ = type.inc_ref();
+Record* Record::last_ = nullptr;
+
+Record::Record(const char* name, const char* fields) : name_(name), fields_(fields), next_(last_) { last_ = this; }
+
+void Record::bind_all(py::module_& m) {
+  const py::object namedtuple = py::module_::import("collections").attr("namedtuple");
+  for (Record* record = last_; record != nullptr; record = record->next_) {
+    const py::object type = namedtuple(record->name_, record->fields_, "module"_a = m.attr("__name__"));
+    m.attr(record->name_) = type;
+    record->type_ = type.inc_ref();
+  }
 }
 
-// Shapes and meanings: _native.pyi.
+// _native.pyi documents the fields.
 namespace records {
 
 Record activation_view{"ActivationView", "q scale sum"};
@@ -40,29 +46,6 @@ Record workspace{"Workspace", "shared per_worker align"};
 
 }  // namespace records
 
-void bind_records(py::module_& m) {
-  for (Record* record : {&records::activation_view,
-                         &records::adapter_embedding,
-                         &records::adapter_part,
-                         &records::adapter_tensor,
-                         &records::changes,
-                         &records::code_grid,
-                         &records::codes,
-                         &records::cpu_info,
-                         &records::filters,
-                         &records::masks,
-                         &records::minima_grid,
-                         &records::op_info,
-                         &records::operand,
-                         &records::profile_reading,
-                         &records::rope_tables,
-                         &records::routing_view,
-                         &records::sub_grid,
-                         &records::units,
-                         &records::weight_format_info,
-                         &records::workspace}) {
-    record->bind(m);
-  }
-}
+void bind_records(py::module_& m) { Record::bind_all(m); }
 
 }  // namespace infeng

@@ -1,4 +1,4 @@
-// NamedTuples of the module: what a call takes or returns beside single values, each value with a name.
+// Named tuples of the module, for calls that take or return several values.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -9,11 +9,11 @@ namespace infeng {
 
 class Record {
  public:
-  // `fields`: their names, in order, with spaces between them.
-  constexpr Record(const char* name, const char* fields) : name_(name), fields_(fields) {}
+  // `fields`: the names of the fields, separated by spaces.
+  Record(const char* name, const char* fields);
 
-  // Makes the type and puts it into the module. It lives as long as the process.
-  void bind(pybind11::module_& m);
+  // Adds the types of all records to the module. They live as long as the process.
+  static void bind_all(pybind11::module_& m);
 
   template <class... Values>
   pybind11::object operator()(Values&&... values) const {
@@ -23,7 +23,9 @@ class Record {
  private:
   const char* name_;
   const char* fields_;
+  Record* next_;
   pybind11::handle type_;
+  static Record* last_;
 };
 
 namespace records {

@@ -1,7 +1,7 @@
-// Tables of rotary position embeddings, in double and rounded to f32 once, by routines of our own: libm's results
-// differ between machines and versions. Reductions and coefficients are those of fdlibm (Sun Microsystems, 1993:
-// e_log.c, e_exp.c, e_rem_pio2.c, k_sin.c, k_cos.c); only + - * / of IEEE doubles are used, so every CPU gives the same
-// bits.
+// Tables of rotary position embeddings, computed in double and rounded to f32 once. libm's results differ between
+// machines and versions, so the functions are our own, with the reductions and coefficients of fdlibm (Sun
+// Microsystems, 1993: e_log.c, e_exp.c, e_rem_pio2.c, k_sin.c, k_cos.c). They use only + - * / of IEEE doubles, so
+// every CPU computes the same bits.
 #include <pybind11/numpy.h>
 
 #include <bit>
@@ -63,7 +63,7 @@ double exponential(double x) {
   return (1.0 - ((low - (r * c) / (2.0 - c)) - high)) * power_of_two(int(n));
 }
 
-constexpr double kLargestAngle = 0x1p20;  // n below has at most 20 bits, so that n * kHalfPiHigh is exact
+constexpr double kLargestAngle = 0x1p20;  // keeps n below 20 bits, so that n * kHalfPiHigh is exact
 
 // sin and cos for 0 <= x <= kLargestAngle: x = n pi/2 + r, |r| <= pi/4, by a two-part pi/2 (33 + 53 bits).
 void sin_cos(double x, double* sine, double* cosine) {

@@ -1,4 +1,4 @@
-// Sampling for Python: arrays with one entry per row.
+// Python bindings of sampling; arrays have one entry per row.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -16,7 +16,7 @@ namespace py = pybind11;
 namespace infeng {
 namespace {
 
-constexpr int64_t kMany = int64_t{1} << 19;  // tokens to choose from: about a millisecond with filters
+constexpr int64_t kMany = int64_t{1} << 19;  // logits that take about a millisecond with filters
 
 template <class T>
 using Vector = py::array_t<T, py::array::c_style>;
@@ -78,7 +78,7 @@ using Masks = std::tuple<Vector<int32_t>, Vector<uint32_t>>;  // rows, masks
 using Changes =
     std::tuple<Vector<int32_t>, Vector<int32_t>, Vector<float>, Vector<float>>;  // rows, ids, penalties, biases
 
-// Rows of entries, which ascend.
+// Checks the row of each entry: rows ascend.
 void check_ascending(const char* name, const Vector<int32_t>& of, int64_t rows) {
   int32_t last = 0;
   for (int64_t i = 0; i < of.size(); i++) {
@@ -116,7 +116,7 @@ void check_changes(const Changes& changes, int64_t rows, int64_t vocab) {
   }
 }
 
-// Gives each row in turn what is meant for it.
+// Hands out the masks and changes of each row in turn.
 class ChangesOfRows {
  public:
   ChangesOfRows(const std::optional<Masks>& masks, const std::optional<Changes>& changes, int64_t rows, int64_t vocab)
@@ -137,7 +137,7 @@ class ChangesOfRows {
     }
   }
 
-  // Rows must be asked for in ascending order.
+  // Called for rows in ascending order.
   RowChanges next(int64_t row) {
     RowChanges found;
     found.masks = masks_ + mask_ * words_;
@@ -180,7 +180,7 @@ void sample(const py::array_t<float>& logits, const Vector<float>& temperature, 
   const char* base = reinterpret_cast<const char*>(logits.data());
   auto ids = out.mutable_unchecked<1>();
   ChangesOfRows changes_of(masks, changes, rows, logits.shape(1));
-  // Another thread may keep the GIL for a switch interval, longer than a few rows take.
+  // A small batch keeps the GIL: another thread could hold it for a switch interval, longer than a few rows take.
   std::optional<py::gil_scoped_release> released;
   if (rows * logits.shape(1) >= kMany) released.emplace();
   for (int64_t row = 0; row < rows; row++) {

@@ -21,21 +21,21 @@ namespace {
 
 constexpr int kMaxLinks = 64;
 constexpr int32_t kMaxKernels = 4096;
-constexpr uint32_t kMaxStruct = 4096;  // no struct of this ABI comes near; a larger size is not a size
+constexpr uint32_t kMaxStruct = 4096;  // far beyond any struct of the ABI: a larger size is garbage
 constexpr size_t kMaxName = 128;
 
 #ifndef INFENG_CORE_VERSION
 #define INFENG_CORE_VERSION "unknown"
 #endif
 
-// Room behind the description where a library that ignores struct_size would write.
+// A guard behind the description detects a library that ignores struct_size.
 struct GuardedDesc {
   infeng_library_desc desc;
   unsigned char guard[256];
 };
 constexpr unsigned char kGuardByte = 0xA5;
 
-// Returns the type of an extension that must be understood and is not; 0: there is none.
+// Returns the type of a required extension that this core does not know; 0 if there is none.
 uint32_t check_chain(const std::string& path, const char* owner, const infeng_extension* link) {
   uint32_t required = 0;
   for (int links = 0; link != nullptr; link = link->next) {
@@ -73,8 +73,8 @@ std::vector<std::string> split(const char* list) {
   }
 }
 
-// A kernel struct of an older minor is shorter, one of a newer minor longer: only what both sides know is copied. NULL
-// for a kernel of a later time, with an op or an extension that this core would have to know.
+// Copies the fields that both sides know: the struct of an older minor is shorter, that of a newer minor longer.
+// Returns NULL for a kernel of a later ABI, whose op or required extension this core does not know.
 std::shared_ptr<Kernel> read_kernel(const Library& library, const infeng_kernel* source, int32_t index) {
   const std::string& path = library.path;
   const std::string where = "kernel " + std::to_string(index);
@@ -178,7 +178,7 @@ std::shared_ptr<Library> read_library(const std::string& path, infeng_library_fn
   library->version = desc.version == nullptr ? "" : std::string(desc.version, strnlen(desc.version, kMaxName));
   library->abi_major = desc.abi_major;
   library->abi_minor = desc.abi_minor;
-  // An older minor whose description is shorter has said so in struct_size.
+  // A library of an older minor sets struct_size to its shorter description.
   if (desc.struct_size >= offsetof(infeng_library_desc, thread_enter)) read_formats(*library, desc);
   if (desc.struct_size >= sizeof desc) {
     library->thread_enter = desc.thread_enter;
@@ -202,7 +202,7 @@ struct Opened {
   std::shared_ptr<const Library> library;
 };
 
-// thread_exit must run on the thread that entered, so the list ends with the thread.
+// The libraries that this thread entered; thread_exit must run on the same thread.
 struct Entered {
   std::vector<const Library*> libraries;
   ~Entered() {
@@ -257,11 +257,11 @@ std::shared_ptr<void> Kernel::instance(const infeng_problem& problem) const {
 
 std::shared_ptr<const Library> open_library(const std::string& path, const std::string& features) {
   char resolved[PATH_MAX];
-  // A full path: dlopen would search its own folders for a bare name.
+  // A full path, because dlopen searches the system's folders for a bare name.
   if (realpath(path.c_str(), resolved) == nullptr) fail("not_found", path, ": ", std::strerror(errno));
   check_object_file(resolved);
-  // Linux gives tile registers to a process that asks, and its children by exec, such as the one in which a library is
-  // tried, begin without. Looking at the processor asks.
+  // detect_cpu() asks Linux for tile registers. A child process must ask again after exec, such as the process in which
+  // a library is tried.
   static const CpuInfo cpu = detect_cpu();
   static_cast<void>(cpu);
   FpGuard fp;
@@ -271,7 +271,7 @@ std::shared_ptr<const Library> open_library(const std::string& path, const std::
   if (symbol == nullptr) {
     fail("missing_symbol", path, ": does not export infeng_library, so it is not an INF-ENG kernel library");
   }
-  // Never destroyed: kernels point into their libraries, and a library may keep what the host told it.
+  // Never destroyed: kernels point into their libraries, and a library may keep pointers to its host.
   using Key = std::pair<void*, std::string>;
   static auto& all_opened = *new std::map<Key, Opened>;
   static auto& mutex = *new std::mutex;

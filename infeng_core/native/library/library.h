@@ -11,7 +11,7 @@ namespace infeng {
 
 class Library;
 
-// One kernel as this core understands it: fields that its library does not have are NULL.
+// A kernel of an opened library. Fields of a newer ABI minor than the library's are NULL.
 struct Kernel {
   const Library* library = nullptr;  // lives as long as the process
   infeng_kernel abi{};
@@ -19,11 +19,11 @@ struct Kernel {
   std::vector<std::string> features;
 
   std::string full_name() const;  // "library/kernel"
-  // Whether it handles all that the problem needs, and says yes.
+  // Whether it handles all needs of the problem and its own accepts() agrees.
   bool accepts(const infeng_problem& problem) const;
-  // Throws Error "bad_workspace" for sizes that cannot be meant.
+  // Throws Error "bad_workspace" for impossible sizes.
   infeng_workspace workspace(const infeng_problem& problem) const;
-  // The kernel's state for an op with this problem; NULL if it keeps none. Throws Error.
+  // Creates the kernel's state for an op with this problem; NULL if the kernel has no state. Throws Error.
   std::shared_ptr<void> instance(const infeng_problem& problem) const;
 };
 
@@ -37,19 +37,20 @@ class Library {
   infeng_status (*thread_enter)() = nullptr;
   void (*thread_exit)() = nullptr;
   std::vector<std::shared_ptr<const Kernel>> kernels;
-  std::vector<std::string> formats;  // names of the weight formats that it brings or reads
+  std::vector<std::string> formats;  // names of the weight formats that it lists
 };
 
-// Opens `path` and reads its description; `features` are what it may use, comma separated. The same file and features
-// give the same object. Throws Error with one of the codes not_found, bad_file, truncated, wrong_arch, dlopen_failed,
-// missing_symbol, entry_threw, entry_failed, abi_major, abi_minor, bad_struct, bad_extension, bad_format,
-// null_function.
+// Opens `path` and reads its description. `features`: the CPU features that it may use, comma separated. The same file
+// and features return the same object. Throws Error with one of the codes not_found, bad_file, truncated, wrong_arch,
+// dlopen_failed, missing_symbol, entry_threw, entry_failed, abi_major, abi_minor, bad_struct, bad_extension,
+// bad_format, null_function.
 std::shared_ptr<const Library> open_library(const std::string& path, const std::string& features);
 
-// Throws before the dynamic loader sees the file: it maps a truncated one and dies with SIGBUS.
+// Throws if the file is not a complete shared library: the dynamic loader would map a truncated one and die with
+// SIGBUS.
 void check_object_file(const std::string& path);
 
-// Calls each library's thread_enter once on this thread; thread_exit follows when the thread ends.
+// Calls each library's thread_enter once per thread, and its thread_exit when the thread ends.
 infeng_status enter_thread(const std::vector<const Library*>& libraries, const Library** culprit);
 
 }  // namespace infeng

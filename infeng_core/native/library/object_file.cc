@@ -1,4 +1,4 @@
-// A look at an ELF file's headers before it is mapped.
+// Checks of an ELF file's headers before it is mapped.
 #include <cstring>
 #include <fstream>
 

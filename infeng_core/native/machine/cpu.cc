@@ -1,5 +1,6 @@
-// Features: CPUID says what the processor can do, XCR0 what the operating system saves on a context switch. A feature
-// needs both: code that trusts CPUID alone dies with SIGILL where a kernel or a hypervisor has masked the state.
+// CPU features. CPUID tells what the processor supports, XCR0 which registers the operating system saves on a context
+// switch. A feature needs both: code that trusts CPUID alone dies with SIGILL if a kernel or hypervisor masks the
+// state.
 #include "machine/cpu.h"
 
 #include <cerrno>
@@ -38,7 +39,7 @@ uint64_t read_xcr0() {
   return (uint64_t{high} << 32) | low;
 }
 
-// Linux grants the 8 KB of tile state to a process that asks for it (since 5.16).
+// Linux (since 5.16) grants the 8 KB of tile state only to a process that asks for it.
 bool ask_for_amx() {
 #if defined(__linux__) && defined(__x86_64__)
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
@@ -49,10 +50,10 @@ bool ask_for_amx() {
 #endif
 }
 
-enum Register { kLeaf1C, kLeaf7B, kLeaf7C, kLeaf7D, kLeaf71A };
+enum Register { kLeaf1C, kLeaf7B, kLeaf7C, kLeaf7D, kLeaf71A };  // leaf and register, such as ECX of leaf 1
 enum State { kNone, kYmm, kZmm, kTiles };
 
-// Bit positions: Intel SDM volume 2A, CPUID. `needs` is a feature without which the encoding does not exist.
+// Bit positions: Intel SDM volume 2A, CPUID. `needs`: the feature on which the instruction encoding builds.
 struct Feature {
   const char* name;
   Register where;
@@ -89,6 +90,26 @@ bool contains(const std::vector<std::string>& list, const char* name) {
   return false;
 }
 
+// Why the register state of a feature is not usable; NULL if it is.
+const char* state_problem(State state, bool osxsave, uint64_t xcr0) {
+  const auto saves = [xcr0](uint64_t bits) { return (xcr0 & bits) == bits; };
+  if (state == kNone) return nullptr;
+  if (!osxsave) return "the operating system does not use XSAVE";
+  if (state == kYmm && !saves(0x6)) {
+    return "the operating system does not save the 256-bit registers (XCR0 bits 1 and 2)";
+  }
+  if (state == kZmm && !saves(0xE6)) {
+    return "the operating system does not save the 512-bit registers (XCR0 bits 5, 6 and 7)";
+  }
+  if (state == kTiles && !saves(0x60000)) {
+    return "the operating system does not save tile registers (XCR0 bits 17 and 18)";
+  }
+  if (state == kTiles && !ask_for_amx()) {
+    return "the kernel refused the permission to use tiles (arch_prctl ARCH_REQ_XCOMP_PERM)";
+  }
+  return nullptr;
+}
+
 void detect_features(CpuInfo& info) {
   const uint32_t top = cpuid(0).eax;
   const Registers leaf1 = cpuid(1);
@@ -96,45 +117,11 @@ void detect_features(CpuInfo& info) {
   const Registers leaf71 = top >= 7 && leaf7.eax >= 1 ? cpuid(7, 1) : Registers{};
   const bool osxsave = (leaf1.ecx >> 27 & 1) != 0;
   const uint64_t xcr0 = osxsave ? read_xcr0() : 0;
-  const auto saves = [xcr0](uint64_t bits) { return (xcr0 & bits) == bits; };
-  const bool ymm = saves(0x6);
-  const bool zmm = saves(0xE6);
-  const bool tiles = saves(0x60000);
-
+  const uint32_t registers[] = {leaf1.ecx, leaf7.ebx, leaf7.ecx, leaf7.edx, leaf71.eax};  // in the order of Register
   for (const Feature& feature : kFeatures) {
-    uint32_t value = 0;
-    switch (feature.where) {
-      case kLeaf1C:
-        value = leaf1.ecx;
-        break;
-      case kLeaf7B:
-        value = leaf7.ebx;
-        break;
-      case kLeaf7C:
-        value = leaf7.ecx;
-        break;
-      case kLeaf7D:
-        value = leaf7.edx;
-        break;
-      case kLeaf71A:
-        value = leaf71.eax;
-        break;
-    }
-    if ((value >> feature.bit & 1) == 0) continue;
-    const char* reason = nullptr;
-    if (feature.state != kNone && !osxsave) {
-      reason = "the operating system does not use XSAVE";
-    } else if (feature.state == kYmm && !ymm) {
-      reason = "the operating system does not save the 256-bit registers (XCR0 bits 1 and 2)";
-    } else if (feature.state == kZmm && !zmm) {
-      reason = "the operating system does not save the 512-bit registers (XCR0 bits 5, 6 and 7)";
-    } else if (feature.state == kTiles && !tiles) {
-      reason = "the operating system does not save tile registers (XCR0 bits 17 and 18)";
-    } else if (feature.state == kTiles && !ask_for_amx()) {
-      reason = "the kernel refused the permission to use tiles (arch_prctl ARCH_REQ_XCOMP_PERM)";
-    }
-    if (reason != nullptr) {
-      info.masked[feature.name] = reason;
+    if ((registers[feature.where] >> feature.bit & 1) == 0) continue;
+    if (const char* problem = state_problem(feature.state, osxsave, xcr0)) {
+      info.masked[feature.name] = problem;
     } else if (feature.needs != nullptr && !contains(info.features, feature.needs)) {
       info.masked[feature.name] = std::string("it needs ") + feature.needs + ", which is not usable here";
     } else {

@@ -30,7 +30,7 @@ inline void fp_write(FpState) {}
 inline constexpr FpState kFpContract = 0;
 #endif
 
-// Puts the caller's mode back at the end of the scope: a library with fast-math start-up code changes it in dlopen.
+// Restores the caller's mode at the end of the scope: dlopen changes it for a library with fast-math start-up code.
 class FpGuard {
  public:
   FpGuard() : saved_(fp_read()) {}

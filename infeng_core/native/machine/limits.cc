@@ -1,4 +1,4 @@
-// How much of the machine this process may use: affinity mask, control group quota, cache sizes.
+// The limits of this process: affinity mask, control group quota, cache sizes.
 #include <algorithm>
 #include <fstream>
 #include <sstream>
@@ -77,7 +77,7 @@ double cpu_quota(const std::string& root) {
 std::vector<int> allowed_cpus() {
   std::vector<int> cpus;
 #if defined(__linux__)
-  for (int size = 1024; size <= 1 << 20; size *= 4) {  // the call fails with EINVAL while the set is too small
+  for (int size = 1024; size <= 1 << 20; size *= 4) {  // a set that is too small fails with EINVAL
     cpu_set_t* set = CPU_ALLOC(size);
     const size_t bytes = CPU_ALLOC_SIZE(size);
     CPU_ZERO_S(bytes, set);

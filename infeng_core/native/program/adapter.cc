@@ -18,13 +18,6 @@ namespace {
 constexpr const char* kBad = "invalid_argument";
 constexpr int64_t kMostRank = 256;  // of one projection
 
-uint32_t weight_format_of(uint32_t dtype) {
-  if (dtype == INFENG_F32) return INFENG_WEIGHT_F32;
-  return dtype == INFENG_BF16 ? INFENG_WEIGHT_BF16 : INFENG_WEIGHT_INT8_ROW;
-}
-
-int64_t element_bytes(uint32_t dtype) { return dtype == INFENG_F32 ? 4 : dtype == INFENG_BF16 ? 2 : 1; }
-
 uint64_t next_id() {
   static std::atomic<uint64_t> last{0};
   return ++last;
@@ -36,7 +29,7 @@ void check_size(const std::string& where, const char* what, const Bytes& bytes, 
 
 }  // namespace
 
-// Checks everything and lays it out, then copies: the arena's size must be known first.
+// Checks and lays out every array before copying any, because the arena needs its size first.
 class Adapter::Builder {
  public:
   Builder(Adapter& adapter, const Lora& lora, const AdapterSpec& spec, const Pages& pages)
@@ -59,10 +52,10 @@ class Adapter::Builder {
   struct Copy {
     Bytes from;
     int64_t at;       // in the arena
-    const void** to;  // gets the address
+    const void** to;  // gets the copy's address
   };
 
-  // `to` gets the copy's address once there is an arena.
+  // Lays out `bytes`; copy() writes their address in the arena to `to`.
   template <class T>
   void put(const Bytes& bytes, const T*& to) {
     to = nullptr;
@@ -73,10 +66,10 @@ class Adapter::Builder {
 
   struct Place {
     const LoraSlot& slot;
-    size_t index;  // of the tensor
+    size_t index;  // among the adapter's tensors
   };
 
-  // "layers.0.experts.down_proj[3]" is what expert 3 has of a slot.
+  // "layers.0.experts.down_proj[3]" names expert 3 of slot "layers.0.experts.down_proj".
   Place place_of(const std::string& name, bool is_embedding) const {
     const size_t bracket = name.find('[');
     const std::string stem = name.substr(0, bracket);
@@ -111,7 +104,7 @@ class Adapter::Builder {
     if (tensor.rank < 0 || rows > lora_.columns()) {
       fail(kBad, tensor.name, ": ", tensor.rank, " stacked rank rows, at most ", lora_.columns(), " are possible");
     }
-    check_size(tensor.name, "a", tensor.a, stacked_bytes_of(weight_format_of(spec_.dtype), tensor.rank, slot.k));
+    check_size(tensor.name, "a", tensor.a, stacked_bytes_of(adapter_format(spec_.dtype), tensor.rank, slot.k));
     check_size(tensor.name, "scaling", tensor.scaling, rows * 4);
     out->columns = static_cast<int32_t>(rows);
     int32_t& widest = adapter_.widest_[static_cast<size_t>(&slot - lora_.slots().data())];
@@ -148,7 +141,7 @@ class Adapter::Builder {
     if (parts.size() > Lora::kMostParts) {
       fail(kBad, name, ": ", parts.size(), " projections, at most ", Lora::kMostParts, " are possible");
     }
-    out.parts.reserve(parts.size());  // their addresses are kept
+    out.parts.reserve(parts.size());  // put() keeps addresses of its elements
     for (size_t i = 0; i < parts.size(); ++i) {
       add_part(name + ", projection " + std::to_string(i), slot, stacked, parts[i], out.parts.emplace_back());
     }
@@ -166,7 +159,7 @@ class Adapter::Builder {
            " do not fit in ", slot.panels);
     }
     const int64_t outputs = part.panels * kPanel;
-    check_size(where, "b", part.b, outputs * part.rank * element_bytes(spec_.dtype));
+    check_size(where, "b", part.b, outputs * part.rank * dtype_bytes(spec_.dtype));
     const bool is_scaled = spec_.dtype == INFENG_I8 && part.rank > 0;
     if (part.b_scale.data != nullptr || is_scaled) check_size(where, "b_scale", part.b_scale, outputs * 2);
     if (part.row_scale.data != nullptr) check_size(where, "row_scale", part.row_scale, outputs * 4);

@@ -1,4 +1,4 @@
-// LoRA adapters in memory: what the ops of a program read where rows of a step use one.
+// LoRA adapters in memory, in the form that a program's ops read.
 #pragma once
 
 #include <infeng/abi.h>
@@ -16,13 +16,13 @@ namespace infeng {
 
 class Program;
 
-// A borrowed array; NULL: there is none.
+// A borrowed array; NULL if absent.
 struct Bytes {
   const void* data = nullptr;
   int64_t nbytes = 0;
 };
 
-// What an adapter is made from, as infeng_core.formats.adapters.packed says.
+// The arrays of an adapter; infeng_core.formats.adapters.packed describes them.
 struct AdapterSpec {
   struct Part {
     int64_t rank = 0;
@@ -60,44 +60,45 @@ struct AdapterSpec {
   std::vector<SavedVector> saved_vectors;
 };
 
-// What an adapter adds to one slot of a program: segments that lack only their rows, their column of u and their
+// An adapter's products in one slot of a program, as templates of segments: a step adds rows, the column of u and the
 // weight.
 struct AdapterTensor {
   int32_t columns = 0;           // of u: the stacked ranks, in whole panels
-  infeng_lora_segment shrink{};  // rank 0: no op has to make u
+  infeng_lora_segment shrink{};  // rank 0: SHRINK has nothing to do
   std::vector<infeng_lora_segment> parts;
-  infeng_range piece{};  // what shrink reads; a linear fetches the rest itself
+  infeng_range piece{};  // memory that shrink reads; the linear prefetches the rest itself
 };
 
-// u of a token is a[id] * scaling.
+// The embedding's products: u of a token is a[id] * scaling.
 struct AdapterEmbedding {
   int64_t rank = 0;
   float scaling = 1;
   const float* a = nullptr;  // (vocabulary, rank)
 };
 
-// What stands in for an op's own weight.
+// An adapter's replacement for an op's weight.
 struct Replacement {
   std::vector<std::shared_ptr<const Weight>> weights;  // in the layout of each of the op's kernels
   Bytes vector;
 };
 
-// One copy of everything, in one arena. Never changes, so any number of steps may read it.
+// An immutable copy of an adapter's arrays in one arena; any number of steps may read it at once.
 class Adapter {
  public:
-  // Throws Error "invalid_argument" naming what does not fit the program, or "out_of_memory". Any thread, at any time
-  // after the program's finish().
+  // May be called by any thread after the program's finish(). Throws Error "invalid_argument" naming the array that
+  // does not fit the program, or "out_of_memory".
   Adapter(const Program& program, const AdapterSpec& spec);
 
-  uint64_t id() const { return id_; }  // no other adapter of the process had or will have it
+  uint64_t id() const { return id_; }  // unique in the process, never used again
   uint64_t program() const { return program_; }
   int64_t nbytes() const { return arena_->nbytes(); }
-  // Its products may be scaled by a weight: nothing of it replaces or rescales what the base computes.
+  // Whether its products may be scaled by a weight: it only adds, and neither replaces nor rescales what the base
+  // model computes.
   bool is_weighable() const { return is_weighable_; }
 
-  // By LoraSlot::first, and of experts by the numbers behind it; NULL where the adapter changes nothing.
+  // `place`: LoraSlot::first, plus the expert's number. NULL where the adapter changes nothing.
   const AdapterTensor* tensor(size_t place) const { return tensors_[place].get(); }
-  // The most columns of u that it has for a slot, of whatever expert; -1: it changes nothing there.
+  // The most columns of u that any expert of a slot has; -1 where the adapter changes nothing.
   int32_t widest(size_t slot) const { return widest_[slot]; }
   const Replacement* replacement(size_t module) const { return replacements_[module].get(); }
   bool replaces() const { return replaces_; }

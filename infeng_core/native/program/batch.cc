@@ -1,4 +1,4 @@
-// Takes a step's arrays into the program's own memory and checks every value that a kernel would trust.
+// Copies a step's arrays into the program's memory and checks every value that kernels rely on.
 #include <algorithm>
 #include <cstring>
 
@@ -26,7 +26,7 @@ void Program::take(const Batch& batch) {
     fail(kBad, "positions: ", batch.positions.size(), " for ", rows_, " tokens");
   }
   if (samples_ > limits_.samples) fail(kBad, "sample_rows: at most ", limits_.samples, ", not ", samples_);
-  // Copied first, then checked: another Python thread may write to its arrays while this one runs.
+  // Copied before it is checked: another Python thread may write to the caller's arrays meanwhile.
   copy(tokens_, batch.tokens);
   copy(positions_, batch.positions);
   copy(sample_rows_, batch.sample_rows);
@@ -58,7 +58,7 @@ void Program::take_segments(const Batch& batch) {
     fail(kBad, "segments: at most ", limits_.segments, ", not ", segment_count_);
   }
   if (segment_count_ == 0 && !has_cache_) return;
-  if (++step_ == 0) {  // the counter has come round: old marks would look new
+  if (++step_ == 0) {  // the counter wrapped around: clear marks of old steps
     std::fill_n(block_step_, blocks_limit_, 0);
     step_ = 1;
   }
@@ -86,7 +86,7 @@ void Program::take_segments(const Batch& batch) {
   if (covered != rows_) fail(kBad, "segments: cover ", covered, " of ", rows_, " rows");
 }
 
-// The blocks of one segment in one table, from index `first` of block_tables on.
+// Copies and checks the block table of one segment, from index `first` of block_tables on.
 void Program::take_table(const Batch& batch, int64_t segment, int64_t table, int64_t first) {
   const infeng_kv_segment& to = segments_[table * limits_.segments + segment];
   const Sight& sight = sights_[static_cast<size_t>(table)];
@@ -105,7 +105,7 @@ void Program::take_table(const Batch& batch, int64_t segment, int64_t table, int
       fail(kBad, "block_tables[", first + b, "] is ", blocks[b], ", the cache has ", blocks_limit_, " blocks");
     }
   }
-  // Blocks may be shared for reading; two writers would be a race.
+  // Sequences may share blocks that they read; two that write to one block would race.
   for (int64_t b = to.pos0 / kBlockTokens; b < needed; ++b) {
     if (block_step_[blocks[b]] == step_) {
       fail(kBad, "segments[", segment, "]: writes to block ", blocks[b], ", which this step already writes to");
@@ -134,7 +134,7 @@ void Program::patch() {
     int64_t rows = op.samples ? samples_ : rows_;
     if (op.segments_at != nullptr) *op.segments_at = static_cast<int32_t>(segment_count_);
     if (op.needs_some != nullptr && *op.needs_some == 0) rows = 0;
-    if (op.routing != nullptr) {  // its calls are made when the experts of the rows are known
+    if (op.routing != nullptr) {  // ExpertCalls sets its rows once ROUTE has run
       op.args.common.rows = rows * op.routing->top_k;
       continue;
     }

@@ -1,4 +1,4 @@
-// One step: walks the ops phase by phase, and lets workers claim ranges of tiles.
+// One step: the ops run phase by phase, and workers claim ranges of tiles.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -11,8 +11,8 @@
 namespace infeng {
 namespace {
 
-// What a worker fetches of the next weight while it waits: a fraction of a second-level cache, and only for batches
-// that wait for memory.
+// How much of the next weight a worker prefetches while it waits, a fraction of the L2 cache, and the most rows with
+// which it does: larger batches are not bound by memory.
 constexpr int64_t kFetchBytes = 256 << 10;
 constexpr int64_t kFetchRows = 16;
 
@@ -50,20 +50,20 @@ class Step final : public Job {
   const int threads_;
   Profile* const profile_;  // NULL: nothing is measured
 
-  // What all workers read in every phase: one line.
+  // Read by all workers in every phase: one cache line.
   alignas(64) size_t index_ = 0;  // of the op after this one
   Op* op_ = nullptr;
   int32_t phase_ = 0;
   int32_t phases_ = 0;
   int64_t tiles_ = 0;
-  int64_t slot_ = -1;  // of the phase in the profile; -1: none is open
-  int64_t begin_;      // of the phase, or of what is between two
-  int publisher_ = 0;  // the worker that began it
+  int64_t slot_ = -1;  // the phase's slot in the profile; -1: no phase is open
+  int64_t begin_;      // ticks at which the phase, or the gap between two, began
+  int publisher_ = 0;  // the worker that began the phase
 
   Program::Failure failure_;
   std::atomic_flag reported_;
   std::atomic<bool> failed_{false};
-  alignas(64) std::atomic<int> finished_{0};  // workers that found no tile left in the phase
+  alignas(64) std::atomic<int> finished_{0};  // workers for which the phase has no tiles left
 };
 
 // Keeps the first failure; `text` replaces the kernel's own message.
@@ -87,11 +87,11 @@ bool Step::enter(int worker) {
 void Step::run_tiles(int worker, int64_t first, int64_t last) {
   Seat& seat = program_.seats_[worker];
   infeng_status status = INFENG_INTERNAL;
-  fp_write(kFpContract);  // every time: a kernel that leaves another mode behind must not reach its neighbours
+  fp_write(kFpContract);  // before every call: a kernel may have left another mode behind
   try {
     status = op_->routing != nullptr ? program_.expert_calls_.run(first, last, &seat.worker)
                                      : op_->kernel->abi.run(&op_->args.common, phase_, first, last, &seat.worker);
-  } catch (...) {  // a kernel must not throw; one that does would end the process here
+  } catch (...) {  // kernels must not throw, but an exception here would end the process
     fail_with(worker, INFENG_INTERNAL, nullptr, "the kernel threw a C++ exception");
   }
   if (status != INFENG_OK) fail_with(worker, status, nullptr, nullptr);
@@ -140,7 +140,7 @@ bool Step::next_phase(int worker) {
   }
 }
 
-// What went on until now ends here.
+// Ends the open phase, or the head of the step, at `now`.
 void Step::mark(int worker, int64_t now) {
   if (slot_ >= 0) {
     profile_->ended(worker, slot_, now - begin_);
@@ -164,7 +164,7 @@ void Step::record(int worker, int64_t begin, int64_t end, int64_t tiles) {
                   phase_, narrow(op_->args.common.rows), narrow(tiles)});
 }
 
-// All tiles of the phase on the worker that prepares it, while the others wait.
+// Runs all tiles of the phase on the worker that prepares it, while the others wait.
 void Step::run_alone(int worker) {
   run_tiles(worker, 0, tiles_);
   if (profile_ == nullptr) return;
@@ -186,7 +186,7 @@ Job::Next Step::advance(int worker) {
       finished_.store(0, std::memory_order_relaxed);
       return Next::everyone;
     }
-    run_alone(worker);  // the others wait all the same: a barrier would cost more than it saves
+    run_alone(worker);  // a barrier would cost more than it saves
   }
   return Next::end;
 }
@@ -215,10 +215,10 @@ int64_t Step::claim_tiles(int worker) {
   return done;
 }
 
-// A worker that has nothing left to do while others still run fetches the start of its part of the next weight into its
-// second-level cache: memory would idle otherwise, and with few rows memory is what a step waits for.
+// A worker without tiles prefetches the start of its part of the next weight into its L2 cache while others still run:
+// with few rows a step is bound by memory, which would idle.
 void Step::fetch_ahead(int worker) {
-  constexpr int64_t kBurst = 16;  // lines; about what a core has in flight
+  constexpr int64_t kBurst = 16;  // lines, about as many as a core can have in flight
   const bool is_last = finished_.fetch_add(1, std::memory_order_relaxed) + 1 == threads_;
   const Op* next = op_->upcoming;
   if (is_last || next == nullptr || next->args.common.rows > kFetchRows) return;
@@ -232,8 +232,8 @@ void Step::fetch_ahead(int worker) {
   }
 }
 
-// A cancel counts from the moment on that a run asks for the pool. Runs of one program may wait behind each other: the
-// mark of an earlier cancel goes away when none is left.
+// Counts the runs that hold or wait for the pool. A cancel stops all of them; the first run after the last of them
+// clears its mark.
 class Program::InFlight {
  public:
   explicit InFlight(Program& program) : program_(program) {

@@ -1,4 +1,4 @@
-// The ops of a mixture of experts: what each checks, and the argument struct that its kernels get.
+// Adding the ops of a mixture of experts: the checks of each, and its kernels' argument struct.
 #include <utility>
 
 #include "error.h"
@@ -14,7 +14,6 @@ void Program::expert_linear(Bindings kernels, std::shared_ptr<const Weight> weig
   auto draft_op = draft(INFENG_OP_LINEAR, std::move(kernels), false);
   Op& op = *draft_op;
   infeng_linear_args& args = op.args.linear;
-  args.common.struct_size = sizeof args;
   check_apart("linear", x, out);
   op.routing = &routing_of(routing);
   if (w.panels % op.routing->experts != 0) {
@@ -75,7 +74,6 @@ void Program::route(Bindings kernels, int logits, int x, int out, const RouteSpe
   auto draft_op = draft(INFENG_OP_ROUTE, std::move(kernels), false);
   Op& op = *draft_op;
   infeng_route_args& args = op.args.route;
-  args.common.struct_size = sizeof args;
   const Routing& routing = routing_of(spec.routing);
   args.logits = matrix(operand(logits, "route: logits", false, routing.experts, false), routing.experts);
   track(op, args.logits);
@@ -83,7 +81,7 @@ void Program::route(Bindings kernels, int logits, int x, int out, const RouteSpe
   const Value& in = operand(x, "route: x", quantized, spec.columns, false);
   const Value& to = operand(out, "route: out", quantized, spec.columns, false, routing.top_k);
   if (in.group != to.group || in.rotated != to.rotated) {
-    fail("invalid_argument", "route: x and out are quantized in other ways");
+    fail("invalid_argument", "route: x and out have different groups or rotations");
   }
   op.in = describe(in);
   op.copies = describe(to);
@@ -114,7 +112,6 @@ void Program::combine(Bindings kernels, int x, int64_t columns, int routing, int
   auto draft_op = draft(INFENG_OP_COMBINE, std::move(kernels), false);
   Op& op = *draft_op;
   infeng_combine_args& args = op.args.combine;
-  args.common.struct_size = sizeof args;
   const Routing& from = routing_of(routing);
   check_apart("combine", x, out);
   args.x = matrix(operand(x, "combine: x", false, columns, false, from.top_k), columns);
@@ -127,14 +124,14 @@ void Program::combine(Bindings kernels, int x, int64_t columns, int routing, int
     track(op, args.shared);
   }
   if (gate >= 0) {
-    if (shared < 0) fail("invalid_argument", "combine: has a gate and nothing that it is for");
+    if (shared < 0) fail("invalid_argument", "combine: a gate needs a shared expert");
     args.gate = matrix(operand(gate, "combine: gate", false, 1, false), 1);
     track(op, args.gate);
   }
   op.problem.n = op.problem.k = columns;
   op.problem.heads = args.top_k;
   if (add_epilogues(op, epilogues, columns) != columns) {
-    fail("invalid_argument", "combine: does not end in a gated multiplication");
+    fail("invalid_argument", "combine: cannot end in a gated multiplication");
   }
   args.out = result(out, columns, op);
   track(op, args.out);

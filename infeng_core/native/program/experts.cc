@@ -7,12 +7,10 @@
 namespace infeng {
 namespace {
 
-int64_t size_of(int32_t dtype) { return dtype == INFENG_I8 ? 1 : 4; }
-
-// Rows [begin, begin + count).
+// Narrows the tensor to rows [begin, begin + count).
 void cut(infeng_tensor& tensor, int64_t begin, int64_t count) {
   if (tensor.data == nullptr) return;
-  tensor.data = static_cast<char*>(tensor.data) + begin * tensor.strides[0] * size_of(tensor.dtype);
+  tensor.data = static_cast<char*>(tensor.data) + begin * tensor.strides[0] * dtype_bytes(tensor.dtype);
   tensor.shape[0] = count;
 }
 
@@ -36,7 +34,7 @@ void ExpertCalls::reserve(int64_t experts, int64_t copies) {
   room_ = wanted;
 }
 
-// Writes which row each copy is of; false if the places are not those of `rows` rows, sorted by expert and by row.
+// Fills `rows_`; false if the places are not a permutation of the copies, sorted by expert and then by row.
 bool ExpertCalls::sort_rows(const Routing& routing, int64_t rows) {
   const int64_t copies = rows * routing.top_k;
   std::fill_n(rows_.begin(), copies, -1);
@@ -147,7 +145,7 @@ bool ExpertCalls::make(Op& op, int64_t rows, Lora& lora) {
     call.last = tiles;
     if (count <= most) continue;
     most = count;
-    op.use(op.binding_of(count));  // what a profile, or an error, says of all
+    op.use(op.binding_of(count));  // profiles and errors name the kernel of the largest call
   }
   return true;
 }

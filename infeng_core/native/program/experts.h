@@ -1,4 +1,4 @@
-// Linears of experts: which rows a step gives to which expert, and the calls of linear kernels that follow from it.
+// Linears of experts: the routing of a step's rows, and one kernel call for each expert with rows.
 #pragma once
 
 #include <infeng/abi.h>
@@ -13,24 +13,23 @@ class Lora;
 struct Kernel;
 struct Op;
 
-// What ROUTE writes and COMBINE reads, for all rows of a step. Layers take turns on it.
+// The result of ROUTE for all rows of a step; the layers of a model share one.
 struct Routing {
   int64_t experts = 0;
   int64_t top_k = 0;
-  int32_t* chosen = nullptr;  // (rows, top_k)
-  float* weights = nullptr;   // (rows, top_k)
-  int32_t* places = nullptr;  // (rows, top_k)
-  int32_t* begin = nullptr;   // (experts + 1)
+  int32_t* chosen = nullptr;  // (rows, top_k): experts
+  float* weights = nullptr;   // (rows, top_k): their shares
+  int32_t* places = nullptr;  // (rows, top_k): places of the copies, which are sorted by expert
+  int32_t* begin = nullptr;   // (experts + 1): expert e has places [begin[e], begin[e + 1])
 
   int64_t rows_of(int64_t expert) const { return begin[expert + 1] - begin[expert]; }
   int64_t used() const;
 };
 
-// The most steps that may follow a linear of experts.
+// The most epilogue steps of a linear of experts.
 constexpr size_t kMostExpertSteps = 4;
 
-// The call of a kernel of LINEAR or SHRINK on the rows of one expert. What the args point at is here, so it does not
-// move.
+// A call of a LINEAR or SHRINK kernel on the rows of one expert. The args point into the struct, so it does not move.
 struct ExpertCall {
   union {
     infeng_args common;
@@ -45,22 +44,22 @@ struct ExpertCall {
   infeng_activation act;
   const infeng_epilogue* list[kMostExpertSteps];
   const Kernel* kernel;
-  int64_t first;  // of its tiles among those of all calls
+  int64_t first;  // its tiles are [first, last) of all calls' tiles
   int64_t last;
 };
 
-// The calls of the op that runs, in the order of the experts: one for each that has rows.
+// The calls of the current op, in the order of the experts; experts without rows have none.
 class ExpertCalls {
  public:
-  // Before the first step; an op has up to `experts` calls, on `copies` rows together.
+  // Called before the first step; an op has up to `experts` calls on `copies` rows in all.
   void reserve(int64_t experts, int64_t copies);
 
-  // By one thread while the others wait. False if the routing is not one of `rows` rows.
+  // Called by one thread while the others wait. False if the routing is not valid for `rows` rows.
   bool make(Op& op, int64_t rows, Lora& lora);
 
   int64_t tiles() const { return used_ == 0 ? 0 : calls_[used_ - 1].last; }
 
-  // Tiles [first, last) of all calls.
+  // Runs tiles [first, last) of all calls.
   infeng_status run(int64_t first, int64_t last, infeng_worker* worker) const;
 
  private:
@@ -71,7 +70,7 @@ class ExpertCalls {
   std::unique_ptr<ExpertCall[]> calls_;
   size_t room_ = 0;
   size_t used_ = 0;
-  std::vector<int32_t> rows_;  // of the batch, of each copy in its place; where adapters change the op
+  std::vector<int32_t> rows_;  // place of a copy -> its row of the batch; valid if `has_adapters_`
   bool has_adapters_ = false;
 };
 

@@ -13,7 +13,7 @@
 
 namespace infeng {
 
-// Returns when the word differs from `seen`, and sometimes earlier: call it in a loop.
+// Returns when the word differs from `seen`, or spuriously: call it in a loop.
 inline void futex_wait(std::atomic<uint32_t>& word, uint32_t seen) {
 #if defined(__linux__)
   static_assert(sizeof(word) == 4);
@@ -31,7 +31,7 @@ inline void futex_wake_all(std::atomic<uint32_t>& word) {
 #endif
 }
 
-// Tells the processor that this is a waiting loop: saves power and gives a hardware sibling its turn.
+// Hints to the processor that this is a spin loop, which saves power and yields to the other hardware thread.
 inline void relax() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();

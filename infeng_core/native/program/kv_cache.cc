@@ -18,7 +18,7 @@ void check_multiple(const CacheFormat& format, int64_t dim) {
        " elements, not of ", dim);
 }
 
-// The slab of one head of one block: K, V, then the scales, each on a 64-byte boundary.
+// One head's slab in a block holds K, V and then their scales, each on a 64-byte boundary.
 infeng_kv_cache shape_of(uint32_t format, int64_t blocks, int64_t kv_heads, int64_t head_dim, int64_t v_head_dim,
                          int64_t tokens) {
   check_side("kv heads", kv_heads, 1 << 16);

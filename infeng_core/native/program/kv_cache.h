@@ -1,4 +1,4 @@
-// Key/value blocks of all layers in one lazily touched arena.
+// The KV blocks of all layers in one arena, whose pages are touched on first use.
 #pragma once
 
 #include <infeng/abi.h>
@@ -21,14 +21,14 @@ class KvCache {
   static int64_t bytes_per_block(uint32_t format, int64_t layers, int64_t kv_heads, int64_t head_dim,
                                  int64_t v_head_dim, int64_t block_tokens);
 
-  // The descriptor that kernels get for one layer. Throws Error "invalid_argument" for a layer that does not exist.
+  // Returns the kernels' descriptor of one layer. Throws Error "invalid_argument" for a layer that does not exist.
   infeng_kv_cache layer(int64_t index) const;
 
-  // Copy whole blocks: the bytes of blocks[i] are at `data` + i * `stride`, layer after layer as they lie in memory.
-  // Throw Error "invalid_argument" for a block that does not exist, before any byte moves.
+  // Copy whole blocks between the cache and `data`: blocks[i] is at `data` + i * `stride`, layer after layer. Throw
+  // Error "invalid_argument" for a block that does not exist, before any byte is copied.
   void read_blocks(std::span<const int32_t> blocks, std::byte* data, int64_t stride) const;
   void write_blocks(std::span<const int32_t> blocks, const std::byte* data, int64_t stride);
-  // From source[i] to target[i], one after the other; both have the same length.
+  // Copies block source[i] to block target[i], i ascending; both spans have the same length.
   void copy_blocks(std::span<const int32_t> source, std::span<const int32_t> target);
 
   int64_t layers() const { return layers_; }

@@ -14,8 +14,8 @@ namespace {
 
 struct PackedWeight : Weight {
   PackedWeight(int64_t nbytes, const Pages& pages) : arena(nbytes, true, pages) {}
-  mutable Arena arena;                   // a later holder may lock it; its bytes stay
-  std::shared_ptr<const Weight> source;  // its address is the key of the copy, so it stays taken
+  mutable Arena arena;                   // mutable: a later holder may lock its pages
+  std::shared_ptr<const Weight> source;  // held because its address is part of the copy's key
 };
 
 }  // namespace
@@ -29,7 +29,7 @@ std::shared_ptr<const Weight> in_layout_of(const Kernel& kernel, const std::shar
   if (layout == 0) return weight;
   if (nbytes <= 0) fail("internal", kernel.full_name(), ": a weight in its layout would have ", nbytes, " bytes");
 
-  // Ids of layouts belong to their library.
+  // Layout ids are unique within a library only.
   using Key = std::tuple<const Library*, const void*, uint32_t, int64_t, int64_t, uint64_t>;
   static auto& copies = *new std::map<Key, std::weak_ptr<const PackedWeight>>;
   static auto& mutex = *new std::mutex;

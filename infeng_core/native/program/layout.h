@@ -9,8 +9,8 @@
 
 namespace infeng {
 
-// `weight` itself, or a copy in the layout that the kernel asks for. All ops, programs and kernels of a library that
-// want the same weight in the same layout share one copy, which lives as long as one of them.
+// Returns `weight` itself, or a copy in the layout that the kernel asks for. All programs share one copy for each
+// library, weight and layout; it is freed with its last holder.
 std::shared_ptr<const Weight> in_layout_of(const Kernel& kernel, const std::shared_ptr<const Weight>& weight,
                                            const Pages& pages = {});
 

@@ -20,7 +20,7 @@ uint64_t next_program() {
 
 template <class T>
 T* room(std::optional<Arena>& arena, size_t count) {
-  // Small pages: a step touches the beginning only.
+  // Small pages, because a step touches the beginning only.
   arena.emplace(static_cast<int64_t>(count * sizeof(T)), false);
   return reinterpret_cast<T*>(arena->data());
 }
@@ -72,7 +72,7 @@ void Lora::add_module(std::string name, Op& op) {
   op.module = static_cast<int>(modules_.size());
   for (size_t i = 0; i < modules_.size(); ++i) {
     if (modules_[i].name != name) continue;
-    // Norms may share a vector, which has no layout of a kernel's own.
+    // Norms may share a module: vectors have no kernel's own layout.
     const Op& other = *modules_[i].op;
     if (op.vector_at == nullptr || other.vector_at == nullptr || op.problem.k != other.problem.k) {
       fail(kBad, "there is a module ", name, " already");
@@ -86,7 +86,7 @@ void Lora::add_module(std::string name, Op& op) {
 void Lora::finish(const std::vector<std::unique_ptr<Op>>& ops) {
   if (!is_open()) return;
   for (const LoraSlot& slot : slots_) {
-    if (slot.expand == nullptr) fail(kBad, "nothing adds the products of LoRA slot ", slot.name);
+    if (slot.expand == nullptr) fail(kBad, "LoRA slot ", slot.name, " has no op with its LORA step");
   }
   const auto ranges = static_cast<size_t>(most_ranges_);
   const size_t slots = std::max<size_t>(slots_.size(), 1);
@@ -97,7 +97,7 @@ void Lora::finish(const std::vector<std::unique_ptr<Op>>& ops) {
   for (const LoraSlot& slot : slots_) experts = std::max(experts, slot.experts());
   if (experts > 0) room<infeng_lora_segment>(of_experts_, ranges * static_cast<size_t>(experts) * kMostParts);
   ranges_.reserve(ranges);
-  const LoraSlot* upcoming = nullptr;  // of the next linear
+  const LoraSlot* upcoming = nullptr;  // the slot of the next linear
   for (auto op = ops.rbegin(); op != ops.rend(); ++op) {
     if ((*op)->problem.op == INFENG_OP_LINEAR && upcoming != nullptr) fetches_.push_back({op->get(), upcoming});
     for (const LoraSlot& slot : slots_) {
@@ -138,7 +138,7 @@ void Lora::take(std::span<const AdapterRows> adapters, int64_t rows, std::span<c
   is_filled_ = false;
   ranges_.resize(adapters.size());  // within what finish() reserved
   replaces_ = false;
-  size_t replacing = 0;  // the last range whose adapter has modules of its own
+  size_t replacing = 0;  // the last range whose adapter replaces modules
   for (size_t i = 0; i < adapters.size(); ++i) {
     Range range = range_of(adapters[i], i, rows, samples);
     if (i > 0) {
@@ -183,8 +183,15 @@ void Lora::patch(const int32_t* tokens, float* u, int64_t stride) {
   if (embedding_slot_ >= 0) gather(tokens, u, stride);
 }
 
-// Which experts rows go to is not known yet: only whether there is anything to do, and room for it. Adapters that
-// combine count as if one expert had the most of each.
+// `columns` of u are in use by the adapters of a range.
+void Lora::check_columns(const Range& range, int64_t columns, const LoraSlot& slot) const {
+  if (columns <= columns_) return;
+  fail(kBad, "the adapters of rows [", range.begin, ", ", range.end, ") have more than ", columns_,
+       " stacked rank rows in ", slot.name);
+}
+
+// Rows have not been routed to experts yet, so this only finds out whether the slot is used and whether u has enough
+// columns. Of adapters that combine, each counts with its widest expert.
 void Lora::fill_experts(size_t slot) {
   bool is_used = false;
   int64_t column = 0;
@@ -194,10 +201,7 @@ void Lora::fill_experts(size_t slot) {
     if (widest < 0) continue;
     is_used = true;
     column += widest;
-    if (column > columns_) {
-      fail(kBad, "the adapters of rows [", range.begin, ", ", range.end, ") have more than ", columns_,
-           " stacked rank rows in ", slots_[slot].name);
-    }
+    check_columns(range, column, slots_[slot]);
   }
   slots_[slot].shrink->args.shrink.segment_count = is_used ? 1 : 0;
 }
@@ -249,10 +253,7 @@ void Lora::fill(LoraSlot& slot, infeng_lora_segment*& next, infeng_range*& piece
     const int32_t begin = slot.samples ? range.sample_begin : range.begin;
     const int32_t end = slot.samples ? range.sample_end : range.end;
     if (tensor == nullptr || begin == end) continue;
-    if (column + tensor->columns > columns_) {
-      fail(kBad, "the adapters of rows [", range.begin, ", ", range.end, ") have more than ", columns_,
-           " stacked rank rows in ", slot.name);
-    }
+    check_columns(range, column + tensor->columns, slot);
     if (tensor->shrink.rank > 0) {
       *s = tensor->shrink;
       s->row_begin = begin;
@@ -281,8 +282,7 @@ void Lora::fill(LoraSlot& slot, infeng_lora_segment*& next, infeng_range*& piece
   next = e;
 }
 
-// u of rows whose adapter changes the embeddings: there is nothing to multiply, a token's row of A is u but for
-// scaling.
+// Writes u of rows whose adapter changes the embeddings: the token's row of A, scaled.
 void Lora::gather(const int32_t* tokens, float* u, int64_t stride) const {
   int32_t column = 0;
   for (const Range& range : ranges_) {

@@ -1,6 +1,6 @@
-// What adapters change in a program: the slots and modules that it declares, and what a step's rows use of them.
+// The places in a program that adapters change, and the adapters that the rows of a step use.
 //
-// A slot is a linear (or the embeddings) to which adapters add low-rank products: a SHRINK op makes u, a LORA step
+// A slot is a linear (or the embeddings) to which adapters add low-rank products: a SHRINK op computes u, a LORA step
 // expands it. A module is an op whose weight an adapter may replace; such an op runs once for each run of rows that
 // share a weight.
 #pragma once
@@ -37,12 +37,12 @@ struct LoraSlot {
   int64_t panels = 0;  // of the outputs
   int64_t k = 0;       // inputs; of the embeddings, the vocabulary
   Op* shrink = nullptr;
-  const Routing* routing = nullptr;  // of experts, each of which has products of its own
-  Op* expand = nullptr;
-  size_t first = 0;  // its place, or that of expert 0, among the tensors of an adapter
+  const Routing* routing = nullptr;  // of a linear of experts; each expert has products of its own
+  Op* expand = nullptr;              // the op with the LORA step
+  size_t first = 0;                  // its place among the tensors of an adapter; that of expert 0
 
-  int64_t experts() const;  // 0: it is of no mixture
-  // Of this step: what LORA gets, and the memory of its adapters.
+  int64_t experts() const;  // 0 without a routing
+  // State of the current step: the segments for LORA, and the memory of its adapters.
   std::span<const infeng_lora_segment> segments = {};
   const infeng_range* pieces = nullptr;
   int64_t piece_count = 0;
@@ -57,10 +57,11 @@ class Lora {
  public:
   static constexpr size_t kMostParts = 4;  // projections of one packed tensor
 
-  // Declared before finish(). `columns` of u; at most `ranges` of rows in a step. Throw Error "invalid_argument".
+  // Called before finish(). `columns`: of u. `ranges`: the most ranges of rows in a step. Throw Error
+  // "invalid_argument".
   void open(uint32_t dtype, int64_t columns, int64_t ranges);
   int add_slot(LoraSlot slot);
-  void set_expand(int slot, Op& op);  // whose list begins with LORA
+  void set_expand(int slot, Op& op);  // `op`: its epilogue list begins with LORA
   void add_module(std::string name, Op& op);
   void finish(const std::vector<std::unique_ptr<Op>>& ops);
 
@@ -74,18 +75,19 @@ class Lora {
   size_t places() const { return places_; }
   bool has_slot(int index) const { return index >= 0 && static_cast<size_t>(index) < slots_.size(); }
 
-  // One step: checks the ranges, then writes the segments of all ops unless they are those of the step before. Throws
-  // Error "invalid_argument".
+  // One step calls take(), which checks the ranges, then patch(), which writes the segments of all ops unless the
+  // ranges equal those of the step before. Both throw Error "invalid_argument".
   void take(std::span<const AdapterRows> adapters, int64_t rows, std::span<const int32_t> samples);
   void patch(const int32_t* tokens, float* u, int64_t stride);
 
   bool replaces(const Op& op) const;
-  // The weight of the op's row `begin`, NULL for its own, and where the rows with that weight end.
+  // Returns the replacement for the op's row `begin`, NULL if it uses the op's own weight; `end` becomes the end of the
+  // rows that share it.
   const Replacement* replacement(const Op& op, int64_t begin, int64_t* end) const;
   // Whether rows of the step use products of the slot.
   bool is_used(int slot) const;
-  // The segments of an expert's rows, which are `rows` of the batch, ascending; those of SHRINK or of LORA. They stay
-  // until the next op's are `begun`.
+  // Returns the segments of an expert for SHRINK (`shrinks`) or LORA. `rows`: the expert's rows of the batch,
+  // ascending. The segments stay valid until begin_experts(), which is called for each op.
   void begin_experts() { upcoming_ = 0; }
   std::span<const infeng_lora_segment> of_expert(int slot, int64_t expert, std::span<const int32_t> rows, bool shrinks);
   // The op's segments in rows [begin, end), counted from `begin`.
@@ -98,8 +100,8 @@ class Lora {
     int32_t sample_begin;
     int32_t sample_end;
     float weight;
-    bool combines;  // with the range before
-    bool is_first;  // of its adapter
+    bool combines;  // has the same rows as the range before
+    bool is_first;  // the first range of its adapter
     const Adapter* adapter;
     uint64_t id;
 
@@ -111,6 +113,7 @@ class Lora {
   };
 
   Range range_of(const AdapterRows& rows, size_t index, int64_t row_count, std::span<const int32_t> samples) const;
+  void check_columns(const Range& range, int64_t columns, const LoraSlot& slot) const;
   void fill(LoraSlot& slot, infeng_lora_segment*& next, infeng_range*& piece);
   void fill_experts(size_t slot);
   void gather(const int32_t* tokens, float* u, int64_t stride) const;
@@ -124,17 +127,17 @@ class Lora {
   std::vector<Module> modules_;
   std::vector<Fetch> fetches_;
 
-  // Room for the most segments there can be; what is never used is never touched.
+  // Sized for the most segments that a step can have; unused pages are never touched.
   std::optional<Arena> segments_;
   std::optional<Arena> pieces_;
   std::optional<Arena> slice_;
   std::optional<Arena> of_experts_;
-  size_t upcoming_ = 0;  // of them, for the op that runs
+  size_t upcoming_ = 0;  // the next free segment of `of_experts_`
   size_t places_ = 0;
 
   std::vector<Range> ranges_;
-  bool is_filled_ = true;  // the segments are those of `ranges_`
-  bool replaces_ = false;  // an adapter of the step has modules of its own
+  bool is_filled_ = true;  // the segments match `ranges_`
+  bool replaces_ = false;  // an adapter of the step replaces modules
 };
 
 }  // namespace infeng

@@ -1,4 +1,4 @@
-// What all ops share: operands, kernels and epilogues, each checked when it is named.
+// The common parts of all ops: operands, kernels and epilogues, each checked when an op is added.
 #include <algorithm>
 #include <utility>
 
@@ -12,10 +12,10 @@ namespace {
 
 int64_t padded(int64_t columns) { return round_up(columns, kPanel); }
 
-void check_size(const char* what, const Constant& constant, int64_t size) {
-  if (constant.size != size) {
-    fail("invalid_argument", what, " has ", constant.size, " values, the op needs ", size);
-  }
+void check_fused(const Kernel& kernel, const infeng_epilogue& step) {
+  const bool fuses = (kernel.abi.fuses & INFENG_EPILOGUE_BIT(step.kind)) != 0;
+  if (fuses && (needs_of(step) & ~kernel.abi.handles) == 0) return;
+  fail("not_fused", kernel.full_name(), ": does not fuse ", name_of(step), "; put it into an epilogue op of its own");
 }
 
 }  // namespace
@@ -61,10 +61,19 @@ std::unique_ptr<Op> Program::draft(uint32_t kind, Bindings kernels, bool samples
   auto op = std::make_unique<Op>();
   op->samples = samples;
   op->bindings = std::move(kernels);
+  op->args.common.struct_size = static_cast<uint32_t>(op_kind(kind).args_size);
   op->problem.struct_size = sizeof(infeng_problem);
   op->problem.op = kind;
   op->fetch.head = {sizeof op->fetch, INFENG_EXTENSION_FETCH, nullptr};
   return op;
+}
+
+// Checks the size of a vector and keeps it alive. Returns its data; NULL if the constant has none.
+const float* Program::take_vector(const Constant& constant, int64_t size, const char* what) {
+  if (constant.data == nullptr) return nullptr;
+  if (constant.size != size) fail("invalid_argument", what, " has ", constant.size, " values, the op needs ", size);
+  keep(constant);
+  return constant.data;
 }
 
 // Returns the columns of the matrix after the last step.
@@ -79,10 +88,11 @@ int64_t Program::add_epilogues(Op& op, const Epilogues& specs, int64_t columns) 
     switch (spec.kind) {
       case INFENG_EPILOGUE_BIAS:
       case INFENG_EPILOGUE_ROW_SCALE:
-        check_size(name.c_str(), spec.constant, columns * sets);
+        if (take_vector(spec.constant, columns * sets, name.c_str()) == nullptr) {
+          fail("invalid_argument", name, ": needs a vector of ", columns * sets, " values");
+        }
         step.head.struct_size = sizeof step.operand;
         step.operand.operand = vector(spec.constant);
-        keep(spec.constant);
         break;
       case INFENG_EPILOGUE_RESIDUAL:
       case INFENG_EPILOGUE_MUL:
@@ -114,13 +124,7 @@ int64_t Program::add_epilogues(Op& op, const Epilogues& specs, int64_t columns) 
         fail("unsupported", "epilogue ", name, " cannot be added to a program");
     }
     op.problem.needs |= needs_of(step.head);
-    for (const Binding& binding : op.bindings) {
-      const infeng_kernel& kernel = binding.kernel->abi;
-      if ((kernel.fuses & INFENG_EPILOGUE_BIT(spec.kind)) != 0 && (needs_of(step.head) & ~kernel.handles) == 0)
-        continue;
-      fail("not_fused", binding.kernel->full_name(), ": does not fuse ", name,
-           "; put it into an epilogue op of its own");
-    }
+    for (const Binding& binding : op.bindings) check_fused(*binding.kernel, step.head);
   }
   infeng_args& common = op.args.common;
   common.epilogue_count = op.problem.epilogue_count = static_cast<uint32_t>(op.list.size());

@@ -1,4 +1,4 @@
-// The ops of a program: what each checks, and the argument struct that its kernels get.
+// Adding the ops of a program: the checks of each, and its kernels' argument struct.
 #include <algorithm>
 #include <cfloat>
 #include <utility>
@@ -14,7 +14,6 @@ void Program::embed(Bindings kernels, std::shared_ptr<const Weight> weight, int 
   auto draft_op = draft(INFENG_OP_EMBED, std::move(kernels), false);
   Op& op = *draft_op;
   infeng_embed_args& args = op.args.embed;
-  args.common.struct_size = sizeof args;
   args.ids = op.index = tokens_;
   op.index_at = &args.ids;
   args.weight = &weight->abi;
@@ -37,10 +36,9 @@ void Program::rmsnorm(Bindings kernels, int x, const Constant& weight, float eps
   auto draft_op = draft(INFENG_OP_RMSNORM, std::move(kernels), samples);
   Op& op = *draft_op;
   infeng_rmsnorm_args& args = op.args.rmsnorm;
-  args.common.struct_size = sizeof args;
   const int64_t k = weight.size;
   const bool has_heads = spec.heads != 1 || spec.column != 0 || x == out;
-  if (spec.gather && has_heads) fail("invalid_argument", "rmsnorm: rows with heads are not gathered");
+  if (spec.gather && has_heads) fail("invalid_argument", "rmsnorm: rows with heads cannot be gathered");
   if (has_heads) {
     args.x = heads(operand(x, "rmsnorm", false, value(x).columns, samples), spec.column, spec.heads, k, "rmsnorm: x");
     op.need(INFENG_NEED_NORM_HEADS);
@@ -48,7 +46,7 @@ void Program::rmsnorm(Bindings kernels, int x, const Constant& weight, float eps
     args.x = matrix(operand(x, "rmsnorm", false, k, spec.gather ? false : samples), k);
   }
   if (spec.gather) {
-    args.row_index = op.index = sample_rows_;  // x keeps all rows of the batch, whatever is sampled
+    args.row_index = op.index = sample_rows_;  // x has all rows of the batch, so its view is not tracked
     op.index_at = &args.row_index;
     op.need(INFENG_NEED_ROW_GATHER);
   } else {
@@ -65,7 +63,7 @@ void Program::rmsnorm(Bindings kernels, int x, const Constant& weight, float eps
   if (weight.data == nullptr) op.need(INFENG_NEED_NORM_PLAIN);
   if (spec.offset != 0) op.need(INFENG_NEED_NORM_OFFSET);
   op.problem.n = op.problem.k = k;
-  if (add_epilogues(op, epilogues, k) != k) fail("invalid_argument", "rmsnorm: does not end in a gated multiplication");
+  if (add_epilogues(op, epilogues, k) != k) fail("invalid_argument", "rmsnorm: cannot end in a gated multiplication");
   args.out = has_heads ? heads(value(out), spec.column, spec.heads, k, "rmsnorm: out") : result(out, k, op);
   track(op, args.out);
   op.solo_rows = kSoloElements / (k * spec.heads);
@@ -80,7 +78,6 @@ void Program::linear(Bindings kernels, std::shared_ptr<const Weight> weight, int
   auto draft_op = draft(INFENG_OP_LINEAR, std::move(kernels), samples);
   Op& op = *draft_op;
   infeng_linear_args& args = op.args.linear;
-  args.common.struct_size = sizeof args;
   check_apart("linear", x, out);
   op.problem.weight_format = w.format;
   op.problem.act_format = activation_of(w.format);
@@ -120,7 +117,7 @@ void Program::row_op(uint32_t number, Bindings kernels, int64_t columns, const R
   auto draft_op = draft(number, std::move(kernels), samples);
   Op& op = *draft_op;
   char* const args = reinterpret_cast<char*>(&op.args);
-  op.args.common.struct_size = static_cast<uint32_t>(kind.args_size);
+
   op.problem.n = op.problem.k = columns;
   for (const Operand& each : kind.operands) {
     auto& tensor = *reinterpret_cast<infeng_tensor*>(args + each.offset);
@@ -129,7 +126,7 @@ void Program::row_op(uint32_t number, Bindings kernels, int64_t columns, const R
       track(op, tensor);
     } else if (each.kind == OperandKind::vector) {
       const Constant constant = take(given.vectors, each);
-      optional(constant, columns, each.name);
+      take_vector(constant, columns, each.name);
       tensor = vector(constant);
     } else {
       *reinterpret_cast<float*>(args + each.offset) = take(given.scalars, each);
@@ -137,7 +134,8 @@ void Program::row_op(uint32_t number, Bindings kernels, int64_t columns, const R
   }
   const int64_t left = add_epilogues(op, epilogues, columns);
   const int x = take(given.rows, kind.operands.front());
-  // Half as wide, a row of `out` would be written over a row of x that another tile still reads.
+  // A result of half the width lies at other addresses than its row of x, so in place it would overwrite a row that
+  // another tile still reads.
   if (left != columns) check_apart(kind.name, x, out);
   auto& written = *reinterpret_cast<infeng_tensor*>(args + kind.out_offset);
   written = result(out, left, op);
@@ -148,21 +146,12 @@ void Program::row_op(uint32_t number, Bindings kernels, int64_t columns, const R
   ops_.push_back(std::move(draft_op));
 }
 
-// Data of a vector of `size`, NULL for one without data.
-const float* Program::optional(const Constant& constant, int64_t size, const char* what) {
-  if (constant.data == nullptr) return nullptr;
-  if (constant.size != size) fail("invalid_argument", what, " has ", constant.size, " values, the op needs ", size);
-  keep(constant);
-  return constant.data;
-}
-
 void Program::rope(Bindings kernels, int x, int64_t heads_q, int64_t heads_k, int64_t head_dim, int64_t k_column,
                    const Constant& cos, const Constant& sin, int64_t table_rows, const RopeSpec& spec,
                    const std::string& module) {
   auto draft_op = draft(INFENG_OP_ROPE, std::move(kernels), false);
   Op& op = *draft_op;
   infeng_rope_args& args = op.args.rope;
-  args.common.struct_size = sizeof args;
   const Value& in = operand(x, "rope", false, value(x).columns, false);
   args.q = heads(in, 0, heads_q, head_dim, "rope: q");
   args.k = heads(in, k_column, heads_k, head_dim, "rope: k");
@@ -179,9 +168,9 @@ void Program::rope(Bindings kernels, int x, int64_t heads_q, int64_t heads_k, in
   keep(cos);
   keep(sin);
   args.positions = positions_;
-  args.q_norm = optional(spec.q_norm, head_dim, "rope: the norm of q");
-  args.k_norm = optional(spec.k_norm, head_dim, "rope: the norm of k");
-  args.q_scale = optional(spec.q_scale, table_rows, "rope: the scale of q");
+  args.q_norm = take_vector(spec.q_norm, head_dim, "rope: the norm of q");
+  args.k_norm = take_vector(spec.k_norm, head_dim, "rope: the norm of k");
+  args.q_scale = take_vector(spec.q_scale, table_rows, "rope: the scale of q");
   args.eps = spec.eps;
   if (args.q_norm != nullptr || args.k_norm != nullptr) op.need(INFENG_NEED_ROPE_NORM);
   if (args.q_scale != nullptr) op.need(INFENG_NEED_ROPE_SCALE);
@@ -206,7 +195,6 @@ void Program::rope(Bindings kernels, int x, int64_t heads_q, int64_t heads_k, in
   ops_.push_back(std::move(draft_op));
 }
 
-// What both ops over a cache say of it.
 const infeng_kv_segment* Program::use_cache(Op& op, std::shared_ptr<const KvCache> cache, int64_t layer,
                                             int64_t table) {
   if (table < 0 || table >= limits_.tables) {
@@ -231,7 +219,6 @@ void Program::kv_append(Bindings kernels, int x, std::shared_ptr<const KvCache> 
   auto draft_op = draft(INFENG_OP_KV_APPEND, std::move(kernels), false);
   Op& op = *draft_op;
   infeng_kv_append_args& args = op.args.kv_append;
-  args.common.struct_size = sizeof args;
   args.segments = use_cache(op, std::move(cache), layer, table);
   args.cache = &op.cache;
   const Value& in = operand(x, "kv_append", false, value(x).columns, false);
@@ -250,7 +237,6 @@ void Program::attention(Bindings kernels, int x, std::shared_ptr<const KvCache> 
   auto draft_op = draft(INFENG_OP_ATTENTION, std::move(kernels), false);
   Op& op = *draft_op;
   infeng_attention_args& args = op.args.attention;
-  args.common.struct_size = sizeof args;
   args.segments = use_cache(op, std::move(cache), layer, spec.table);
   args.cache = &op.cache;
   check_apart("attention", x, out);
@@ -273,8 +259,8 @@ void Program::attention(Bindings kernels, int x, std::shared_ptr<const KvCache> 
   args.window = static_cast<int32_t>(spec.window);
   args.softcap = spec.softcap;
   args.mask = spec.mask;
-  args.sinks = optional(spec.sinks, spec.heads, "attention: sinks");
-  args.slopes = optional(spec.slopes, spec.heads, "attention: slopes");
+  args.sinks = take_vector(spec.sinks, spec.heads, "attention: sinks");
+  args.slopes = take_vector(spec.slopes, spec.heads, "attention: slopes");
   if (args.window > 0) op.need(INFENG_NEED_WINDOW);
   if (args.softcap > 0) op.need(INFENG_NEED_SOFTCAP);
   if (args.mask != INFENG_MASK_CAUSAL) op.need(INFENG_NEED_MASK);
@@ -285,7 +271,7 @@ void Program::attention(Bindings kernels, int x, std::shared_ptr<const KvCache> 
   sight.sees_all = sight.sees_all || spec.window == 0;
   op.problem.heads = static_cast<int32_t>(spec.heads);
   if (add_epilogues(op, epilogues, columns) != columns) {
-    fail("invalid_argument", "attention: does not end in a gated multiplication");
+    fail("invalid_argument", "attention: cannot end in a gated multiplication");
   }
   args.out = result(out, columns, op);
   track(op, args.out);

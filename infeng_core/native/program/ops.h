@@ -1,4 +1,4 @@
-// What the builders of ops share.
+// Helpers of the functions that add ops.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace infeng {
 
-// Up to this many elements a worker alone is done before the others have come and gone through a barrier.
+// Up to this many elements one worker alone takes less time than a barrier.
 constexpr int64_t kSoloElements = 16384;
 
 inline void check_apart(const char* op, int x, int out) {

@@ -43,15 +43,14 @@ void pin_to(const std::vector<int>& cpus) {
     if (cpu < CPU_SETSIZE) CPU_SET(cpu, &set);
   }
   if (CPU_COUNT(&set) == 0) return;
-  (void)sched_setaffinity(0, sizeof set, &set);  // a mask that shrank meanwhile leaves the thread where it is
+  (void)sched_setaffinity(0, sizeof set, &set);  // fails if the process lost these CPUs; the thread then stays
 }
 #endif
 
-// Pins the calling thread for the length of a run: it belongs to the caller, who may have other plans for it
-// afterwards.
+// Pins the calling thread during a run and restores its mask afterwards, because the thread belongs to the caller.
 class PinGuard {
  public:
-  // Without CPUs it does nothing.
+  // Does nothing if `cpus` is empty.
   explicit PinGuard(const std::vector<int>& cpus) {
 #if defined(__linux__)
     pinned_ = !cpus.empty() && sched_getaffinity(0, sizeof saved_, &saved_) == 0;
@@ -149,7 +148,7 @@ void Pool::loop(int worker) {
   for (uint32_t seen = 0;;) {
     seen = wait(seen);
     if (seen & kStop) return;
-    if ((seen & kEveryone) == 0) continue;  // a job has ended, or worker 0 works alone
+    if ((seen & kEveryone) == 0) continue;  // the job is over, or worker 0 works alone
     job_->work(worker);
     arrive(worker);
   }
@@ -169,7 +168,7 @@ uint32_t Pool::wait(uint32_t seen) {
       }
     } while (Clock::now() < until);
   }
-  // A publisher that reads sleepers_ == 0 has stored its state before, so the load below sees it (both are seq_cst).
+  // If a publisher reads sleepers_ == 0, it has stored its state before, and the load below sees it (all are seq_cst).
   sleepers_.fetch_add(1, std::memory_order_seq_cst);
   while ((state = state_.load(std::memory_order_seq_cst)) == seen) futex_wait(state_, seen);
   sleepers_.fetch_sub(1, std::memory_order_relaxed);
@@ -194,13 +193,13 @@ bool Pool::next_phase(int worker) {
     case Job::Next::end:
       break;
   }
-  // The others are where they should be, waiting for the next job: only the caller has to be told.
+  // The other workers already wait for the next job; only the caller must learn that this one is over.
   if (worker != 0) publish(0);
   return false;
 }
 
 bool Pool::arrive(int worker) {
-  // acq_rel: the last to arrive has seen the work of all others, and passes it on with the next state.
+  // acq_rel: the last worker to arrive sees the work of all others and publishes it with the next state.
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < threads_) return true;
   arrived_.store(0, std::memory_order_relaxed);
   return next_phase(worker);
@@ -222,8 +221,8 @@ Pool::Lock Pool::lock(const std::atomic<bool>& cancelled) {
   constexpr auto kGlance = std::chrono::milliseconds(2);
   check_process();
   Lock held(mutex_, std::try_to_lock);
-  // The system clock: GCC 12's thread sanitizer does not know how a mutex waits by the steady one. Where somebody sets
-  // it back, a cancelled run notices later; the lock itself is not affected.
+  // The system clock, because GCC 12's thread sanitizer does not know a mutex's waits on the steady one. If it is set
+  // back, a cancelled run stops later; the lock itself is not affected.
   while (!held.owns_lock() && !held.try_lock_until(std::chrono::system_clock::now() + kGlance)) {
     if (cancelled.load(std::memory_order_relaxed)) fail("cancelled", "the step was cancelled before it began");
   }
@@ -233,13 +232,13 @@ Pool::Lock Pool::lock(const std::atomic<bool>& cancelled) {
 void Pool::run(const Lock& held, Job& job) {
   if (!held.owns_lock() || held.mutex() != &mutex_) fail("internal", "a job ran without the pool's lock");
   const PinGuard pinned(masks_[0]);
-  const FpGuard saved;  // jobs set the mode that they need
+  const FpGuard saved;  // jobs change the floating-point mode
   job_ = &job;
   if (threads_ == 1) {
     while (job.advance(0) != Job::Next::end) job.work(0);
     return;
   }
-  // No worker moves before the first phase is published, so this thread may prepare it.
+  // Workers wait until the first phase is published, so this thread may prepare it.
   uint32_t seen = state_.load(std::memory_order_relaxed);
   if (!next_phase(0)) return;
   for (;;) {

@@ -1,8 +1,8 @@
 // Worker threads that run a job phase by phase, with a barrier after every phase.
 //
-// The thread that calls `run` is worker 0. The last worker to reach a barrier prepares the next phase itself and then
-// lets the others go, so a barrier costs one atomic addition per worker and one store. Waiting workers spin for a
-// while, then sleep in the kernel.
+// The thread that calls `run` is worker 0. The last worker to reach a barrier prepares the next phase and then releases
+// the others, so a barrier costs one atomic addition per worker and one store. Waiting workers spin for `spin_us`, then
+// sleep in the operating system.
 #pragma once
 
 #include <pthread.h>
@@ -14,12 +14,12 @@
 
 namespace infeng {
 
-// What a pool runs. No member may throw.
+// The work that a pool runs. No member may throw.
 class Job {
  public:
   enum class Next {
     everyone,  // call `work` on all workers
-    alone,     // call `work` on worker 0 only, the others sleep
+    alone,     // call `work` on worker 0 only while the others sleep
     end        // the job is over
   };
   virtual Next advance(int worker) = 0;  // one worker at a time, all others wait
@@ -31,8 +31,8 @@ class Job {
 
 class Pool {
  public:
-  // `cpus`: where workers run, {}: wherever the caller may. `pin`: worker i stays on the i-th of them, counted round;
-  // the caller's own mask is put back after every run.
+  // `cpus`: the CPUs on which workers run; {}: those of the caller. `pin`: worker i stays on cpus[i % size]; the
+  // caller's own mask is restored after every run.
   Pool(int threads, bool pin, int spin_us, std::vector<int> cpus = {});
   ~Pool();
   Pool(const Pool&) = delete;
@@ -46,7 +46,7 @@ class Pool {
   void run(const Lock& held, Job& job);
 
   int threads() const { return threads_; }
-  // Of each worker, where they are pinned; else those that all of them share.
+  // The CPU of each worker if they are pinned, else the CPUs that all of them share.
   const std::vector<int>& cpus() const { return cpus_; }
 
  private:
@@ -74,10 +74,10 @@ class Pool {
   std::timed_mutex mutex_;
   std::vector<Thread> workers_;
 
-  // Written by the worker that publishes, read by all after they see the new state.
+  // Written by the publishing worker, read by the others after they see the new state.
   Job* job_ = nullptr;
-  // Low bits say what to do, the rest counts; both change in one store, so no worker can take an old order for a new
-  // one.
+  // The low bits say what to do, the rest counts publications. Both change in one store, so that a worker never takes
+  // an old order for a new one.
   alignas(64) std::atomic<uint32_t> state_{0};
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<int> sleepers_{0};

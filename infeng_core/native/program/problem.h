@@ -1,4 +1,4 @@
-// A problem with the list of steps that it points at.
+// An infeng_problem that owns its epilogue list.
 #pragma once
 
 #include <infeng/abi.h>
@@ -8,7 +8,7 @@
 
 namespace infeng {
 
-// Needs that follow from the list: the function of each step.
+// The need that follows from a step: its function.
 inline uint64_t needs_of(const infeng_epilogue& step) {
   return step.function == INFENG_FUNCTION_IDENTITY ? 0 : INFENG_NEED_BIT(INFENG_NEED_FUNCTION(step.function));
 }

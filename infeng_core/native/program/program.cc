@@ -1,4 +1,4 @@
-// Values and scratch memory of a program; the ops are in ops.cc, a step's arrays in batch.cc.
+// Values and scratch memory of a program; ops.cc adds the ops, batch.cc takes a step's arrays.
 #include "program/program.h"
 
 #include <algorithm>
@@ -80,7 +80,7 @@ int Program::add_value(int64_t columns, bool samples, bool quantized, int64_t co
   if (quantized) {
     value.groups = value.stride / kGroup;
     value.group_stride = round_up(value.groups, kLine / 4);
-    // An odd number of lines from row to row: at powers of two the rows would compete for a few sets of the caches.
+    // The stride is an odd number of lines: at powers of two, rows would compete for a few sets of the caches.
     value.q_stride = value.stride / kLine % 2 == 0 ? value.stride + kLine : value.stride;
     value.q = memory_.take_array<int8_t>(value.rows * value.q_stride);
     value.scale = memory_.take_array<float>(value.rows * value.group_stride);
@@ -109,7 +109,7 @@ void Program::finish() {
   for (auto op = ops_.rbegin(); op != ops_.rend(); ++op) {
     (*op)->upcoming = upcoming;
     if ((*op)->problem.op != INFENG_OP_LINEAR) continue;
-    upcoming = (*op)->routing == nullptr ? op->get() : nullptr;  // which experts come is not known before
+    upcoming = (*op)->routing == nullptr ? op->get() : nullptr;  // which experts a step needs is not known in advance
   }
 
   const auto threads = pool_->threads();
@@ -173,7 +173,7 @@ const Profile& Program::measured() const {
   return *profile_;
 }
 
-// Asks each bound kernel whether it does the op at all, in which layout, and how much scratch memory it wants.
+// Checks that each bound kernel accepts the op, and gets its weight layout, its state and its scratch memory.
 void Program::bind_kernels(Op& op, infeng_workspace& most) {
   op.problem.workers = pool_->threads();
   int64_t rows = 0;
@@ -196,7 +196,7 @@ void Program::bind_kernels(Op& op, infeng_workspace& most) {
     if (op.weight != nullptr) binding.weight = in_layout_of(kernel, op.weight, pages_);
     binding.instance = kernel.instance(op.problem);
     const infeng_workspace wanted = kernel.workspace(op.problem);
-    // Calls for several experts run side by side.
+    // Calls for several experts run at the same time.
     if (op.routing != nullptr && (kernel.abi.kind != INFENG_KIND_TILES || kernel.abi.phases != nullptr ||
                                   wanted.shared > 0 || binding.weight != op.weight)) {
       fail("not_accepted", kernel.full_name(),

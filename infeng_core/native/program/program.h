@@ -1,5 +1,5 @@
-// A flat list of ops bound to kernels: everything is prepared when an op is added, a step patches rows and pointers
-// only.
+// A program is a flat list of ops bound to kernels. Adding an op prepares its arguments, so that a step only patches
+// row counts and pointers.
 #pragma once
 
 #include <infeng/abi.h>
@@ -27,7 +27,7 @@
 
 namespace infeng {
 
-// f32 values that kernels read: 64-byte aligned, kept alive by the owner.
+// A vector of f32 that kernels read, 64-byte aligned; `owner` keeps it alive.
 struct Constant {
   const float* data = nullptr;
   int64_t size = 0;
@@ -39,22 +39,23 @@ struct Limits {
   int64_t samples = 0;
   int64_t segments = 0;
   int64_t context = 0;
-  int64_t tables = 1;  // of blocks, that each sequence has: one for each group of layers
+  int64_t tables = 1;  // block tables of each sequence, one for each group of layers
 };
 
-// Kernels by batch size, ascending: a step of r rows takes the first with r <= rows.
+// A kernel and the most rows it serves. An op's bindings ascend by `rows`: a step of r rows takes the first with
+// r <= rows.
 struct Binding {
   int64_t rows = 0;
   std::shared_ptr<const Kernel> kernel;
-  // Set by finish(): in the layout that the kernel wants, and its state for this op.
-  std::shared_ptr<const Weight> weight = nullptr;
-  std::shared_ptr<void> instance = nullptr;
+  // Set by finish().
+  std::shared_ptr<const Weight> weight = nullptr;  // in the kernel's layout
+  std::shared_ptr<void> instance = nullptr;        // the kernel's state for this op
 };
 using Bindings = std::vector<Binding>;
 
 struct EpilogueSpec {
   uint32_t kind = 0;
-  int value = -1;     // RESIDUAL, MUL: a buffer. QUANTIZE: an activation. LORA: a slot
+  int value = -1;     // RESIDUAL, MUL: buffer; QUANTIZE: activation; LORA: slot
   Constant constant;  // BIAS, ROW_SCALE
   uint32_t function = INFENG_FUNCTION_IDENTITY;
   float a = 0;
@@ -65,23 +66,23 @@ using Epilogues = std::vector<EpilogueSpec>;
 // A buffer (f32 rows) or an activation (int8 rows with scales and sums).
 struct Value {
   bool quantized = false;
-  bool samples = false;  // has a row for each sampled row instead of each row of the batch
-  int64_t copies = 1;    // of each row: how many experts get one
+  bool samples = false;  // one row per sampled row, else one per row of the batch
+  int64_t copies = 1;    // of each row; the top_k of a mixture of experts
   int64_t rows = 0;
   int64_t columns = 0;
   int64_t stride = 0;  // columns rounded up to 64
   int64_t q_stride = 0;
-  int64_t groups = 0;  // of 64, of an activation
+  int64_t groups = 0;  // groups of 64 inputs in an activation
   int64_t group_stride = 0;
   int64_t group = kGroup;  // inputs that share a scale
-  bool rotated = false;    // 64 inputs at a time
-  float* x = nullptr;
-  int8_t* q = nullptr;
-  float* scale = nullptr;
-  int32_t* sum = nullptr;
+  bool rotated = false;    // by a Hadamard matrix over each 64 inputs
+  float* x = nullptr;      // (rows, columns), stride; NULL for an activation
+  int8_t* q = nullptr;     // (rows, stride), q_stride; NULL for a buffer
+  float* scale = nullptr;  // (rows, groups), group_stride
+  int32_t* sum = nullptr;  // (rows, groups), group_stride
 };
 
-// One step of an op's list, with what it points at.
+// One step of an op's epilogue list, with the activation that a QUANTIZE step points at.
 struct ListedStep {
   union {
     infeng_epilogue head;
@@ -93,20 +94,20 @@ struct ListedStep {
   ListedStep() : lora{} {}
 };
 
-// What an rmsnorm has beyond its weight and its epsilon.
+// Options of an rmsnorm.
 struct NormSpec {
-  float offset = 0;    // added to the weight
-  int64_t heads = 1;   // each normed by itself, in place where x is out
-  int64_t column = 0;  // of x and of out, where the heads begin
-  bool gather = false;
-  bool on_demand = false;  // runs in steps that ask for it
+  float offset = 0;        // added to the weight
+  int64_t heads = 1;       // each head is normalized by itself, in place if x is out
+  int64_t column = 0;      // of x and out at which the heads begin
+  bool gather = false;     // read sampled rows of x
+  bool on_demand = false;  // run only in steps with Batch::on_demand
 };
 
-// What rope does besides rotating; constants without data are left out.
+// Options of rope; a constant without data is off.
 struct RopeSpec {
-  Constant q_norm;
-  Constant k_norm;
-  Constant q_scale;  // a factor for each position
+  Constant q_norm;   // (head_dim)
+  Constant k_norm;   // (head_dim)
+  Constant q_scale;  // (table_rows): a factor for each position
   float eps = 0;
 };
 
@@ -116,27 +117,27 @@ struct AttentionSpec {
   float scale = 0;
   float softcap = 0;
   uint32_t mask = INFENG_MASK_CAUSAL;
-  Constant sinks;   // one of each head; without data: none
-  Constant slopes;  // the same
-  int64_t table = 0;
+  Constant sinks;     // (heads), or without data
+  Constant slopes;    // (heads), or without data
+  int64_t table = 0;  // which block table of a sequence
 };
 
-// What ROUTE does beyond sorting.
+// Options of ROUTE.
 struct RouteSpec {
   int routing = -1;
-  int64_t columns = 0;  // of what the experts read
+  int64_t columns = 0;  // of the experts' input
   bool share_of_chosen = false;
-  bool for_adapters = false;  // its copies are for the next SHRINK of experts alone: it runs where that does
+  bool for_adapters = false;  // only the next SHRINK of experts reads the copies, so ROUTE runs only where it does
 };
 
-// What a row op is given, by the names of its operands.
+// The operands of a row op, by name.
 struct RowOperands {
   std::map<std::string, int> rows = {};
   std::map<std::string, Constant> vectors = {};
   std::map<std::string, float> scalars = {};
 };
 
-// A tensor that has the op's rows, and where its first row is.
+// A tensor with one row per row of the op, and the address of row 0 of the step.
 struct RowView {
   infeng_tensor* tensor;
   char* data;
@@ -159,8 +160,8 @@ struct Op {
   };
   Args args{};
   bool samples = false;
-  int64_t solo_rows = 0;          // up to so many rows one worker is faster than a barrier
-  std::vector<ListedStep> steps;  // neither moves: the args point at them
+  int64_t solo_rows = 0;          // up to this many rows, one worker alone is faster than a barrier
+  std::vector<ListedStep> steps;  // the args point at `steps` and `list`, so neither moves
   std::vector<const infeng_epilogue*> list;
   infeng_activation in{};            // of a linear or a shrink
   infeng_kv_cache cache{};           // of kv_append or attention
@@ -171,35 +172,35 @@ struct Op {
   Bindings bindings;
   infeng_problem problem{};      // rows_min, rows_max and workers are filled for each binding
   const Op* upcoming = nullptr;  // the next op that streams a weight, if any
-  int module = -1;               // of those whose weight adapters may replace
+  int module = -1;               // its number if adapters may replace its weight
   int lora_slot = -1;            // of the LORA step at the head of the list
   infeng_fetch fetch{};          // chained to the args of a linear
 
-  // What a step writes into the args, where the op has it.
-  const infeng_weight** weight_at = nullptr;  // the weight of the kernel that serves the step, or an adapter's
-  void** vector_at = nullptr;                 // a vector that adapters may replace, and the op's own
+  // Fields of the args that a step writes; NULL where the op has none.
+  const infeng_weight** weight_at = nullptr;  // gets the weight in the kernel's layout, or an adapter's weight
+  void** vector_at = nullptr;                 // gets `vector`, or an adapter's vector of `vector_bytes`
   void* vector = nullptr;
-  int64_t vector_bytes = 0;           // of what may take its place
-  const float** second_at = nullptr;  // one more, whose replacement lies `second_offset` bytes behind
+  int64_t vector_bytes = 0;
+  const float** second_at = nullptr;  // gets `second`, or the adapter's vector at `second_offset` bytes
   const float* second = nullptr;
   int64_t second_offset = 0;
-  const int32_t** index_at = nullptr;  // one of the batch's arrays with a number for each row, and that array
+  const int32_t** index_at = nullptr;  // gets `index`, an array of the batch with one number per row
   const int32_t* index = nullptr;
-  int32_t* segments_at = nullptr;       // the number of sequences
-  const int32_t* needs_some = nullptr;  // where this is 0 the op has no rows in the step
+  int32_t* segments_at = nullptr;       // gets the number of sequences
+  const int32_t* needs_some = nullptr;  // if it points at 0, the op has no rows in the step
 
-  // Of this step.
+  // State of the current step.
   const Kernel* kernel = nullptr;
-  int kernel_index = 0;     // its place in bindings
-  int64_t rows_set = -1;    // the rows that all views have, from the first on; -1: not so
-  bool is_sliced = false;   // runs slice by slice, as the weights of its rows are
-  int64_t slice_end = 0;    // rows that have run or run now
+  int kernel_index = 0;     // the kernel's place in bindings
+  int64_t rows_set = -1;    // all views show rows [0, rows_set); -1: they show something else
+  bool is_sliced = false;   // the op runs once for each run of rows that share a weight
+  int64_t slice_end = 0;    // rows that have run, with those of the current slice
   int64_t slices_rows = 0;  // rows of all slices
 
-  // Rows [begin, begin + count) in all views, and the kernel for so many.
+  // Points all views at rows [begin, begin + count) and selects the kernel for `count` rows.
   void set_rows(int64_t begin, int64_t count);
 
-  // The one for so many rows.
+  // The first binding that serves this many rows.
   const Binding& binding_of(int64_t rows) const {
     const Binding* binding = bindings.data();
     while (binding->rows < rows) ++binding;
@@ -223,61 +224,62 @@ struct Op {
   }
 };
 
-// A worker's place in the program: what kernels get, with its message beside it.
+// A worker as kernels see it, with room for its error message.
 struct alignas(64) Seat {
   infeng_worker worker;
   char message[200];
 };
 
-// One step's arrays; lengths are rows, rows, segments x 4, any, samples.
+// The arrays of one step.
 struct Batch {
-  std::span<const int32_t> tokens;
-  std::span<const int32_t> positions;
-  std::span<const int32_t> segments;      // row_begin, row_end, pos0, first index into block_tables
-  std::span<const int32_t> block_tables;  // a further table is ceil(context / 16) entries behind the one before it
-  std::span<const int32_t> sample_rows;
+  std::span<const int32_t> tokens;             // (rows)
+  std::span<const int32_t> positions;          // (rows)
+  std::span<const int32_t> segments;           // (segments, 4): row_begin, row_end, pos0, first index into block_tables
+  std::span<const int32_t> block_tables;       // a sequence's tables lie ceil(context / 16) entries apart
+  std::span<const int32_t> sample_rows;        // (samples)
   std::span<const AdapterRows> adapters = {};  // sorted by row
   bool on_demand = false;                      // whether ops on demand run
 };
 
 class Program {
  public:
-  // `pages`: of adapters and of weights in a layout of their own.
+  // `pages`: placement of adapters and of weights in a kernel's own layout.
   Program(std::shared_ptr<Pool> pool, const Limits& limits, Pages pages = {});
 
-  // Makes room for adapters stored as `dtype`, whose stacked ranks have up to `columns` on one row. Before any op.
+  // Makes room for adapters stored as `dtype` whose stacked ranks take up to `columns` on one row. Call it before any
+  // op is added.
   void open_adapters(uint32_t dtype, int64_t columns, int64_t ranges);
 
-  // `copies`: rows for the copies that so many experts get of each row of the batch.
+  // `copies`: the rows are `copies` copies of each row of the batch, one for each chosen expert.
   int buffer(int64_t columns, bool samples, int64_t copies = 1);
   // `group`: inputs that share a scale, 64, 128 or 256. `rotated`: by a Hadamard matrix over each 64 of them.
   int activation(int64_t columns, bool samples, int64_t copies = 1, int64_t group = kGroup, bool rotated = false);
 
-  // Room for what one op ROUTE at a time says; returns what the ops that read it name it by.
+  // Makes room for the result of one ROUTE at a time; returns its id for the ops that read it.
   int routing(int64_t experts, int64_t top_k);
 
-  // An op with a `module` is one whose weight adapters may replace, under that name; "": none. What replaces the
-  // norms of a rope is both, each on a multiple of 16 values.
+  // `module`: the name under which adapters may replace the op's weight; "": they may not. The norms of a rope are
+  // replaced together: one vector holds both, each padded to 16 values.
   void embed(Bindings kernels, std::shared_ptr<const Weight> weight, int out, const std::string& module = "");
-  // A weight without data leaves the product with it out; its size is that of what is normed in any case.
+  // The size of `weight` is the width of a norm; a weight without data omits the product.
   void rmsnorm(Bindings kernels, int x, const Constant& weight, float eps, int out, const Epilogues& epilogues,
                const NormSpec& spec = {}, const std::string& module = "");
   void linear(Bindings kernels, std::shared_ptr<const Weight> weight, int x, int out, const Epilogues& epilogues,
               const std::string& module = "");
-  // The linears of all experts, whose panels lie one behind the other in `weight`, as biases do in a step BIAS, on the
-  // copies that ROUTE has sorted.
+  // Applies each expert's linear to the copies of rows that ROUTE sorted to it. `weight`, and the vector of a BIAS
+  // step, hold the experts one behind the other.
   void expert_linear(Bindings kernels, std::shared_ptr<const Weight> weight, int x, int out, const Epilogues& epilogues,
                      int routing);
   void route(Bindings kernels, int logits, int x, int out, const RouteSpec& spec);
   // `shared` and `gate`: buffers, or -1.
   void combine(Bindings kernels, int x, int64_t columns, int routing, int out, const Epilogues& epilogues,
                int shared = -1, int gate = -1);
-  // The op before a linear of `panels` panels over the `k` columns of x; returns the slot for its LORA step. With a
-  // `routing` it is before a linear of experts, which have so many panels each.
+  // Adds the SHRINK in front of a linear of `panels` panels over the `k` columns of x, or with a `routing` in front of
+  // a linear of experts with `panels` panels each; returns the slot for the linear's LORA step.
   int shrink(Bindings kernels, const std::string& name, int x, int64_t k, int64_t panels, int routing = -1);
-  // The slot for an epilogue op behind the embeddings, before any SHRINK.
+  // Returns the slot for the LORA step of an epilogue op behind the embeddings. Call it before any shrink().
   int embedding_slot(int64_t vocabulary, int64_t panels);
-  // An op over rows alone, by its kind's operands. `columns`: of its rows, and of its result before the epilogues.
+  // Adds an op over rows alone. `columns`: of its operands, and of its result before the epilogues.
   void row_op(uint32_t number, Bindings kernels, int64_t columns, const RowOperands& given, int out,
               const Epilogues& epilogues);
   void epilogue(Bindings kernels, int x, int64_t columns, int out, const Epilogues& epilogues) {
@@ -293,12 +295,12 @@ class Program {
 
   void finish();
   void run(const Batch& batch);
-  // Stops all runs that are in flight or wait for the pool.
+  // Stops all runs that are in flight or wait for the pool; they throw Error "cancelled".
   void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
 
-  // Measures every step from now on, from zero, and keeps the latest `events` of each worker; or stops measuring and
-  // forgets. Both wait for a step in flight. `groups`: for each op the first of those that share its totals, which must
-  // have as many kernels; empty: each op has its own.
+  // Starts measuring steps from zero and keeps the latest `events` of each worker; or stops and discards the profile.
+  // Waits for a step in flight. `groups`: for each op, the first op of the group that shares its totals; the ops of a
+  // group have equally many kernels. Empty: each op has totals of its own.
   void profile(bool on, int64_t events, std::vector<int> groups);
   // Calls `read` between two steps. Throws Error "not_profiled".
   template <class Read>
@@ -319,14 +321,14 @@ class Program {
   const Pages& pages() const { return pages_; }
   const Lora& lora() const { return lora_; }
   bool is_finished() const { return finished_; }
-  // False once a kernel has written behind the memory that its workspace asked for.
+  // False after a kernel wrote beyond the memory that its workspace asked for.
   bool scratch_is_intact() const;
   int64_t scratch_bytes() const { return memory_.taken(); }
   int64_t op_count() const { return static_cast<int64_t>(ops_.size()); }
   const Op& op(int64_t index) const { return *ops_[static_cast<size_t>(index)]; }
 
  protected:
-  // Room for a constant, which scratch_bytes() counts; as long-lived as the program.
+  // Memory for a constant; it lives as long as the program and counts in scratch_bytes().
   float* take_constant(int64_t count) { return memory_.take_array<float>(count); }
 
  private:
@@ -336,7 +338,7 @@ class Program {
   struct Failure {
     const Op* op = nullptr;
     infeng_status status = INFENG_OK;
-    const Library* library = nullptr;  // its thread_enter failed; NULL: a kernel did
+    const Library* library = nullptr;  // whose thread_enter failed; NULL: a kernel failed
     char message[sizeof(Seat::message)] = {};
   };
 
@@ -347,8 +349,8 @@ class Program {
   void add_lora(Op& op, int slot, int64_t columns);
   int64_t add_epilogues(Op& op, const Epilogues& epilogues, int64_t columns);
   infeng_tensor result(int out, int64_t columns, const Op& op) const;
-  const float* optional(const Constant& constant, int64_t size, const char* what);
-  // Also returns where the segments with this table are.
+  const float* take_vector(const Constant& constant, int64_t size, const char* what);
+  // Sets the op's cache and problem; returns the segments with this table.
   const infeng_kv_segment* use_cache(Op& op, std::shared_ptr<const KvCache> cache, int64_t layer, int64_t table);
   void keep(const Constant& constant) { owners_.push_back(constant.owner); }
   void bind_kernels(Op& op, infeng_workspace& most);
@@ -374,29 +376,29 @@ class Program {
   ExpertCalls expert_calls_;                        // of the op that runs
   std::vector<std::unique_ptr<Op>> ops_;            // args point at each other, so ops do not move
   std::vector<std::shared_ptr<const void>> owners_;
-  std::vector<const Library*> libraries_;  // with per-thread state
+  std::vector<const Library*> libraries_;  // libraries with per-thread state
   bool finished_ = false;
 
-  // Smallest bounds over all ops.
+  // The smallest bounds of all ops.
   int64_t vocabulary_ = INT32_MAX;
   int64_t positions_limit_ = INT32_MAX;
   int64_t blocks_limit_ = 0;
   bool has_cache_ = false;
-  // What the attention with one table sees.
+  // The positions that the attention ops of one table see.
   struct Sight {
-    int64_t widest_window = 0;  // what lies before it needs no blocks
-    bool sees_all = false;      // some of it has no window
+    int64_t widest_window = 0;  // positions before it need no blocks
+    bool sees_all = false;      // an op has no window
   };
   std::vector<Sight> sights_;  // (tables)
 
-  // This step's batch, copied so that nothing can change it while workers read it.
+  // The batch of the step, copied so that the caller cannot change it while workers read it.
   int32_t* tokens_ = nullptr;
   int32_t* positions_ = nullptr;
   int32_t* sample_rows_ = nullptr;
   int32_t* tables_ = nullptr;  // (tables, segments, table_stride_)
   int64_t table_stride_ = 0;
   infeng_kv_segment* segments_ = nullptr;  // (tables, segments)
-  uint32_t* block_step_ = nullptr;         // (blocks) the last step that wrote each block
+  uint32_t* block_step_ = nullptr;         // (blocks) the last step that wrote to each block
   uint32_t step_ = 0;
   int64_t rows_ = 0;
   int64_t samples_ = 0;
@@ -404,14 +406,14 @@ class Program {
   int32_t is_demanded_ = 0;  // whether ops on demand run
 
   Lora lora_;
-  int u_ = -1;                        // (rows, columns) that SHRINK makes and LORA reads
+  int u_ = -1;                        // buffer (rows, columns) that SHRINK writes and LORA reads
   int sample_u_ = -1;                 // the same memory for sampled rows
-  std::map<int64_t, int> copies_u_;   // the same of so many copies of each row
-  Op* route_for_adapters_ = nullptr;  // until its SHRINK comes
+  std::map<int64_t, int> copies_u_;   // copies of each row -> their u
+  Op* route_for_adapters_ = nullptr;  // a ROUTE that waits for its SHRINK
   int32_t* slice_index_ = nullptr;    // (rows) ids or row indices of one slice
 
   Seat* seats_ = nullptr;            // (threads)
-  std::vector<const char*> guards_;  // a line behind each piece of scratch memory
+  std::vector<const char*> guards_;  // the guard line behind each piece of scratch memory
   Shares shares_;                    // of the phase that runs
   std::unique_ptr<Profile> profile_;
   std::atomic<bool> cancelled_{false};

@@ -1,4 +1,4 @@
-// What a program has for adapters: the ops that make and add their products, and rows with weights of their own.
+// The adapter part of Program: SHRINK, LORA steps, and ops that run in slices of rows with a replaced weight.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -10,11 +10,6 @@
 
 namespace infeng {
 namespace {
-
-uint32_t format_of(uint32_t dtype) {
-  if (dtype == INFENG_F32) return INFENG_WEIGHT_F32;
-  return dtype == INFENG_BF16 ? INFENG_WEIGHT_BF16 : INFENG_WEIGHT_INT8_ROW;
-}
 
 uint32_t need_of(uint32_t dtype) {
   if (dtype == INFENG_F32) return INFENG_NEED_LORA_F32;
@@ -38,7 +33,7 @@ void Program::open_adapters(uint32_t dtype, int64_t columns, int64_t ranges) {
   slice_index_ = memory_.take_array<int32_t>(limits_.rows);
 }
 
-// What SHRINK makes for an op, and LORA reads.
+// The buffer u that SHRINK writes and the op's LORA step reads.
 const Value& Program::u_of(const Op& op) {
   if (op.routing == nullptr) return value(op.samples ? sample_u_ : u_);
   const auto [found, is_new] = copies_u_.try_emplace(op.routing->top_k, -1);
@@ -53,8 +48,7 @@ int Program::shrink(Bindings kernels, const std::string& name, int x, int64_t k,
   Op& op = *draft_op;
   if (routing >= 0) op.routing = &routing_of(routing);
   infeng_shrink_args& args = op.args.shrink;
-  args.common.struct_size = sizeof args;
-  op.problem.weight_format = format_of(lora_.dtype());
+  op.problem.weight_format = adapter_format(lora_.dtype());
   op.problem.act_format = activation_of(op.problem.weight_format);
   op.problem.n = lora_.columns();
   op.problem.k = k;
@@ -112,7 +106,7 @@ void Program::use_module(Op& op, const std::string& name) {
   if (!name.empty() && lora_.is_open()) lora_.add_module(name, op);
 }
 
-// Sets the op up for its next rows that share a weight; false if it has none left, or is not cut at all.
+// Sets the op up for its next rows that share a weight; false if none are left or the op is not sliced.
 bool Program::next_slice(Op& op) {
   if (!op.is_sliced || op.slice_end == op.slices_rows) return false;
   const int64_t begin = op.slice_end;
@@ -121,7 +115,7 @@ bool Program::next_slice(Op& op) {
   op.slice_end = end;
   op.set_rows(begin, end - begin);
   op.rows_set = -1;
-  const auto index = [&](const int32_t* all) {  // on a boundary of 64 bytes, wherever the slice begins
+  const auto index = [&](const int32_t* all) {  // a copy, to be 64-byte aligned wherever the slice begins
     std::memcpy(slice_index_, all + begin, static_cast<size_t>(end - begin) * sizeof *all);
     return slice_index_;
   };
@@ -142,7 +136,7 @@ bool Program::next_slice(Op& op) {
   return true;
 }
 
-// Makes one op of the slices again; set_rows() does the rest.
+// Undoes the slicing of an earlier step; set_rows() resets the rest.
 void Program::join_slices(Op& op) {
   op.is_sliced = false;
   if (op.index_at != nullptr) *op.index_at = op.index;

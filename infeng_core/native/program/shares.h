@@ -1,8 +1,9 @@
-// Who runs which tiles of a phase: every worker has a range of its own, and helps another when that one is behind.
+// Work stealing over the tiles of a phase: every worker has a range of its own and takes tiles from the ranges of
+// others once it is done.
 //
-// Own ranges are consecutive and the same from step to step, so a worker streams through one piece of memory: the
-// prefetchers of its core and the hints of the executor know what comes next, and memory that a worker was first to
-// touch stays near it. A worker that is slowed down (a busy neighbour on its core) loses its tiles from the far end.
+// Own ranges are consecutive and the same in each step, so a worker streams through one piece of memory: its core's
+// prefetchers and the executor's hints work, and pages that a worker touched first stay on its NUMA node. A worker
+// that is slowed down (a busy neighbour on its core) loses tiles from the end of its range.
 #pragma once
 
 #include <algorithm>
@@ -18,20 +19,20 @@ struct TileRange {
   bool empty() const { return first >= last; }
 };
 
-// The part of [0, tiles) that belongs to a worker.
+// A worker's own part of [0, tiles).
 inline TileRange own_range(int64_t tiles, int worker, int threads) {
   return {tiles * worker / threads, tiles * (worker + 1) / threads};
 }
 
 class Shares {
  public:
-  // Before the first phase; a phase has fewer than 2^32 tiles.
+  // Call it before the first phase; a phase has fewer than 2^32 tiles.
   void resize(int threads) {
     threads_ = threads;
     left_ = std::make_unique<Left[]>(static_cast<size_t>(threads));
   }
 
-  // By one thread while the others wait.
+  // Called by one thread while the others wait.
   void deal(int64_t tiles) {
     most_ = std::max<int64_t>(1, tiles / (4 * threads_));
     for (int w = 0; w < threads_; ++w) {
@@ -40,8 +41,9 @@ class Shares {
     }
   }
 
-  // The next tiles for a worker: its own from the front, else somebody's from the back. Ranges shrink with what is
-  // left: few claims at first, good balance at the end, and none so long that a cancelled step goes on for it.
+  // Returns the next tiles for a worker, from the front of its own range or else from the back of another's. A claim is
+  // half of what is left: few claims at first, good balance at the end. `most_` bounds it, so that a cancelled step
+  // stops soon.
   TileRange claim(int worker) {
     const TileRange own = take(worker, true);
     if (!own.empty()) return own;

@@ -44,8 +44,7 @@ infeng_activation describe(const Value& value) {
 
 void track(Op& op, infeng_tensor& tensor) {
   if (tensor.data == nullptr) return;
-  const int64_t size = tensor.dtype == INFENG_I8 ? 1 : 4;
-  op.views.push_back({&tensor, static_cast<char*>(tensor.data), tensor.strides[0] * size});
+  op.views.push_back({&tensor, static_cast<char*>(tensor.data), tensor.strides[0] * dtype_bytes(tensor.dtype)});
 }
 
 void track(Op& op, infeng_activation& activation) {

@@ -19,7 +19,7 @@ infeng_tensor heads(const Value& value, int64_t column, int64_t count, int64_t h
 // The int8 part of an activation; empty for a buffer.
 infeng_activation describe(const Value& value);
 
-// Remembers the tensor, so that a step can say which rows of it the op has.
+// Adds the tensor to the op's row views; Op::set_rows() then points it at the rows of a step.
 void track(Op& op, infeng_tensor& tensor);
 void track(Op& op, infeng_activation& activation);
 

@@ -1,7 +1,7 @@
-// Cheap readings of time: the processor's counter where it runs at one rate always, else the steady clock.
+// Cheap readings of time: the processor's counter if its rate is constant, else the steady clock.
 //
-// A reading of the clock takes 25 ns and waits for everything before it; one of the counter takes half of that and
-// waits for nothing. Ticks become nanoseconds afterwards, by two readings of both.
+// Reading the clock takes 25 ns and waits for all earlier instructions; reading the counter takes half of that and
+// waits for none. Two readings of both convert ticks to nanoseconds afterwards.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ inline int64_t steady_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
 }
 
-// CPUID 8000_0007, EDX bit 8: the counter does not stop and does not change its rate (Intel SDM vol. 3, 18.17.1).
+// CPUID 8000_0007, EDX bit 8: the counter never stops or changes its rate (Intel SDM vol. 3, 18.17.1).
 inline bool has_steady_counter() {
 #if defined(__x86_64__)
   unsigned a = 0, b = 0, c = 0, d = 0;
@@ -39,7 +39,7 @@ inline int64_t ticks() {
   return steady_ns();
 }
 
-// Turns ticks into nanoseconds of the steady clock: `origin` is an earlier moment, the scale is taken now.
+// Converts ticks to nanoseconds of the steady clock. The scale follows from `origin`, an earlier moment, and now.
 class TickScale {
  public:
   struct Moment {

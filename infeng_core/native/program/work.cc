@@ -8,7 +8,7 @@
 namespace infeng {
 namespace {
 
-// Tokens that the rows of a step see, summed over rows; and tokens of the cache that are read, once per segment.
+// Multiply-adds count the positions that each row sees; bytes count each cached position once per segment.
 Work attention_work(const Op& op) {
   const infeng_attention_args& args = op.args.attention;
   const infeng_kv_cache& cache = *args.cache;
@@ -26,9 +26,7 @@ Work attention_work(const Op& op) {
           read * cache.kv_heads * cache.head_stride / cache.block_tokens};
 }
 
-int64_t bytes_of(uint32_t dtype) { return dtype == INFENG_F32 ? 4 : dtype == INFENG_BF16 ? 2 : 1; }
-
-// The A of each segment.
+// Products with the A of each segment.
 Work shrink_work(const Op& op) {
   const infeng_shrink_args& args = op.args.shrink;
   Work work;
@@ -39,7 +37,7 @@ Work shrink_work(const Op& op) {
   return work;
 }
 
-// The B of each segment, where the op has adapters.
+// Products with the B of each segment, if the op has a LORA step.
 Work lora_work(const Op& op) {
   Work work;
   if (op.lora_slot < 0) return work;
@@ -47,7 +45,7 @@ Work lora_work(const Op& op) {
   for (const infeng_lora_segment& s : std::span(step.segments, static_cast<size_t>(step.segment_count))) {
     const int64_t products = int64_t{s.panel_count} * kPanel * s.rank;
     work.macs += (s.row_end - s.row_begin) * products;
-    work.bytes += products * bytes_of(s.dtype);
+    work.bytes += products * dtype_bytes(s.dtype);
   }
   return work;
 }

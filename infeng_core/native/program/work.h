@@ -1,4 +1,4 @@
-// What one call of an op multiplies and reads, for profiles.
+// Multiply-adds and bytes of one call of an op, for profiles.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Weights of tokens are integers, so sums over a vocabulary are exact in any order: they are taken by buckets, and
-// nothing is sorted but the few tokens in the bucket where a sum is crossed.
+// Tokens have integer weights, so sums over a vocabulary are exact in any order. They are computed by buckets, and only
+// the few tokens in the bucket where a sum crosses its target are sorted.
 #include "sampling/candidates.h"
 
 #include <infeng/extension/clones.h>
@@ -13,7 +13,7 @@
 namespace infeng {
 namespace {
 
-// e^x for x <= 0, docs/numerics.md "exp". Adding and taking away 1.5 * 2^23 rounds to the nearest integer, ties to
+// e^x for x <= 0 (docs/numerics.md, "exp"). Adding and subtracting 1.5 * 2^23 rounds to the nearest integer, ties to
 // even.
 INFENG_INLINE float exponential(float x) {
   x = x > -87.33f ? x : -87.33f;
@@ -39,14 +39,14 @@ INFENG_INLINE uint32_t ordered(float x) {
   return bits ^ (uint32_t(int32_t(bits) >> 31) | 0x80000000u);
 }
 
-// Keys descend by logit, then ids ascend.
+// Sorted descending, keys order tokens by descending logit, then by ascending id.
 INFENG_INLINE uint64_t key_of(float logit, int32_t id) { return uint64_t(ordered(logit)) << 32 | uint32_t(~id); }
 
-// Loops over a vocabulary go by blocks, whose inner loops have no dependencies and vectorise.
+// Loops over a vocabulary run in blocks, whose inner loops have no dependencies and vectorize.
 constexpr int64_t kBlock = 64;
 
-// Buckets of candidates by their distance to the largest logit, in 64ths of the temperature. They are as fine at the
-// top as at the bottom, and what is in the last has weight 0: p < e^-31 < 2^-40.
+// Buckets group candidates by their distance to the largest logit, in 64ths of the temperature. Tokens in the last
+// bucket have weight 0: p < e^-31 < 2^-40.
 constexpr int kBuckets = 1 << 11;
 constexpr float kFineness = 64.0f;
 
@@ -69,7 +69,7 @@ INFENG_CLONED void spread(const float* x, int64_t count, float largest, float te
   }
 }
 
-// Calls `found(i)` for each i, ascending, for which test(i) holds; few do.
+// Calls found(i) for each i for which test(i) holds, ascending. Fast if few do.
 template <class Test, class Found>
 INFENG_INLINE void each(int64_t count, Test test, Found found) {
   int64_t i = 0;
@@ -85,23 +85,27 @@ INFENG_INLINE void each(int64_t count, Test test, Found found) {
   }
 }
 
+// Each replaces `indices` by the indices that it finds.
 INFENG_CLONED void at_bucket(const uint16_t* bucket, int64_t count, uint16_t at, std::vector<int32_t>* indices) {
+  indices->clear();
   each(count, [&](int64_t i) { return bucket[i] == at; }, [&](int64_t i) { indices->push_back(int32_t(i)); });
 }
 INFENG_CLONED void up_to_bucket(const uint16_t* bucket, int64_t count, uint16_t most, std::vector<int32_t>* indices) {
+  indices->clear();
   each(count, [&](int64_t i) { return bucket[i] <= most; }, [&](int64_t i) { indices->push_back(int32_t(i)); });
 }
 INFENG_CLONED void at_least(const float* p, int64_t count, float least, std::vector<int32_t>* indices) {
+  indices->clear();
   each(count, [&](int64_t i) { return p[i] >= least; }, [&](int64_t i) { indices->push_back(int32_t(i)); });
 }
 
-// Buckets by how far the distances are from their mean.
+// Buckets by the deviation of distances from their mean.
 INFENG_CLONED void buckets_around(const float* x, int64_t count, float largest, float temperature, float mean,
                                   uint16_t* bucket) {
   for (int64_t i = 0; i < count; i++) bucket[i] = bucket_of(-std::fabs((x[i] - largest) / temperature + mean));
 }
 
-// The sum of term(x[i]) over all x[i] that are not left out, in lanes as docs/numerics.md sums rows, but in double.
+// The sum of term(x[i]) over all tokens that no mask excludes, in lanes as docs/numerics.md sums rows, but in double.
 template <class Term>
 INFENG_INLINE double in_lanes(const float* x, int64_t count, Term term) {
   constexpr int64_t kLanes = 16;
@@ -128,7 +132,7 @@ INFENG_CLONED double squares_around(const float* x, int64_t count, double mean) 
   return in_lanes(x, count, [mean](double value) { return (value - mean) * (value - mean); });
 }
 
-constexpr float kLeast = 0x1p-40f;  // what is less likely has weight 0
+constexpr float kLeast = 0x1p-40f;  // less likely tokens have weight 0
 
 struct Candidate {
   uint64_t rank;
@@ -141,6 +145,7 @@ struct Memory {
   std::vector<float> x;
   std::vector<int32_t> ids;
   std::vector<int32_t> near;
+  std::vector<int32_t> kept;
   std::vector<uint64_t> keys;
   std::vector<Candidate> sorted;
   uint64_t sums[kBuckets];
@@ -191,12 +196,21 @@ uint64_t Candidates::rank(int32_t i) const {
   return key_of(-std::fabs(distance + mean_), all_ ? i : memory().ids[size_t(i)]);
 }
 
-// From now on the candidates are those of `keys`.
-void Candidates::take_keys() {
+// Keeps the candidates i of `near` for which test(i) holds.
+template <class Test>
+void Candidates::keep_near(Test test) {
   Memory& m = memory();
-  m.near.clear();
-  for (const uint64_t key : m.keys) m.near.push_back(id_of(key));
-  std::swap(m.ids, m.near);
+  m.kept.clear();
+  for (const int32_t i : m.near) {
+    if (test(i)) m.kept.push_back(id_of(key(i)));
+  }
+  take_kept();
+}
+
+// Makes the tokens of `kept` the candidates.
+void Candidates::take_kept() {
+  Memory& m = memory();
+  std::swap(m.ids, m.kept);
   m.x.clear();
   for (const int32_t id : m.ids) m.x.push_back(row_[id]);
   all_ = false;
@@ -205,13 +219,10 @@ void Candidates::take_keys() {
   count_ = int64_t(m.x.size());
 }
 
-// The same where the likeliest may not be among them.
-void Candidates::take_others() {
-  take_keys();
-  largest_ = *std::max_element(x_, x_ + count_);
-}
+// Called after a filter that may remove the likeliest candidate.
+void Candidates::find_largest() { largest_ = *std::max_element(x_, x_ + count_); }
 
-// Neighbours are often in one bucket: two tables let their additions overlap.
+// Sums the weights of each bucket. Neighbours are often in one bucket; two tables let their additions overlap.
 void Candidates::sum() {
   Memory& m = memory();
   std::fill_n(m.sums, kBuckets, 0);
@@ -237,17 +248,12 @@ void Candidates::weigh() {
   is_weighed_ = true;
 }
 
-// Lets go of what top_p has cut off; until somebody else narrows the choice it need not be looked at.
+// Removes the tokens that top_p cut off, before another filter looks at the candidates.
 void Candidates::settle() {
   if (!is_cut_) return;
   Memory& m = memory();
-  m.near.clear();
   up_to_bucket(m.bucket.data(), count_, end_.bucket, &m.near);
-  m.keys.clear();
-  for (const int32_t i : m.near) {
-    if (key(i) >= end_.rank) m.keys.push_back(key(i));
-  }
-  take_keys();
+  keep_near([&](int32_t i) { return key(i) >= end_.rank; });
 }
 
 uint64_t Candidates::total() {
@@ -263,7 +269,6 @@ Candidates::Crossing Candidates::crossing(uint64_t target) const {
   uint64_t before = 0;
   int bucket = 0;
   for (; before + m.sums[bucket] <= target; bucket++) before += m.sums[bucket];
-  m.near.clear();
   at_bucket(m.bucket.data(), count_, uint16_t(bucket), &m.near);
   m.sorted.clear();
   for (const int32_t i : m.near) m.sorted.push_back({rank(i), weight_of(m.p[size_t(i)])});
@@ -285,7 +290,6 @@ void Candidates::keep_top(int64_t top_k) {
   for (int64_t i = 0; i < count_; i++) counts[m.bucket[size_t(i)]]++;
   int last = 0;
   for (int64_t with = counts[0]; with < top_k && last < kBuckets - 2; with += counts[last]) last++;
-  m.near.clear();
   up_to_bucket(m.bucket.data(), count_, uint16_t(last), &m.near);
   m.keys.clear();
   for (const int32_t i : m.near) m.keys.push_back(key(i));
@@ -293,7 +297,9 @@ void Candidates::keep_top(int64_t top_k) {
     std::nth_element(m.keys.begin(), m.keys.begin() + top_k - 1, m.keys.end(), std::greater<>());
     m.keys.resize(size_t(top_k));
   }
-  take_keys();
+  m.kept.clear();
+  for (const uint64_t key : m.keys) m.kept.push_back(id_of(key));
+  take_kept();
 }
 
 void Candidates::keep_probable(float top_p) {
@@ -306,17 +312,12 @@ void Candidates::keep_probable(float top_p) {
 void Candidates::keep_likely(float min_p) {
   weigh();
   Memory& m = memory();
-  m.near.clear();
   at_least(m.p.data(), count_, min_p, &m.near);
-  m.keys.clear();
-  for (const int32_t i : m.near) {
-    if (!is_cut_ || key(i) >= end_.rank) m.keys.push_back(key(i));
-  }
-  take_keys();
+  keep_near([&](int32_t i) { return !is_cut_ || key(i) >= end_.rank; });
 }
 
-// The mean of (largest logit - logit) / temperature by weight. A product of a weight and a distance stays far below
-// 2^63, for p * -ln p is below 1/2; it is summed in two halves, each exact in double.
+// The mean of (largest logit - logit) / temperature, by weight. The product of a weight and a distance stays far below
+// 2^63, because p * -ln p is below 1/2. Products are summed in two halves, each exact in double.
 float Candidates::mean_distance() const {
   constexpr int kHalf = 31;
   const Memory& m = memory();
@@ -342,14 +343,10 @@ void Candidates::keep_typical(float typical_p) {
   sum();
   by_typicality_ = true;
   const Crossing end = crossing(target);
-  m.near.clear();
   up_to_bucket(m.bucket.data(), count_, end.bucket, &m.near);
-  m.keys.clear();
-  for (const int32_t i : m.near) {
-    if (m.p[size_t(i)] >= kLeast && rank(i) >= end.rank) m.keys.push_back(key(i));
-  }
+  keep_near([&](int32_t i) { return m.p[size_t(i)] >= kLeast && rank(i) >= end.rank; });
   by_typicality_ = false;
-  take_others();
+  find_largest();
 }
 
 void Candidates::keep_within(float sigmas) {
@@ -358,36 +355,27 @@ void Candidates::keep_within(float sigmas) {
   const double mean = sum_of(row_, vocab_) / tokens;
   const double variance = tokens > 1 ? squares_around(row_, vocab_, mean) / (tokens - 1) : 0.0;
   const double least = double(largest_) - double(sigmas) * std::sqrt(variance);
-  Memory& m = memory();
-  m.near.clear();
-  // As a float that is rounded up: the same tokens are at least this.
+  // Rounded up to float, which selects the same tokens.
   float rounded = float(std::max(least, double(std::numeric_limits<float>::lowest())));
   if (double(rounded) < least) rounded = std::nextafter(rounded, std::numeric_limits<float>::infinity());
-  at_least(x_, count_, rounded, &m.near);
-  m.keys.clear();
-  for (const int32_t i : m.near) m.keys.push_back(key(i));
-  take_keys();
+  at_least(x_, count_, rounded, &memory().near);
+  keep_near([](int32_t) { return true; });
 }
 
 void Candidates::drop_choices(float threshold) {
   settle();
-  const double least = std::ceil(double(threshold) * double(total())) * 0x1p-40;  // exact, and so are weights
+  const double least = std::ceil(double(threshold) * double(total())) * 0x1p-40;  // exact, like the weights
   if (least > 1.0) return;
   Memory& m = memory();
   float rounded = float(least);
   if (double(rounded) < least) rounded = std::nextafter(rounded, 2.0f);
-  m.near.clear();
   at_least(m.p.data(), count_, rounded, &m.near);
   if (m.near.size() < 2) return;
   uint64_t last = ~uint64_t(0);
   for (const int32_t i : m.near) last = std::min(last, key(i));
-  m.near.clear();
   at_least(m.p.data(), count_, kLeast, &m.near);
-  m.keys.clear();
-  for (const int32_t i : m.near) {
-    if (key(i) <= last) m.keys.push_back(key(i));
-  }
-  take_others();
+  keep_near([&](int32_t i) { return key(i) <= last; });
+  find_largest();
 }
 
 }  // namespace infeng

@@ -1,4 +1,4 @@
-// The tokens of one row of logits that sampling chooses from, with their integer weights: docs/numerics.md, "Sampling".
+// The tokens of a row of logits among which sampling chooses, with integer weights (docs/numerics.md, "Sampling").
 #pragma once
 
 #include <cstdint>
@@ -9,37 +9,37 @@ namespace infeng {
 // The largest logit; `finite` becomes false if any is NaN or infinite.
 float largest_of(const float* x, int64_t count, bool* finite);
 
-// The first index at which `x` is `value`, which is there.
+// The first index at which `x` equals `value`; there must be one.
 int64_t first_of(const float* x, int64_t count, float value);
 
-// Keys descend by logit, then ids ascend.
+// The token of a key, which holds the logit above and the inverted id below.
 inline int32_t id_of(uint64_t key) { return int32_t(~uint32_t(key)); }
 
-// All tokens of the vocabulary, or those that are left of them. One row at a time in a thread: the arrays are the
-// thread's, and keep their memory from row to row.
+// The candidates: all tokens of the vocabulary, then the tokens that filters keep. A thread works on one row at a time:
+// the arrays are thread-local and keep their memory from row to row.
 class Candidates {
  public:
-  // `largest` of the row's logits; tokens of -infinity are none of the candidates.
+  // `largest`: the row's largest logit. Tokens with a logit of -infinity are no candidates.
   Candidates(const float* logits, int64_t vocab, float largest, float temperature)
       : row_(logits), vocab_(vocab), x_(logits), count_(vocab), largest_(largest), temperature_(temperature) {}
 
-  void keep_top(int64_t top_k);        // the top k, or fewer if the others have weight 0
+  void keep_top(int64_t top_k);        // the top k; fewer if others have weight 0
   void keep_probable(float top_p);     // in (0, 1)
   void keep_likely(float min_p);       // above 0
   void keep_typical(float typical_p);  // in (0, 1)
   void keep_within(float sigmas);      // above 0: top-n-sigma
-  void drop_choices(float threshold);  // above 0: XTC, once it acts
+  void drop_choices(float threshold);  // above 0: XTC
 
-  // The sum of the weights of those that are left.
+  // The sum of the candidates' weights.
   uint64_t total();
 
-  // The first of them at which the sum of weights exceeds `target`, which is below `total()`.
+  // The first candidate, by descending key, at which the sum of weights exceeds `target` < total().
   int32_t pick(uint64_t target);
 
  private:
   struct Crossing {
-    uint64_t rank;     // of the token at which the sum of weights, in descending order, first exceeds a target
-    uint64_t through;  // the sum up to and with that token
+    uint64_t rank;     // of the token at which the sum of weights, by descending rank, first exceeds a target
+    uint64_t through;  // the sum including that token
     uint16_t bucket;   // of that token
   };
 
@@ -50,8 +50,10 @@ class Candidates {
   void weigh();
   void sum();
   void settle();
-  void take_keys();
-  void take_others();
+  template <class Test>
+  void keep_near(Test test);
+  void take_kept();
+  void find_largest();
 
   const float* row_;  // (vocab_,) the logits of all tokens
   int64_t vocab_;
@@ -61,9 +63,9 @@ class Candidates {
   float temperature_;
   bool all_ = true;  // candidate i is token i
   bool is_weighed_ = false;
-  bool by_typicality_ = false;  // ranks are those of `keep_typical`, else keys
-  float mean_ = 0;              // of the distances, for those ranks
-  bool is_cut_ = false;         // what comes after `end_` is none of the candidates any more
+  bool by_typicality_ = false;  // ranks order by deviation from `mean_`; else they are keys
+  float mean_ = 0;              // the mean of the distances
+  bool is_cut_ = false;         // tokens after `end_` are no longer candidates
   Crossing end_{};
 };
 

@@ -1,4 +1,4 @@
-// What a request wants of a row of logits before a token is drawn from it: docs/numerics.md, "Sampling".
+// A request's changes of a row of logits before a token is drawn (docs/numerics.md, "Sampling").
 #pragma once
 
 #include <cstdint>
@@ -6,11 +6,11 @@
 namespace infeng {
 
 struct RowChanges {
-  const uint32_t* masks = nullptr;  // (mask_count, mask_words(vocab)): token i needs bit i % 32 of word i / 32 in each
+  const uint32_t* masks = nullptr;  // (mask_count, mask_words(vocab)): a token is allowed if all masks set its bit
   int64_t mask_count = 0;
-  const int32_t* ids = nullptr;      // (change_count,) tokens whose logits change, in this order, ...
-  const float* penalties = nullptr;  // ... divided by this if above 0, else multiplied with it ...
-  const float* biases = nullptr;     // ... and this added
+  const int32_t* ids = nullptr;      // (change_count,) tokens whose logits change, in this order
+  const float* penalties = nullptr;  // (change_count,) divides a logit above 0, multiplies another
+  const float* biases = nullptr;     // (change_count,) added afterwards
   int64_t change_count = 0;
 
   bool any() const { return mask_count + change_count != 0; }
@@ -18,8 +18,9 @@ struct RowChanges {
 
 inline int64_t mask_words(int64_t vocab) { return (vocab + 31) / 32; }
 
-// The changed row, which is this thread's until its next one; a token that a mask leaves out has -infinity. The logits
-// and all changes must be finite, ids below `vocab`. Allocates only until this thread has seen its largest vocabulary.
+// Returns the changed row, in which tokens that a mask excludes are -infinity. It stays valid until the thread's next
+// call. The logits and all changes must be finite, ids below `vocab`. Allocates only when the thread meets a larger
+// vocabulary than before.
 const float* changed_row(const float* logits, int64_t vocab, const RowChanges& changes);
 
 }  // namespace infeng

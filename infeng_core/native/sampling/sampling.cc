@@ -66,7 +66,7 @@ int32_t sample_row(const float* logits, int64_t vocab, const SamplingSettings& s
   if (!finite) return kNotFinite;
   if (changes.any()) {
     logits = changed_row(logits, vocab, changes);
-    largest = largest_of(logits, vocab, &finite);  // not for tokens that are left out, whose weight becomes 0
+    largest = largest_of(logits, vocab, &finite);  // excluded tokens are -infinity, so `finite` means nothing here
     if (std::isinf(largest)) return kNothingAllowed;
   }
   const bool keeps_likeliest = !(s.typical_p < 1.0f || s.xtc_probability > 0.0f);

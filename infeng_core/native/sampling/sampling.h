@@ -10,7 +10,7 @@ namespace infeng {
 
 inline constexpr int64_t kMostTokens = int64_t(1) << 22;  // of a vocabulary, so that sums of weights fit in 63 bits
 
-// What narrows the choice after the temperature, in the order in which it does unless a manifest names another.
+// The filters that narrow the choice after the temperature, in their default order; a manifest may name another.
 enum class Filter : uint8_t { top_n_sigma, top_k, top_p, min_p, typical_p, xtc };
 inline constexpr int kFilters = 6;
 inline constexpr std::array<const char*, kFilters> kFilterNames = {"top_n_sigma", "top_k",     "top_p",
@@ -32,12 +32,12 @@ struct SamplingSettings {
   float xtc_threshold = 1.0f;
 };
 
-// In place of an id:
+// Results in place of an id.
 inline constexpr int32_t kNotFinite = -1;       // the logits hold NaN or infinity
-inline constexpr int32_t kNothingAllowed = -2;  // the masks leave every token out
+inline constexpr int32_t kNothingAllowed = -2;  // the masks exclude every token
 
-// The id that a row of `vocab` logits gives once it is changed, or one of those above. Allocates only until this thread
-// has seen its largest vocabulary.
+// Applies `changes` to a row of `vocab` logits and picks a token; returns its id or one of the results above. Allocates
+// only when the thread meets a larger vocabulary than before.
 int32_t sample_row(const float* logits, int64_t vocab, const SamplingSettings& settings, const RowChanges& changes,
                    const FilterOrder& order = kFilterOrder);
 

@@ -10,13 +10,13 @@ template <int kBytes>
 int64_t plain(int64_t dim) {
   return dim * kBlockTokens * kBytes;
 }
-// Dot products take four elements of a position at a time.
+// Dot products read four elements of a position at a time.
 int64_t fours(int64_t dim) { return round_up(dim, 4) * kBlockTokens; }
 int64_t half_bytes(int64_t dim) { return dim / 2 * kBlockTokens; }
 // V is read 16 elements at a time.
 int64_t half_vectors(int64_t dim) { return half_bytes(round_up(dim, 16)); }
 
-// Smaller blocks of a Hadamard matrix than of 8 elements would not spread outliers.
+// Hadamard blocks of fewer than 8 elements would not spread outliers.
 constexpr int16_t kLeastBlock = 8;
 
 constexpr CacheFormat kFormats[] = {

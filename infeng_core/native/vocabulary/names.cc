@@ -48,7 +48,7 @@ constexpr Word kDtypes[] = {{INFENG_F32, "f32"}, {INFENG_BF16, "bf16"}, {INFENG_
 constexpr Word kNumerics[] = {{INFENG_NUMERICS_EXACT, "exact"}, {INFENG_NUMERICS_APPROX, "approx"}};
 constexpr Word kKinds[] = {{INFENG_KIND_TILES, "tiles"}, {INFENG_KIND_WHOLE, "whole"}};
 
-// The words of ops and formats stand in their descriptors.
+// Names of ops and formats come from their descriptors.
 template <class Described>
 std::vector<Word> words_of(const Described& all) {
   std::vector<Word> words;
@@ -61,7 +61,7 @@ struct Section {
   std::vector<Word> words;
 };
 
-// By Vocabulary; weight formats are asked for each time, since libraries bring some.
+// Indexed by Vocabulary. Libraries may add weight formats, so each_word() looks them up each time.
 const std::vector<Section>& sections() {
   const auto listed = [](const auto& words) { return std::vector<Word>(std::begin(words), std::end(words)); };
   static const auto& all = *new std::vector<Section>{
@@ -93,7 +93,7 @@ void each_word(Vocabulary vocabulary, const Found& found) {
   }
 }
 
-// The functions that a kind may have, as docs/numerics.md lists them.
+// Whether a kind of step may have a function; docs/numerics.md lists the combinations.
 bool may_have(uint32_t kind, uint32_t function) {
   if (kind == INFENG_EPILOGUE_QUANTIZE && function == INFENG_FUNCTION_WIDE) return true;
   if (function == INFENG_FUNCTION_WIDE) return false;
@@ -103,7 +103,7 @@ bool may_have(uint32_t kind, uint32_t function) {
   return function != INFENG_FUNCTION_IDENTITY && function != INFENG_FUNCTION_SWIGLU;
 }
 
-// Calls found(kind, function) for every step that there is.
+// Calls found(kind, function) for every step.
 template <class Found>
 void each_step(const Found& found) {
   for (const Word& kind : kEpilogues) {

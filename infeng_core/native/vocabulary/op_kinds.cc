@@ -8,16 +8,16 @@ namespace {
 constexpr Operand kEpilogue[] = {{"x", OperandKind::rows, offsetof(infeng_epilogue_args, in), 0}};
 
 constexpr OpKind kKinds[] = {
-    {INFENG_OP_EMBED, "embed"},
-    {INFENG_OP_RMSNORM, "rmsnorm"},
-    {INFENG_OP_LINEAR, "linear"},
-    {INFENG_OP_EPILOGUE, "epilogue", kEpilogue, sizeof(infeng_epilogue_args), offsetof(infeng_epilogue_args, out)},
-    {INFENG_OP_ROPE, "rope"},
-    {INFENG_OP_KV_APPEND, "kv_append"},
-    {INFENG_OP_ATTENTION, "attention"},
-    {INFENG_OP_SHRINK, "shrink"},
-    {INFENG_OP_ROUTE, "route"},
-    {INFENG_OP_COMBINE, "combine"},
+    {INFENG_OP_EMBED, "embed", sizeof(infeng_embed_args)},
+    {INFENG_OP_RMSNORM, "rmsnorm", sizeof(infeng_rmsnorm_args)},
+    {INFENG_OP_LINEAR, "linear", sizeof(infeng_linear_args)},
+    {INFENG_OP_EPILOGUE, "epilogue", sizeof(infeng_epilogue_args), kEpilogue, offsetof(infeng_epilogue_args, out)},
+    {INFENG_OP_ROPE, "rope", sizeof(infeng_rope_args)},
+    {INFENG_OP_KV_APPEND, "kv_append", sizeof(infeng_kv_append_args)},
+    {INFENG_OP_ATTENTION, "attention", sizeof(infeng_attention_args)},
+    {INFENG_OP_SHRINK, "shrink", sizeof(infeng_shrink_args)},
+    {INFENG_OP_ROUTE, "route", sizeof(infeng_route_args)},
+    {INFENG_OP_COMBINE, "combine", sizeof(infeng_combine_args)},
 };
 
 }  // namespace

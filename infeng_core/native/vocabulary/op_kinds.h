@@ -1,4 +1,4 @@
-// The ops: the word of each, and the operands of an op over rows alone, which needs no builder of its own.
+// The ops: their names, and the operands of row ops.
 #pragma once
 
 #include <infeng/abi.h>
@@ -15,28 +15,28 @@ enum class OperandKind {
   scalar,  // float
 };
 
-// One operand of an op over rows, by its place in the args struct.
+// One operand of a row op.
 struct Operand {
   const char* name;
   OperandKind kind;
-  size_t offset;
-  float typical;  // of a scalar, for tests and for the first-use check
+  size_t offset;  // in the args struct
+  float typical;  // value of a scalar in tests and in the first-use check
 };
 
 struct OpKind {
   uint32_t number;
   const char* name;
-  // Of an op over rows alone, which reads rows of some columns and writes rows of as many, before its epilogues; empty:
-  // the op has a builder of its own in program/.
+  size_t args_size;
+  // A row op reads and writes rows of the same number of columns (before its epilogues), and Program::row_op() adds it.
+  // Empty: another member function of Program adds the op.
   std::span<const Operand> operands = {};
-  size_t args_size = 0;
-  size_t out_offset = 0;
+  size_t out_offset = 0;  // of a row op
 };
 
-// By number.
+// Sorted by number.
 std::span<const OpKind> op_kinds();
 
-// Throws Error "unsupported" for a number that is no op.
+// Throws Error "unsupported" for an unknown number.
 const OpKind& op_kind(uint32_t number);
 
 }  // namespace infeng

@@ -9,6 +9,7 @@
 
 #include "error.h"
 #include "weights/arena.h"
+#include "weights/codes.h"
 #include "weights/formats.h"
 #include "weights/quantize_affine.h"
 #include "weights/weight.h"
@@ -26,7 +27,7 @@ struct Layout {
   static int64_t superblock_at(int64_t g) { return g / kBlocks * kSuperblock; }
   static int64_t block_at(int64_t g) { return superblock_at(g) + kLine + g % kBlocks * kBlock; }
 
-  // Of group `q` of 32 inputs: s, and two bytes behind it t.
+  // Offset of s of group `q` of 32 inputs; t is two bytes further.
   static int64_t scale_at(int64_t q, int n) { return block_at(q / 2) + 4 * n + q % 2; }
   // Byte 4n + j of line l holds input 4l + j below and input 4 (l + 4) + j above.
   static int64_t byte_at(int64_t q, int k, int n) {
@@ -58,19 +59,19 @@ struct Layout {
     }
   }
 
-  // Bytes of somebody's file: all of them mean something but for halves that are not finite.
+  // Checks a panel of a file: every byte is valid, except fp16 scales that are not finite.
   static void check(const uint8_t* panel, int64_t k, int64_t row) {
     for (int64_t g = 0; g * kGroup < k; g += kBlocks) {
       const uint8_t* halves = panel + superblock_at(g);
       for (int n = 0; n < 2 * kLanes; n++) {
-        if ((read_half(halves, n) & 0x7c00u) != 0x7c00u) continue;
+        if (!is_infinite(read_half(halves, n))) continue;
         fail("not_finite", "row ", row + n % kLanes, ", columns from ", g * kGroup, ": the scale of ",
              n < kLanes ? "sub-scales" : "minima", " is NaN or infinite");
       }
     }
   }
 
-  // ---------------------------------------------------------------------------------------- what is known already ---
+  // ------------------------------------------------------------------------------------------ from units to panels ---
 
   static void write(const MinimaUnits& units, int64_t row, uint8_t* panel) {
     const int rows = int(std::min<int64_t>(kLanes, units.n - row));
@@ -96,14 +97,8 @@ struct Layout {
   }
 
   static uint16_t half_of(float value, int64_t row, int64_t block) {
-    if (!std::isfinite(value))
-      fail("not_finite", "row ", row, ", columns from ", block * kSuper, ": the scale is ", value);
-    const uint16_t half = f16_from_f32(value);
-    if ((half & 0x7c00u) == 0x7c00u) {
-      fail("out_of_range", "row ", row, ", columns from ", block * kSuper, ": the scale ", value,
-           " is too large for fp16");
-    }
-    return half;
+    require_half(value, row, block * kSuper);
+    return f16_from_f32(value);
   }
 
   static constexpr MinimaScaling kScaling{kAffineGroup, kSuper, write};
@@ -111,7 +106,7 @@ struct Layout {
   // ----------------------------------------------------------------------------------------- from floats to panels ---
 
   static void pack(const WeightFormat& format, const Source& s, int64_t row, uint8_t* panel) {
-    std::memset(panel, 0, size_t(panel_bytes_of(format.abi.number, s.k)));  // what no input belongs to stays zero
+    std::memset(panel, 0, size_t(panel_bytes_of(format.abi.number, s.k)));  // padding stays zero
     for (int64_t column = 0; column < s.k; column += kSuper) {
       float x[kSuper][kLanes];
       const int64_t count = std::min<int64_t>(kSuper, s.k - column);
@@ -141,7 +136,7 @@ struct Layout {
   }
 };
 
-// `unpack` gives values, as of floats: hence no group.
+// `unpack` returns values like that of a float format, so the ABI's group is 0.
 template <int kSuper>
 constexpr WeightFormat described(uint32_t number, const char* name) {
   using L = Layout<kSuper>;

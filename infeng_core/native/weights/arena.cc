@@ -21,7 +21,7 @@ constexpr int64_t kLargest = int64_t{1} << 46;
 Arena::Arena(int64_t nbytes, bool huge_pages, const Pages& pages) : nbytes_(nbytes) {
   if (nbytes < 0 || nbytes > kLargest) fail("invalid_argument", "an arena of ", nbytes, " bytes is not possible");
   check(pages);
-  // One huge page more than needed, then the ends that stick out are given back: mmap alone aligns to small pages only.
+  // mmap aligns to small pages only: map one huge page more than needed, then unmap the ends.
   mapped_ = round_up(nbytes > 0 ? nbytes : 1, kHugePage);
   const int64_t reserved = mapped_ + kHugePage;
   int flags = MAP_PRIVATE | MAP_ANONYMOUS;
@@ -39,7 +39,7 @@ Arena::Arena(int64_t nbytes, bool huge_pages, const Pages& pages) : nbytes_(nbyt
   if (before > 0) munmap(begin, static_cast<size_t>(before));
   if (before < kHugePage) munmap(data_ + mapped_, static_cast<size_t>(kHugePage - before));
 #ifdef MADV_HUGEPAGE
-  // Advice only: a kernel without huge pages refuses it and the arena works all the same.
+  // Advice only: the arena works without huge pages too.
   if (huge_pages) (void)madvise(data_, static_cast<size_t>(mapped_), MADV_HUGEPAGE);
 #ifdef MADV_NOHUGEPAGE
   if (!huge_pages) (void)madvise(data_, static_cast<size_t>(mapped_), MADV_NOHUGEPAGE);
@@ -47,7 +47,7 @@ Arena::Arena(int64_t nbytes, bool huge_pages, const Pages& pages) : nbytes_(nbyt
 #else
   (void)huge_pages;
 #endif
-  used_ = huge_pages ? mapped_ : nbytes;  // many small arenas: their unused rest is not locked
+  used_ = huge_pages ? mapped_ : nbytes;  // a small arena does not lock its unused rest
   try {
     this->place(pages);
   } catch (...) {
@@ -72,7 +72,7 @@ Arena::Arena(Arena&& other) noexcept
       place_error_(other.place_error_) {}
 
 int64_t Arena::huge_bytes() const {
-  // Neighbouring mappings of equal flags may be merged into one entry, so an entry's count is capped by the overlap.
+  // An entry may merge neighbouring mappings of equal flags, so its count is capped by the overlap.
   std::FILE* file = std::fopen("/proc/self/smaps", "re");
   if (file == nullptr) return 0;
   const auto begin = reinterpret_cast<uintptr_t>(data_);

@@ -14,10 +14,10 @@ inline constexpr int64_t kHugePage = int64_t{2} << 20;
 
 constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
-// One mapping, 2 MB aligned, touched lazily: pages that nobody wrote cost nothing.
+// One mapping, 2 MB aligned. Pages that were never written cost no memory.
 class Arena {
  public:
-  // Throws Error "out_of_memory" when the address space or the overcommit limit does not allow it, "lock_refused".
+  // Throws Error "out_of_memory" (address space or overcommit limit) or "lock_refused".
   explicit Arena(int64_t nbytes, bool huge_pages = true, const Pages& pages = {});
   ~Arena();
   Arena(Arena&& other) noexcept;
@@ -27,23 +27,23 @@ class Arena {
   std::byte* data() const { return data_; }
   int64_t nbytes() const { return nbytes_; }
 
-  // For a second holder, who wants more than the first. Throws Error "lock_refused".
+  // Applies another placement, such as locking for a later holder. Throws Error "lock_refused".
   void place(const Pages& pages);
-  // The errno with which the system refused a placement; 0: it did not.
+  // The errno with which the system refused a placement; 0 if it did not.
   int place_error() const { return place_error_; }
 
-  // Bytes backed by huge pages now, from /proc/self/smaps; 0 where the system does not say.
+  // Bytes backed by huge pages now, from /proc/self/smaps; 0 if the system does not report them.
   int64_t huge_bytes() const;
 
  private:
   std::byte* data_ = nullptr;
   int64_t nbytes_ = 0;
   int64_t mapped_ = 0;
-  int64_t used_ = 0;  // mapped bytes that hold something: whole huge pages where they were asked for
+  int64_t used_ = 0;  // bytes to place and lock: `mapped_` with huge pages, else `nbytes_`
   int place_error_ = 0;
 };
 
-// Many small 64-byte aligned, zeroed pieces that live as long as the allocator.
+// Allocates small, zeroed, 64-byte aligned pieces that live as long as the allocator.
 class Bump {
  public:
   void* take(int64_t nbytes, int64_t align = kLine);

@@ -12,7 +12,7 @@
 namespace infeng {
 namespace {
 
-// Of 64 inputs: how many scales they have, and which is the first of them.
+// The scales of 64 inputs.
 struct Span {
   int count;
   int64_t first;
@@ -30,14 +30,9 @@ void require_code(const CodeGrid& grid, int code, int64_t row, int64_t column) {
   }
 }
 
-void require_scale(const CodeGrid& grid, float scale, int64_t row, int64_t index) {
-  const int64_t column = index * grid.group;
-  if (!std::isfinite(scale)) {
-    fail("not_finite", "row ", row, ", columns from ", column, ": the scale is ", scale);
-  }
-  if (grid.half && (f16_from_f32(scale) & 0x7c00u) == 0x7c00u) {
-    fail("out_of_range", "row ", row, ", columns from ", column, ": the scale ", scale, " is too large for fp16");
-  }
+void require_finite(float scale, int64_t row, int64_t column) {
+  if (std::isfinite(scale)) return;
+  fail("not_finite", "row ", row, ", columns from ", column, ": the scale is ", scale);
 }
 
 void load_lane(const CodeGrid& grid, const Codes& codes, int64_t row, int lane, int64_t g, Integers q, Scales scale) {
@@ -50,11 +45,17 @@ void load_lane(const CodeGrid& grid, const Codes& codes, int64_t row, int lane, 
   const Span span = scales_of(grid, g);
   for (int h = 0; h < span.count && span.first + h < groups; h++) {
     scale[h][lane] = codes.scale[row * groups + span.first + h];
-    require_scale(grid, scale[h][lane], row, span.first + h);
+    (grid.half ? require_half : require_finite)(scale[h][lane], row, (span.first + h) * grid.group);
   }
 }
 
 }  // namespace
+
+void require_half(float scale, int64_t row, int64_t column) {
+  require_finite(scale, row, column);
+  if (!is_infinite(f16_from_f32(scale))) return;
+  fail("out_of_range", "row ", row, ", columns from ", column, ": the scale ", scale, " is too large for fp16");
+}
 
 const CodeGrid* code_grid(uint32_t format) {
   const WeightFormat* known = find_format(format);

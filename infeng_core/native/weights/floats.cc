@@ -1,4 +1,4 @@
-// f32 and bf16: weights as they are, or rounded to nearest even.
+// f32 and bf16: weights as they are, or rounded to the nearest bf16, ties to even.
 #include <infeng/extension/half.h>
 
 #include <cstring>
@@ -49,7 +49,7 @@ void unpack_bf16(const void* panel, int64_t g, Group w, int8_t (*)[kLanes], floa
   }
 }
 
-// Values of somebody's file, `kPerLine` of each output in a line: the exponents that NaN and infinity have.
+// Checks a panel of a file for NaN and infinity; a line holds kPerLine values of each output.
 template <class Bits, Bits kExponent>
 void check(const uint8_t* panel, int64_t k, int64_t row) {
   constexpr int kPerLine = 4 / int(sizeof(Bits));

@@ -11,7 +11,7 @@ namespace infeng {
 namespace {
 
 constexpr const char* kBad = "bad_format";
-constexpr int64_t kSamples[] = {64, 128, 192, 4096};  // k at which two geometries are compared
+constexpr int64_t kSamples[] = {64, 128, 192, 4096};  // values of k at which two geometries are compared
 
 constexpr WeightFormat reserved(uint32_t number, const char* name) {
   WeightFormat format{};
@@ -24,7 +24,7 @@ constexpr WeightFormat kReserved[] = {
     reserved(INFENG_WEIGHT_INT4_G64_ZP, "int4-g64-zp"),
 };
 
-// The core's own, by number.
+// The core's own formats, sorted by number.
 const std::vector<const WeightFormat*>& own_formats() {
   static const auto& formats = *[] {
     auto* all = new std::vector<const WeightFormat*>;
@@ -38,9 +38,10 @@ const std::vector<const WeightFormat*>& own_formats() {
   return formats;
 }
 
+// The formats that libraries registered. A deque, because callers keep pointers to its elements.
 struct Brought {
   std::mutex mutex;
-  std::deque<WeightFormat> formats;  // their addresses are kept
+  std::deque<WeightFormat> formats;
 };
 
 Brought& brought() {
@@ -72,10 +73,10 @@ void check(const std::string& where, const infeng_format& format) {
   }
 }
 
-// The library's own rule, on up to 16 rows of f32.
+// Converts up to 16 rows to f32 and packs them with the library's own function.
 void pack_brought(const WeightFormat& format, const Source& s, int64_t row, uint8_t* out) {
   if (format.abi.pack == nullptr) {
-    fail("unimplemented", "weight format ", format.abi.name, ": the library that brought it cannot pack");
+    fail("unimplemented", "weight format ", format.abi.name, ": its library cannot pack");
   }
   const int64_t rows = std::min<int64_t>(kLanes, s.n - row);
   std::vector<float> w(static_cast<size_t>(rows * s.k));

@@ -1,4 +1,4 @@
-// int8-row, int8-g32, int4-g64 and int4-g32: integers with a scale for an output or for each group of its inputs.
+// int8-row, int8-g32, int4-g64 and int4-g32: integers with one scale per output, or per group of its inputs.
 #include <infeng/extension/half.h>
 
 #include <algorithm>
@@ -15,9 +15,9 @@
 namespace infeng {
 namespace {
 
-// ------------------------------------------------------------------------------- how 64 inputs lie in a panel ---
+// --------------------------------------------------------------------------------- layout of 64 inputs in a panel ---
 
-// 16 fp16 scales, half a line.
+// 16 fp16 scales take half a line.
 void write_halves(uint8_t* line, const float scale[kLanes]) {
   uint16_t half[kLanes];
   for (int n = 0; n < kLanes; n++) half[n] = f16_from_f32(scale[n]);
@@ -30,18 +30,18 @@ void read_halves(const uint8_t* line, float scale[kLanes]) {
   for (int n = 0; n < kLanes; n++) scale[n] = f32_from_f16(half[n]);
 }
 
-// The line of scales of two groups of `size` inputs, in somebody's file.
+// Checks the line of scales of two groups of `size` inputs in a file.
 void check_halves(const uint8_t* line, int64_t size, int64_t row, int64_t column) {
   uint16_t half[2 * kLanes];
   std::memcpy(half, line, sizeof half);
   for (int i = 0; i < 2 * kLanes; i++) {
-    if ((half[i] & 0x7c00u) != 0x7c00u) continue;
+    if (!is_infinite(half[i])) continue;
     fail("not_finite", "row ", row + i % kLanes, ", columns from ", column + i / kLanes * size,
          ": the scale is NaN or infinite");
   }
 }
 
-// 16 lines of bytes: 4n + j of line l holds input 4l + j, q + 128.
+// 64 inputs take 16 lines: byte 4n + j of line l holds q + 128 of input 4l + j.
 constexpr int64_t kByteLines = kGroup * kLanes;
 
 void write_bytes(uint8_t* lines, ConstIntegers q) {
@@ -79,7 +79,7 @@ struct Int8Row {
   }
 };
 
-// The scales of two groups of 32 inputs in a line, then their bytes.
+// A line holds the scales of two groups of 32 inputs; the groups' bytes follow.
 struct Int8G32 {
   static constexpr int64_t kSuperblock = kLine + kByteLines;
 
@@ -102,8 +102,8 @@ struct Int8G32 {
   }
 };
 
-// A superblock is two groups of kSize inputs: their scales in one line, then the nibbles of one and of the other. A
-// last half superblock keeps its full line of scales.
+// A superblock is two groups of kSize inputs: a line with the scales of both, the nibbles of the first, the nibbles of
+// the second. If the last superblock has one group, its line of scales is still whole.
 template <int kSize>
 struct Int4 {
   static constexpr int kGroups = kGroup / kSize;
@@ -150,9 +150,9 @@ struct Int4 {
   }
 };
 
-// --------------------------------------------------------------------------------------- how scales are chosen ---
+// ------------------------------------------------------------------------------------------------ choice of scales ---
 
-// One for all inputs of an output.
+// One scale for all inputs of an output.
 class ByRow {
  public:
   ByRow(const Source& s, int64_t row) {
@@ -174,7 +174,7 @@ class ByRow {
   float amax_[kLanes] = {};
 };
 
-// One for each kSize inputs, in fp16, by a rule of quantize.h.
+// One fp16 scale for each kSize inputs, by a rule of quantize.h.
 template <int kSize, auto kRule>
 class ByGroup {
  public:
@@ -195,7 +195,7 @@ class ByGroup {
 
 template <class Rule>
 void pack(const WeightFormat& format, const Source& s, int64_t row, uint8_t* panel) {
-  std::memset(panel, 0, size_t(panel_bytes_of(format.abi.number, s.k)));  // what no input belongs to stays zero
+  std::memset(panel, 0, size_t(panel_bytes_of(format.abi.number, s.k)));  // padding stays zero
   const Rule rule(s, row);
   for (int64_t g = 0; g * kGroup < s.k; g++) {
     Group x;
@@ -207,7 +207,7 @@ void pack(const WeightFormat& format, const Source& s, int64_t row, uint8_t* pan
   }
 }
 
-// ---------------------------------------------------------------------------------------------------- the rows ---
+// --------------------------------------------------------------------------------------------------- the formats ---
 
 template <class Layout, class Rule>
 constexpr WeightFormat described(uint32_t number, const char* name, uint32_t group, CodeGrid grid) {

@@ -1,5 +1,5 @@
-// 16 floats side by side, as whatever vectors the function that uses them is compiled for: arithmetic is by element.
-// Passed by reference only, so that no calling convention depends on the CPU; all of it is inlined.
+// 16 floats with elementwise arithmetic, in the vectors of the ISA for which the calling function is compiled. They are
+// passed by reference, so that no calling convention depends on the ISA, and everything is inlined.
 #pragma once
 
 #include <infeng/extension/clones.h>
@@ -55,7 +55,7 @@ INFENG_INLINE LaneMask operator<(const Lanes& a, const Lanes& b) {
 INFENG_INLINE Lanes chosen(const LaneMask& where, const Lanes& yes, const Lanes& no) {
   return {{where.half[0] ? yes.half[0] : no.half[0], where.half[1] ? yes.half[1] : no.half[1]}};
 }
-// a < b ? a : b, and a > b ? a : b
+// smaller: a < b ? a : b. larger: a > b ? a : b.
 INFENG_INLINE Lanes smaller(const Lanes& a, const Lanes& b) {
   return {{a.half[0] < b.half[0] ? a.half[0] : b.half[0], a.half[1] < b.half[1] ? a.half[1] : b.half[1]}};
 }

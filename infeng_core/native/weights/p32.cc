@@ -17,8 +17,7 @@ namespace {
 
 using Quarter = uint8_t (*)[kLanes];  // the units of 32 inputs
 
-// ----------------------------------------------------------------------------------- where the bytes of a panel lie
-// ---
+// ----------------------------------------------------------------------------------------------- layout of a panel ---
 
 template <int kBits>
 struct Layout {
@@ -27,11 +26,11 @@ struct Layout {
 
   static int64_t bytes(int64_t k) { return (1 + (k + 127) / 128) * kLine + 2 * kBits * k; }
 
-  // Of inputs [32 q, 32 q + 32).
+  // Offsets of inputs [32 q, 32 q + 32).
   static int64_t scale_at(int64_t q, int n) { return kLine + q / 4 * kSuperblock + 4 * n + 2 * (q % 2) + q % 4 / 2; }
   static int64_t lines_at(int64_t q) { return 2 * kLine + q / 4 * kSuperblock + q % 4 * (kBits * kLine); }
 
-  // Where the upper bits of line `l` of eight lie, behind the nibbles.
+  // The line behind the nibbles, and the shift in its bytes, of the upper bits of line `l` of eight.
   static int upper_line(int l) { return kBits == 5 ? 4 : 4 + l / 4; }
   static int upper_shift(int l) { return kBits == 5 ? l : 2 * (l % 4); }
 
@@ -52,7 +51,7 @@ struct Layout {
     }
   }
 
-  // (s, z) of an output.
+  // Returns (s, z) of an output.
   static std::pair<int, int> scale_of(const uint8_t* panel, int64_t q, int n) {
     const int byte = panel[scale_at(q, n)];
     return {(byte & (kGrid.most_scale() - 1)) + 1, byte >> (8 - kBits)};
@@ -77,7 +76,6 @@ struct Layout {
     }
   }
 
-  // What a quantizer chose.
   static void write_units(const Units& units, int64_t row, uint8_t* panel) {
     const int rows = int(std::min<int64_t>(kLanes, units.n - row));
     float d[kLanes] = {};
@@ -114,7 +112,7 @@ struct Layout {
 
   static constexpr SubScaling kScaling{kSubGroup, kGrid.most_scale(), kGrid.most_unit(), write_units, read_units};
 
-  // The bytes of somebody's file: every s and z fits, but s (u - z) may be too large for the 8 bits that it owes.
+  // Checks a panel of a file: every s and z is valid, but s (u - z) may not fit in 8 bits.
   static void check(const uint8_t* panel, int64_t k, int64_t row) {
     for (int n = 0; n < kLanes; n++) {
       float d;
@@ -127,7 +125,7 @@ struct Layout {
   }
 
  private:
-  // One output's units of 32 inputs; those behind the last input are 0 steps.
+  // Loads the units of 32 inputs of one output; inputs beyond the last one are z, 0 steps.
   static void load_lane(const Units& units, int64_t row, int64_t q, int n, SubScale* sub, Quarter u) {
     const int64_t at = row * kScaling.groups(units.k) + q, column = q * kSubGroup;
     const int s = units.s[at], z = units.z[at];
@@ -158,7 +156,7 @@ struct Layout {
          " to ", kHighest);
   }
 
-  // The units that a byte of sub-scale allows.
+  // The range of units under one byte of (s, z).
   struct Allowed {
     int low = 0;
     int high = kGrid.most_unit();
@@ -185,8 +183,7 @@ struct Layout {
   }
 };
 
-// ---------------------------------------------------------------------------------------------- from floats to panels
-// ---
+// ------------------------------------------------------------------------------------------- from floats to panels ---
 
 // The inputs of 16 rows, in groups of 64.
 class Rows {
@@ -213,7 +210,7 @@ class Rows {
   std::vector<Values> values_;
 };
 
-// Of the candidates for each row's scale the one of the least error, with the sub-scales that it was found with.
+// Chooses for each row the candidate scale with the least error, and the sub-scales found under it.
 void choose(SubGrid grid, Rows& rows, float d[kLanes], std::vector<SubScale>& best) {
   float amax[kLanes], scale[kRowScaleCandidates][kLanes];
   double total[kRowScaleCandidates][kLanes] = {};
@@ -240,7 +237,7 @@ void choose(SubGrid grid, Rows& rows, float d[kLanes], std::vector<SubScale>& be
   }
 }
 
-// The scale that fits the chosen integers best, in the sense of least squares.
+// Replaces each row's scale by the least-squares fit to the chosen integers.
 void refit(SubGrid grid, Rows& rows, const std::vector<SubScale>& sub, float d[kLanes]) {
   double xw[kLanes] = {}, ww[kLanes] = {};
   for (int64_t q = 0; q < rows.quarters(); q++) {
@@ -257,7 +254,7 @@ void refit(SubGrid grid, Rows& rows, const std::vector<SubScale>& sub, float d[k
 
 template <int kBits>
 void pack(const WeightFormat& format, const Source& s, int64_t row, uint8_t* panel) {
-  std::memset(panel, 0, size_t(panel_bytes_of(format.abi.number, s.k)));  // what no input belongs to stays zero
+  std::memset(panel, 0, size_t(panel_bytes_of(format.abi.number, s.k)));  // padding stays zero
   Rows rows(s, row);
   float d[kLanes];
   std::vector<SubScale> sub(size_t(rows.quarters()));

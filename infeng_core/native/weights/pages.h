@@ -1,4 +1,4 @@
-// On which NUMA nodes the pages of a mapping lie, and whether they may leave memory. Their bytes do not depend on it.
+// Placement of pages on NUMA nodes, and locking them in memory.
 #pragma once
 
 #include <cstddef>
@@ -9,21 +9,20 @@ namespace infeng {
 
 struct Pages {
   enum class Policy {
-    first_touch,  // the node of the thread that touches a page first; what the system does anyway
-    prefer,       // the nodes named, others when these are full
-    interleave    // the nodes named, in turn
+    first_touch,  // the node of the thread that touches a page first, which is the system's default
+    prefer,       // `nodes`, or others when these are full
+    interleave    // `nodes` in turn
   };
   Policy policy = Policy::first_touch;
   std::vector<int> nodes;
-  bool lock = false;  // in memory from now on, never swapped out
+  bool lock = false;  // load all pages and never swap them out
 };
 
-// Throws Error "invalid_argument" where the policy needs nodes and has none, or a node cannot exist.
+// Throws Error "invalid_argument" if the policy needs nodes and has none, or a node cannot exist.
 void check(const Pages& pages);
 
-// For a mapping from a page's beginning on. The policy decides about pages that nobody touched yet. Returns 0, or the
-// errno with which the system refused the policy: a placement only saves time, so nothing else follows from that.
-// Throws Error "lock_refused".
+// Places a mapping that begins on a page boundary; the policy applies to pages that were not touched yet. Returns 0, or
+// the errno with which the system refused the policy, which only costs speed. Throws Error "lock_refused".
 int place(const Pages& pages, void* data, int64_t nbytes);
 
 }  // namespace infeng

@@ -8,21 +8,9 @@
 namespace infeng {
 namespace {
 
-constexpr float kSmallest = 0x1p-100f;  // a row whose largest magnitude lies below counts as zero
-
-// Divisors d of the value e of largest magnitude: the candidate scale is e / d. -8 uses the whole range of q; 7 and
-// -7.5 make e exact at the cost of the range; the others clip e in favour of the rest of the group.
+// Divisors d of the value e of largest magnitude; e / d is a candidate scale. -8 uses the whole range of q; 7 and -7.5
+// keep e exact but use less of the range; the others clip e in favour of the rest of the group.
 constexpr float kDivisors[] = {-8.0f, -7.5f, -8.5f, -9.0f, -9.5f, 7.0f};
-
-// Ties to even for |x| < 2^22, which a clamp before it ensures.
-INFENG_INLINE float round_even(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
-
-INFENG_INLINE float clamped(float x, float low, float high) {
-  x = x < high ? x : high;
-  return x > low ? x : low;
-}
-
-INFENG_INLINE bool is_infinite(uint16_t half) { return (half & 0x7c00u) == 0x7c00u; }
 
 struct Fit {
   float error[kLanes];  // sum of (x - scale * q)^2
@@ -54,7 +42,7 @@ INFENG_CLONED void assign(GroupInputs x, int count, const float inverse[kLanes],
   }
 }
 
-// The value of largest magnitude with its sign, the first among equals.
+// The value of largest magnitude with its sign; the first of equals.
 INFENG_CLONED void extremes(GroupInputs x, int count, float extreme[kLanes]) {
   for (int n = 0; n < kLanes; n++) extreme[n] = 0.0f;
   for (int k = 0; k < count; k++) {
@@ -62,7 +50,7 @@ INFENG_CLONED void extremes(GroupInputs x, int count, float extreme[kLanes]) {
   }
 }
 
-// The best fit so far of each output; the first of equal errors stays.
+// The best fit of each output so far; the first of equal errors stays.
 struct Best {
   uint16_t half[kLanes] = {};
   float inverse[kLanes] = {};
@@ -109,7 +97,7 @@ uint32_t quantize_int4(GroupInputs x, int count, GroupIntegers q, uint16_t scale
     }
     best.consider(x, count, wanted, usable);
   }
-  for (int n = 0; n < kLanes; n++) {  // the scale that fits the chosen integers best, in the sense of least squares
+  for (int n = 0; n < kLanes; n++) {  // the least-squares scale for the chosen integers
     usable[n] = best.found[n] && best.fit.qq[n] > 0.0f;
     wanted[n] = usable[n] ? best.fit.xq[n] / best.fit.qq[n] : 0.0f;
   }

@@ -8,16 +8,8 @@
 namespace infeng {
 namespace {
 
-// How much of a group's range its grid spans.
+// Fractions of a group's range that its grid may span.
 constexpr float kSpans[] = {1.0f, 0.93f, 0.86f};
-
-// Ties to even for |x| < 2^22, which a clamp before it ensures.
-INFENG_INLINE float round_even(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
-
-INFENG_INLINE float clamped(float x, float low, float high) {
-  x = x < high ? x : high;
-  return x > low ? x : low;
-}
 
 INFENG_INLINE float unit_of(float x, float by, float least) {
   return round_even(clamped((x + least) * by, 0.0f, kMostUnit));
@@ -25,13 +17,13 @@ INFENG_INLINE float unit_of(float x, float by, float least) {
 
 INFENG_INLINE float inverse(float step) { return step == 0.0f ? 0.0f : 1.0f / step; }
 
-// A group's step and minimum, x = step * u - least, before they are bytes.
+// A group's step and minimum before they are rounded to bytes: x = step * u - least.
 struct Span {
   float step[kLanes];
   float least[kLanes];
 };
 
-// Of units under a span: their error, and the sums that a line through (u, x) needs.
+// The error of the units under a span, and the sums for the least-squares line through (u, x).
 struct Fit {
   float error[kLanes];
   float x[kLanes];
@@ -68,7 +60,7 @@ INFENG_CLONED void range(const float (*x)[kLanes], int count, float low[kLanes],
   }
 }
 
-// The line of least squares through the units of a span; what cannot be one stays as it was.
+// The least-squares line through the units of a span; outputs without one keep their span.
 Span line_of(const Fit& sums, int count, const Span& before) {
   Span line = before;
   for (int n = 0; n < kLanes; n++) {
@@ -83,7 +75,7 @@ Span line_of(const Fit& sums, int count, const Span& before) {
   return line;
 }
 
-// The best span that is found; the first of equal errors stays.
+// Returns the best span; the first of equal errors wins.
 Span search(const float (*x)[kLanes], int count) {
   Span best = {};
   float low[kLanes], high[kLanes], error[kLanes];
@@ -113,11 +105,11 @@ Span search(const float (*x)[kLanes], int count) {
   return best;
 }
 
-// The least fp16 that is not below `largest` / 255, so that no byte is above 255.
+// The smallest fp16 that is at least `largest` / 255, so that bytes reach at most 255.
 uint16_t step_of_bytes(float largest) {
   const float wanted = largest / kMostByte;
   const uint16_t half = f16_from_f32(wanted);
-  return (half & 0x7c00u) != 0x7c00u && f32_from_f16(half) < wanted ? uint16_t(half + 1) : half;
+  return !is_infinite(half) && f32_from_f16(half) < wanted ? uint16_t(half + 1) : half;
 }
 
 uint8_t byte_of(float value, float step) {
@@ -149,7 +141,7 @@ uint32_t quantize_affine(const AffineInputs& inputs, AffineBlock* out) {
   for (int n = 0; n < kLanes; n++) {
     out->d[n] = step_of_bytes(step[n]);
     out->e[n] = step_of_bytes(least[n]);
-    if ((out->d[n] & 0x7c00u) == 0x7c00u || (out->e[n] & 0x7c00u) == 0x7c00u) overflow |= 1u << n;
+    if (is_infinite(out->d[n]) || is_infinite(out->e[n])) overflow |= 1u << n;
   }
   if (overflow != 0) return overflow;
   for (int g = 0; g < inputs.groups(); g++) {

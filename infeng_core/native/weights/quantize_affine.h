@@ -1,5 +1,4 @@
-// Choosing the scales, minima and units of the formats with minima. The rule is in docs/numerics.md, "Quantization
-// rule".
+// Choice of scales, minima and units for the formats with minima (docs/numerics.md, "Quantization rule").
 #pragma once
 
 #include <cstdint>
@@ -8,15 +7,15 @@
 
 namespace infeng {
 
-inline constexpr int kAffineGroup = 32;     // inputs of one sub-scale and minimum
-inline constexpr int kAffineGroups = 8;     // most of them in a superblock
-inline constexpr float kMostByte = 255.0f;  // sub-scale or minimum
+inline constexpr int kAffineGroup = 32;     // inputs that share a sub-scale and a minimum
+inline constexpr int kAffineGroups = 8;     // the most groups of a superblock
+inline constexpr float kMostByte = 255.0f;  // largest sub-scale or minimum
 inline constexpr float kMostUnit = 15.0f;
 
-// The first `groups` groups of 32 inputs of 16 outputs; the last may have fewer inputs, those behind it do not count.
+// The inputs of a superblock, in groups of 32; the last group may have fewer.
 struct AffineInputs {
-  const float (*x)[kLanes];
-  int64_t count;  // inputs
+  const float (*x)[kLanes];  // (count, 16)
+  int64_t count;
 
   int groups() const { return int((count + kAffineGroup - 1) / kAffineGroup); }
   int size(int group) const {
@@ -31,10 +30,10 @@ struct AffineBlock {
   uint16_t e[kLanes];
   uint8_t s[kAffineGroups][kLanes];
   uint8_t t[kAffineGroups][kLanes];
-  uint8_t u[kAffineGroups * kAffineGroup][kLanes];  // 0 behind the last input
+  uint8_t u[kAffineGroups * kAffineGroup][kLanes];  // 0 beyond the last input
 };
 
-// Returns a mask of the outputs whose d or e would be too large for fp16.
+// Quantizes a superblock. Returns a mask of the outputs whose d or e is too large for fp16.
 uint32_t quantize_affine(const AffineInputs& inputs, AffineBlock* out);
 
 }  // namespace infeng

@@ -7,18 +7,16 @@
 namespace infeng {
 namespace {
 
-constexpr float kSmallest = 0x1p-100f;  // a row whose largest magnitude lies below counts as zero
-
-// A row's scale is amax / 127 or less: its largest value is clipped in favour of all others.
+// Factors of a row's scale amax / 127; below 1, the largest values are clipped in favour of all others.
 constexpr float kRowFactors[kRowScaleCandidates] = {1.0f, 0.93f, 0.86f, 0.8f};
-// How much of a group's range its grid spans.
+// Fractions of a group's range that its grid may span.
 constexpr float kClips[] = {1.0f, 0.93f, 0.86f};
-// What is tried around the nearest s, and around the z of the best s.
+// Candidates around the nearest s, and around the z of the best s.
 constexpr float kScaleChanges[] = {0.0f, -1.0f, 1.0f};
 constexpr float kZeroChanges[] = {-1.0f, 1.0f};
 
-// Adding it rounds to an integer, ties to even, for |x| < 2^22, which a clamp before it ensures; the sum less another
-// integer is exact.
+// Adding kRounder rounds to an integer, ties to even, if |x| < 2^22, which a clamp ensures. Subtracting an integer from
+// the sum is exact.
 constexpr float kRounder = 0x1.8p23f;
 
 INFENG_INLINE Lanes round_even(const Lanes& x) { return (x + every_lane(kRounder)) - every_lane(kRounder); }
@@ -33,7 +31,7 @@ INFENG_INLINE Lanes divided(const Lanes& x, const Lanes& y, float otherwise) {
   return chosen(none, every_lane(otherwise), x / chosen(none, every_lane(1.0f), y));
 }
 
-// What turns inputs into units, for 16 outputs.
+// The constants that convert inputs to units, for 16 outputs.
 struct Steps {
   Lanes z;
   Lanes step;  // d s
@@ -58,13 +56,13 @@ INFENG_INLINE Steps steps_of(SubGrid grid, const Lanes& d, const Lanes& s, const
           smaller(above, every_lane(float(grid.most_unit())))};
 }
 
-// u - z of an input of each output.
+// u - z of one input of each output.
 INFENG_INLINE Lanes distance(const Lanes& x, const Steps& steps, const Lanes& rounded_zero) {
   const Lanes u = clamped(x * steps.by + steps.z, steps.low, steps.high);
   return (u + every_lane(kRounder)) - rounded_zero;
 }
 
-// The best so far of each output; the first of equal errors stays.
+// The best s and z of each output so far; the first of equal errors stays.
 struct Best {
   bool any = false;
   Lanes s, z, error;

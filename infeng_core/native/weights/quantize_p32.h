@@ -1,5 +1,5 @@
-// Choosing row scales, sub-scales, zero points and units of the formats with integer sub-scales. The rule is in
-// docs/numerics.md, "Quantization rule".
+// Choice of row scales, sub-scales, zero points and units for the formats with integer sub-scales (docs/numerics.md,
+// "Quantization rule").
 #pragma once
 
 #include <infeng/extension/p32_grid.h>
@@ -12,19 +12,19 @@ namespace infeng {
 
 inline constexpr int kRowScaleCandidates = 4;
 
-// The sub-scales of 32 inputs of 16 outputs; integers, in f32.
+// Sub-scales and zero points of 32 inputs of 16 outputs: integers stored as f32.
 struct SubScale {
   float s[kLanes];
   float z[kLanes];
 };
 
-// Candidate `index` of an output's scale d, by its largest magnitude; 0 where the row counts as zero.
+// Candidate `index` for an output's scale d, from its largest magnitude; 0 if the row counts as zero.
 void row_scales(const float amax[kLanes], int index, float d[kLanes]);
 
-// The best s and z under d that is found; returns in `error` the sum of (x - d s (u - z))^2.
+// Searches the best s and z under d; `error` becomes the sum of (x - d s (u - z))^2.
 void search_sub_scale(SubGrid grid, GroupInputs x, const float d[kLanes], SubScale* best, float error[kLanes]);
 
-// u under d, s and z, and w = s (u - z).
+// Computes u under d, s and z, and w = s (u - z).
 void assign_units(SubGrid grid, GroupInputs x, const float d[kLanes], const SubScale& sub, uint8_t u[][kLanes],
                   int8_t w[][kLanes]);
 

@@ -1,4 +1,4 @@
-// A matrix of weights as a checkpoint holds it, read in groups of 64 inputs by 16 outputs.
+// A matrix of weights in a checkpoint, read in groups of 64 inputs by 16 outputs.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace infeng {
 
 enum class Element { f32, f16, bf16 };
 
-// A matrix (n, k) of which a row is contiguous.
+// A matrix (n, k) with contiguous rows.
 struct Source {
   const char* data;
   int64_t n;
@@ -21,8 +21,8 @@ struct Source {
 
 using Group = float[kGroup][kLanes];
 
-// x[k][n] = inputs [column, column + 64) of 16 rows from `row` on; zero outside the matrix. Throws Error "not_finite"
-// that names the row and the column.
+// Loads x[k][n]: inputs [column, column + 64) of rows [row, row + 16), zero beyond the matrix. Throws Error
+// "not_finite" naming row and column.
 void load_group(const Source& s, int64_t row, int64_t column, Group x);
 
 }  // namespace infeng

@@ -1,4 +1,4 @@
-// A packed weight and the arithmetic of its panels (docs/format.md).
+// Packed weights and the sizes of their panels (docs/format.md).
 #pragma once
 
 #include <infeng/abi.h>
@@ -10,17 +10,26 @@ namespace infeng {
 inline constexpr int64_t kPanel = 16;  // outputs of one panel
 inline constexpr int64_t kGroup = 64;  // inputs of one activation group; K is padded to it
 
+// Bytes of an INFENG_F32, INFENG_I32, INFENG_BF16 or INFENG_I8.
+inline int64_t dtype_bytes(int64_t dtype) { return dtype == INFENG_I8 ? 1 : dtype == INFENG_BF16 ? 2 : 4; }
+
+// The weight format in which the A of an adapter with this dtype is stored.
+inline uint32_t adapter_format(uint32_t dtype) {
+  if (dtype == INFENG_F32) return INFENG_WEIGHT_F32;
+  return dtype == INFENG_BF16 ? INFENG_WEIGHT_BF16 : INFENG_WEIGHT_INT8_ROW;
+}
+
 // Bytes of one panel of `k` inputs. Throws Error "unsupported" for the reserved formats.
 int64_t panel_bytes_of(uint32_t format, int64_t k);
 
-// Bytes of `rank` stacked rows of adapters: panels of 16, of which a last one of 8 rows or fewer is folded, see
-// infeng_lora_segment.
+// Bytes of `rank` stacked rows of adapters in panels of 16; a last panel of 8 rows or fewer is folded (see
+// infeng_lora_segment).
 int64_t stacked_bytes_of(uint32_t format, int64_t rank, int64_t k);
 
-// What a linear over this format reads: INFENG_ACT_F32 or INFENG_ACT_INT8_G64.
+// The activation that a linear over this format reads: INFENG_ACT_F32 or INFENG_ACT_INT8_G64.
 uint32_t activation_of(uint32_t format);
 
-// The same of rows whose scales are for `group` inputs: formats with integer sub-scales tell them apart.
+// The same for activations whose scales span `group` inputs, which only formats with integer sub-scales distinguish.
 uint32_t activation_of(uint32_t format, int64_t group);
 
 struct Weight {
@@ -28,7 +37,7 @@ struct Weight {
   std::shared_ptr<const void> owner;  // keeps `abi.data` alive
 };
 
-// Checks sizes and alignment; `available` counts the bytes from `data` on.
+// Makes a weight after checking sizes and alignment; `available`: bytes from `data` on.
 std::shared_ptr<const Weight> make_weight(uint32_t format, int64_t n, int64_t k, int64_t panels, int64_t panel_bytes,
                                           const void* data, int64_t available, std::shared_ptr<const void> owner);
 

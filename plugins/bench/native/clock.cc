@@ -1,11 +1,10 @@
-// The core clock: a chain of additions, of which every core does exactly one per cycle.
+// Measures the core clock with a chain of additions: every core executes exactly one per cycle.
 // SPDX-License-Identifier: Apache-2.0
 #include "probe.h"
 
 namespace {
 
-// 64 additions that wait for each other. Register operands: cores that fold small constants while renaming do not fold
-// these.
+// 64 dependent additions of registers. Some cores fold additions of small constants while renaming, but not these.
 inline uint64_t chain(uint64_t value, uint64_t step) {
 #if defined(__x86_64__)
 #define ADD4 "add %1, %0\n\tadd %1, %0\n\tadd %1, %0\n\tadd %1, %0\n\t"
@@ -23,7 +22,7 @@ volatile uint64_t sink;
 
 }  // namespace
 
-// Cycles per second of the calling thread over about `seconds`.
+// Returns cycles per second of the calling thread over about `seconds`.
 INFENG_BENCH_EXPORT double infeng_bench_clock(double seconds) {
   constexpr uint64_t kBlock = 4096;
   uint64_t value = 1, blocks = 0;

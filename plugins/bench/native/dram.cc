@@ -1,4 +1,4 @@
-// Reading memory that is too large for the caches, on several threads at once. SPDX-License-Identifier: Apache-2.0
+// Reads memory that is larger than the caches on several threads at once. SPDX-License-Identifier: Apache-2.0
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ typedef uint64_t Line __attribute__((vector_size(kLine)));
 
 volatile uint64_t sink;
 
-// Read [begin, begin + bytes) as `kStreams` parts side by side, a line of each in turn.
+// Reads [begin, begin + bytes) as `kStreams` parts, one line of each in turn.
 template <int kStreams>
 uint64_t read_part(const char* begin, int64_t bytes, int64_t prefetch) {
   const int64_t part = bytes / kStreams / kLine * kLine;
@@ -25,7 +25,7 @@ uint64_t read_part(const char* begin, int64_t bytes, int64_t prefetch) {
   for (int64_t at = 0; at < part; at += kLine) {
     for (int s = 0; s < kStreams; ++s) {
       const char* line = begin + s * part + at;
-      // A distance past the end touches no memory: a prefetch of an unmapped address does nothing.
+      // Prefetching past the end is harmless: a prefetch of an unmapped address does nothing.
       if (prefetch) __builtin_prefetch(line + prefetch, 0, 3);
       sums[s] ^= *reinterpret_cast<const Line*>(line);
     }
@@ -49,8 +49,8 @@ uint64_t read_any(const char* begin, int64_t bytes, int streams, int64_t prefetc
 
 }  // namespace
 
-// Map `bytes` (a multiple of 2 MB) of anonymous memory, advise huge pages, and touch all of it. NULL: there is not so
-// much.
+// Maps `bytes` (a multiple of 2 MB) of anonymous memory with huge pages and touches all of it. NULL if there is not
+// enough memory.
 INFENG_BENCH_EXPORT void* infeng_bench_map(int64_t bytes, int threads) {
   constexpr int64_t kHuge = 2 << 20;
   void* mapped = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -65,8 +65,8 @@ INFENG_BENCH_EXPORT void* infeng_bench_map(int64_t bytes, int threads) {
 
 INFENG_BENCH_EXPORT void infeng_bench_unmap(void* mapped, int64_t bytes) { munmap(mapped, static_cast<size_t>(bytes)); }
 
-// Read all of it once, each thread a contiguous part as `streams` (1, 2 or 4) streams, with a prefetch `prefetch` bytes
-// ahead (0: none); returns seconds from the first start to the last end.
+// Reads all of it once, each thread a contiguous part in `streams` (1, 2 or 4) streams, with a prefetch `prefetch`
+// bytes ahead (0: none). Returns the seconds from the first start to the last end.
 INFENG_BENCH_EXPORT double infeng_bench_read(const void* mapped, int64_t bytes, int threads, int streams,
                                              int64_t prefetch) {
   std::barrier ready(threads);

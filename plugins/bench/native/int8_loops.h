@@ -5,14 +5,14 @@
 
 namespace infeng_bench {
 
-// Without memory: `run(n)`, n > 0, does n * macs multiplications, each with its addition.
+// run(n), n > 0, executes n * macs multiply-adds without access to memory.
 struct Int8Loop {
   const char* isa;
   uint64_t macs;
   void (*run)(uint64_t iterations);
 };
 
-// Ends with an entry whose name is null.
+// The last entry has no name.
 extern const Int8Loop int8_loops[];
 
 }  // namespace infeng_bench

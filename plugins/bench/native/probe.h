@@ -1,4 +1,4 @@
-// What the loops of this library share. SPDX-License-Identifier: Apache-2.0
+// Helpers of the measuring loops. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@ inline double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Run body(index) on `threads` threads, the calling one among them, and wait for all.
+// Runs body(index) on `threads` threads, one of which is the caller, and waits for all.
 template <typename Body>
 void on_threads(int threads, Body body) {
   std::vector<std::thread> others;

@@ -11,19 +11,19 @@
 namespace infeng::calibration {
 namespace {
 
-constexpr int64_t kBlock = 64;       // columns
-constexpr int64_t kSlab = 2048;      // rows at a time
-constexpr int64_t kRows = 32;        // side by side
-constexpr int64_t kPart = 64;        // columns whose errors, 16 KiB, stay in the first-level cache
-constexpr double kRound = 0x1.8p52;  // ties to even for |x| < 2^51, which a clamp before it ensures
+constexpr int64_t kBlock = 64;       // columns of a block
+constexpr int64_t kSlab = 2048;      // rows of a slab
+constexpr int64_t kRows = 32;        // rows of a tile, one per lane
+constexpr int64_t kPart = 64;        // columns whose errors, 16 KiB, stay in the L1 cache
+constexpr double kRound = 0x1.8p52;  // rounds ties to even if |x| < 2^51, which a clamp ensures
 static_assert(kRows == kProductColumns);
 
-// What is known of one input of the rows of a tile.
+// The values of one input for the rows of a tile.
 struct Column {
   double w[kRows], step[kRows], low[kRows], high[kRows];
 };
 
-// code = value / step to the nearest, and what it misses of w.
+// code = value / step, rounded to nearest, and the error of w under it.
 INFENG_CLONED_WIDE void round_column(const Column& column, const double* value, double* code, double* missed) {
   for (int64_t r = 0; r < kRows; r++) {
     double q = column.step[r] == 0.0 ? 0.0 : value[r] / column.step[r];
@@ -35,7 +35,7 @@ INFENG_CLONED_WIDE void round_column(const Column& column, const double* value, 
   }
 }
 
-// Up to kSlab rows of a matrix, 32 of them side by side.
+// Up to kSlab rows of a matrix in tiles of 32.
 class Rows {
  public:
   Rows(int64_t most, int64_t k, const int32_t* order)
@@ -90,7 +90,7 @@ class Rows {
   std::vector<double> errors_;  // (tiles, k, 32), at index i those of input order[k - 1 - i]
 };
 
-// The columns [begin, end) of l from row `begin` on, (k - begin, 64); of the block itself what is below the diagonal.
+// The columns [begin, end) of l from row `begin` on, (k - begin, 64); in the diagonal block only the lower triangle.
 void load(const double* l, int64_t k, int64_t begin, int64_t end, double* panel, int threads) {
   for_each((k - begin + kPart - 1) / kPart, threads, [&](int64_t part) {
     for (int64_t p = part * kPart; p < std::min(k - begin, (part + 1) * kPart); p++) {

@@ -16,25 +16,25 @@
 #include <immintrin.h>
 #endif
 
-#pragma GCC diagnostic ignored "-Wpsabi"  // vectors are handed to functions that are part of their callers alone
+#pragma GCC diagnostic ignored "-Wpsabi"  // vectors are passed to inlined functions only
 
 namespace infeng::calibration {
 namespace {
 
-constexpr int64_t kBlock = 512;  // rows under one scale of each column
+constexpr int64_t kBlock = 512;  // rows that share a scale in each column
 constexpr int64_t kPairs = kBlock / 2;
-constexpr int64_t kBlocks = 4;          // that are summed before their sums go to memory
-constexpr int64_t kPanel = 16;          // columns: a block of them is 16 KiB
+constexpr int64_t kBlocks = 4;          // blocks that are summed before their sums go to memory
+constexpr int64_t kPanel = 16;          // columns of a panel; a block of it is 16 KiB
 constexpr int64_t kTile = 4;            // columns of the left factor whose sums are in registers of 32 bytes
-constexpr int64_t kGroup = 3;           // panels of the left factor that stay in the second-level cache
-constexpr int64_t kSpan = 32;           // panels of the right factor that a task multiplies them with
+constexpr int64_t kGroup = 3;           // panels of the left factor that stay in the L2 cache
+constexpr int64_t kSpan = 32;           // panels of the right factor per task
 constexpr int32_t kMost = 2047;         // kMost^2 * kBlock < 2^31
-constexpr float kSmallest = 0x1p-100f;  // a column whose largest magnitude lies below counts as zero
-constexpr float kRound = 0x1.8p23f;     // ties to even for |x| < 2^22
+constexpr float kSmallest = 0x1p-100f;  // a column whose largest magnitude is below counts as zero
+constexpr float kRound = 0x1.8p23f;     // rounds ties to even if |x| < 2^22
 
 static_assert(int64_t(kMost) * kMost * kBlock <= std::numeric_limits<int32_t>::max());
 
-// Two rows of a panel: the integers of a column side by side.
+// Two rows of a panel, in which the integers of a column are adjacent.
 using Pairs = int16_t[kPanel][2];
 using Sums = int32_t[kPanel][kPanel];
 typedef float Lanes __attribute__((vector_size(kPanel * sizeof(float))));
@@ -84,7 +84,7 @@ __attribute__((target("avx512f,avx512bw,avx512vnni"))) void tile_vnni(const Pair
     const __m512i a = _mm512_loadu_si512(right[p]);
 #pragma GCC unroll 16
     for (int i = 0; i < kPanel; i++) {
-      // Not the intrinsic: GCC 12 copies every sum to another register and back.
+      // Assembly, because GCC 12 copies every sum of the intrinsic to another register and back.
       asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(made[i]) : "v"(a), "m"(left[p][i]));
     }
   }
@@ -101,7 +101,7 @@ void tile(const Pairs* left, const Pairs* right, int64_t pairs, Sums& sums) {
   tile_anywhere(left, right, pairs, sums);
 }
 
-// A row of a panel; 0 behind the last column.
+// A row of a panel; 0 beyond the last column.
 INFENG_INLINE Lanes load(const float* x, int64_t width) {
   Lanes made = {};
   std::memcpy(&made, x, size_t(width) * sizeof(float));
@@ -113,14 +113,14 @@ INFENG_INLINE Integers rounded(const Lanes& x, const Lanes& by) {
   return __builtin_convertvector(q, Integers);
 }
 
-// One block of a panel's columns as integers, and their scales; 0 behind the last column and row.
+// Rounds one block of a panel's columns to integers with scales; 0 beyond the last column and row.
 INFENG_INLINE void round_columns(const float* x, int64_t rows, int64_t stride, int64_t width, Pairs* out,
                                  double* steps) {
   Lanes most = {}, poison = {};
   for (int64_t row = 0; row < rows; row++) {
     const Lanes value = load(x + row * stride, width), size = value < 0.0f ? -value : value;
     most = size > most ? size : most;
-    poison += value * 0.0f;  // NaN for what is not finite
+    poison += value * 0.0f;  // NaN if the value is not finite
   }
   const Lanes by = most < kSmallest || poison != 0.0f ? Lanes{} : float(kMost) / most;
   for (int64_t j = 0; j < kPanel; j++) {
@@ -136,7 +136,7 @@ INFENG_INLINE void round_columns(const float* x, int64_t rows, int64_t stride, i
 
 INFENG_CLONED_WIDE void round_block(const float* x, int64_t rows, int64_t stride, int64_t width, Pairs* out,
                                     double* steps) {
-  if (width == kPanel) return round_columns(x, rows, stride, kPanel, out, steps);  // which a compiler knows
+  if (width == kPanel) return round_columns(x, rows, stride, kPanel, out, steps);  // a constant width is faster
   round_columns(x, rows, stride, width, out, steps);
 }
 
@@ -173,14 +173,14 @@ class Packed {
   std::vector<double> steps_;
 };
 
-// made[i][j] += sums[i][j] in the scales of their columns.
+// made[i][j] += sums[i][j] times the scales of both columns.
 INFENG_CLONED_WIDE void widen(const Sums& sums, const double* left, const double* right, double (*made)[kPanel]) {
   for (int64_t i = 0; i < kPanel; i++) {
     for (int64_t j = 0; j < kPanel; j++) made[i][j] += double(sums[i][j]) * (left[i] * right[j]);
   }
 }
 
-// Adds the products of panel p on the left with panel q on the right to h; on the diagonal those above it.
+// Adds the products of left panel p and right panel q to h; of a diagonal block only the upper triangle.
 void add_panels(const Packed& left, const Packed& right, int64_t p, int64_t q, int64_t rows, double* h) {
   double made[kPanel][kPanel] = {};
   for (int64_t block = 0; block * kBlock < rows; block++) {
@@ -197,7 +197,7 @@ void add_panels(const Packed& left, const Packed& right, int64_t p, int64_t q, i
   }
 }
 
-// Adds left'right to h; of a factor with itself above the diagonal.
+// Adds left'right to h; if both are the same factor, only the upper triangle.
 void add_products(const Packed& left, const Packed& right, int64_t rows, double* h, int threads) {
   const int64_t groups = (left.panels + kGroup - 1) / kGroup, spans = (right.panels + kSpan - 1) / kSpan;
   for_each(groups * spans, threads, [&](int64_t task) {
@@ -211,7 +211,7 @@ void add_products(const Packed& left, const Packed& right, int64_t rows, double*
   });
 }
 
-constexpr int64_t kVisit = kBlocks * kBlock;  // rows
+constexpr int64_t kVisit = kBlocks * kBlock;  // rows per pass
 
 }  // namespace
 

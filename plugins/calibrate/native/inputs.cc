@@ -10,9 +10,9 @@
 namespace infeng::calibration {
 namespace {
 
-constexpr int64_t kRows = 64;           // that a thread takes at a time
-constexpr float kSmallest = 0x1p-100f;  // a group whose largest magnitude lies below counts as zero
-constexpr float kRound = 0x1.8p23f;     // ties to even for |x| < 2^22
+constexpr int64_t kRows = 64;           // rows that a thread takes at a time
+constexpr float kSmallest = 0x1p-100f;  // a group whose largest magnitude is below counts as zero
+constexpr float kRound = 0x1.8p23f;     // rounds ties to even if |x| < 2^22
 
 INFENG_CLONED void round_group(const float* x, int64_t count, float* out) {
   float amax = 0;

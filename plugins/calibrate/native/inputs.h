@@ -1,4 +1,4 @@
-// The inputs of linear ops as integer kernels read them.
+// Rounds the inputs of linear ops like integer kernels do.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 namespace infeng::calibration {
 
 // out = x, (rows, k), rounded to int8 with a scale for every `group` inputs of a row and widened again
-// (docs/numerics.md). What is not finite stays so. out may be x.
+// (docs/numerics.md). Values that are not finite stay unchanged. out may be x.
 void round_inputs(const float* x, int64_t rows, int64_t k, int64_t group, float* out, int threads);
 
 }  // namespace infeng::calibration

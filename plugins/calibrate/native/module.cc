@@ -1,4 +1,4 @@
-// The Python face of calibrated quantization: NumPy arrays in, in place where they are large.
+// Python bindings of calibrated quantization: NumPy arrays in; large ones are changed in place.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -24,7 +24,7 @@ using namespace py::literals;
 namespace infeng {
 namespace {
 
-// Raises the core's NativeError, whose text is all parts written one after the other; Python's lock is held.
+// Raises the core's NativeError with the concatenation of `parts` as its text; the caller holds the GIL.
 template <class... Parts>
 [[noreturn]] void fail(const char* code, const Parts&... parts) {
   std::ostringstream text;
@@ -36,7 +36,7 @@ template <class... Parts>
 }
 
 template <class T>
-using Dense = py::array_t<T, py::array::c_style>;  // bound without conversion: a copy would not be written to
+using Dense = py::array_t<T, py::array::c_style>;  // bound without conversion, because results in a copy would be lost
 
 template <class T>
 void require_shape(const char* what, const Dense<T>& array, std::initializer_list<int64_t> shape) {
@@ -45,7 +45,7 @@ void require_shape(const char* what, const Dense<T>& array, std::initializer_lis
   if (!fits) fail("invalid_argument", "the ", what, " have another shape");
 }
 
-// Rows and columns of a matrix that has both.
+// Returns the rows and columns of a matrix; neither may be 0.
 template <class T>
 std::pair<int64_t, int64_t> sizes(const char* what, const Dense<T>& array) {
   if (array.ndim() != 2 || array.shape(0) < 1 || array.shape(1) < 1)
@@ -112,7 +112,7 @@ int require_bits(int bits) {
   return bits;
 }
 
-// The NamedTuple of _native.pyi, which lives as long as the process.
+// A NamedTuple of _native.pyi; it lives as long as the process.
 py::handle sub_scales_type() {
   static const py::handle type =
       py::module_::import("collections")
@@ -146,7 +146,7 @@ void refit_scales(const Dense<float>& w, const Dense<int8_t>& q, const Dense<dou
   calibration::refit_scales(w.data(), q.data(), n, k, h.data(), out, threads);
 }
 
-// The inputs must each stand once in the order, or rows would be read that there are not.
+// Checks that the order is a permutation of the inputs; otherwise rows out of bounds would be read.
 void require_order(const Dense<int32_t>& order, int64_t k) {
   require_shape("order", order, {k});
   std::vector<bool> seen(size_t(k), false);
@@ -206,7 +206,7 @@ void descend(const Dense<float>& w, const Dense<double>& h, double damping, cons
     if (s.data()[i] < 1 || s.data()[i] > grid.most_scale() || z.data()[i] < 0 || z.data()[i] > grid.most_unit())
       fail("invalid_argument", "a sub-scale or zero point is out of range");
   }
-  // d is only read; the struct is that of what chooses it.
+  // d is only read, though the struct has it writable for the code that chooses it.
   const calibration::SubScales scales{const_cast<float*>(d.data()), s.mutable_data(), z.mutable_data()};
   const calibration::Integers chosen{scales, codes.mutable_data()};
   const py::gil_scoped_release released;

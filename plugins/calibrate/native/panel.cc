@@ -8,7 +8,7 @@
 namespace infeng::calibration {
 namespace {
 
-constexpr int64_t kChunk = 128;  // inputs whose columns of a part, 16 KiB, stay in the first-level cache
+constexpr int64_t kChunk = 128;  // inputs whose columns of a part, 16 KiB, stay in the L1 cache
 static_assert(kPanelPart % kProductColumns == 0 && kPanelColumns % kPanelPart == 0);
 
 }  // namespace

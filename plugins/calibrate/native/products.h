@@ -1,4 +1,4 @@
-// The one loop that products of matrices in floating point are made of.
+// The common loop of floating-point matrix products.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ struct Left {
   int64_t row, step;
 };
 
-// c[i * c_row + j] += sum over p of left(i, p) * right[p * right_row + j] for `rows` rows and `columns` columns: one
-// fma after the other, p ascending, so the bytes are those of std::fma on every processor.
+// c[i * c_row + j] += sum over p of left(i, p) * right[p * right_row + j] for `rows` rows and `columns` columns, by
+// fma, p ascending, so the bytes equal those of std::fma on every processor.
 void add_products(Left<float> left, const float* right, int64_t right_row, int64_t count, float* c, int64_t c_row,
                   int64_t rows, int64_t columns);
 void add_products(Left<double> left, const double* right, int64_t right_row, int64_t count, double* c, int64_t c_row,

@@ -1,17 +1,17 @@
-// The scale of every group of inputs before any code is chosen: the one whose rounding costs least by the statistic's
-// diagonal.
+// Chooses the scale of every group of inputs before codes are chosen: the scale whose rounding costs least, weighted by
+// the statistic's diagonal.
 #pragma once
 
 #include <cstdint>
 
 namespace infeng::calibration {
 
-// w is (n, k), weight[k] what an error of each input costs, scales (n, groups) for groups of `group` inputs; codes are
-// from low to high. half: a scale is rounded to fp16 and stays finite there.
+// w: (n, k). weight: (k), the cost of an error of each input. scales: (n, groups) for groups of `group` inputs. Codes
+// are in [low, high]. half: scales are rounded to fp16 and stay finite.
 //
-// Candidates are e / d, e the group's value of largest magnitude: d = low times 1, 15/16, 17/16 ... 21/16, and high;
-// then the least squares fit to the best one's codes. The first of equal costs stays. Sums in binary64, inputs
-// ascending.
+// Candidates are e / d with the group's value e of largest magnitude and d = low times 1, 15/16, 17/16 ... 21/16, or
+// high; then the least-squares fit to the best candidate's codes. The first of equal costs wins. Sums in binary64,
+// inputs ascending.
 void choose_scales(const float* w, int64_t n, int64_t k, const double* weight, int64_t group, int low, int high,
                    bool half, float* scales, int threads);
 

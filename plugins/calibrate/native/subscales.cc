@@ -17,10 +17,10 @@ constexpr float kRowFactors[] = {1.0f, 0.93f, 0.86f, 0.8f};
 constexpr double kClips[] = {1.0, 0.93, 0.86};
 constexpr int kScaleChanges[] = {0, -1, 1};
 constexpr int kZeroChanges[] = {-1, 1};
-constexpr float kSmallest = 0x1p-100f;  // a row whose largest magnitude lies below counts as zero
+constexpr float kSmallest = 0x1p-100f;  // a row whose largest magnitude is below counts as zero
 constexpr int kSums = 8;
 
-// Ties to even for |x| < 2^51, which a clamp before it ensures.
+// Rounds ties to even if |x| < 2^51, which a clamp ensures.
 INFENG_INLINE double round_even(double x) { return (x + 0x1.8p52) - 0x1.8p52; }
 
 INFENG_INLINE double clamped(double x, double low, double high) {
@@ -28,11 +28,11 @@ INFENG_INLINE double clamped(double x, double low, double high) {
   return x > low ? x : low;
 }
 
-// One row's group; what lies behind the last input is 0 and costs nothing.
+// One row's group; beyond the last input, weights and costs are 0.
 struct Group {
   double w[kSubGroup] = {};
   double cost[kSubGroup] = {};
-  double low = 0, high = 0;  // of its weights, 0 included
+  double low = 0, high = 0;  // range of its weights and 0
 
   Group(const float* weights, const double* costs, int64_t count) {
     for (int64_t i = 0; i < count; i++) {

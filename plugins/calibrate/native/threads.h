@@ -1,4 +1,4 @@
-// Work that is split over threads by output: what one output is made of does not depend on who makes it.
+// Splits work over threads by output, so that results do not depend on the number of threads.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace infeng::calibration {
 
-// Runs work(i) for i in [0, count) on up to `threads` threads, the caller among them.
+// Runs work(i) for i in [0, count) on up to `threads` threads, one of which is the caller.
 template <class Work>
 void for_each(int64_t count, int threads, Work work) {
   std::atomic<int64_t> next{0};

@@ -1,11 +1,11 @@
-// Epilogue lists over random operands, and what the state of every op has in common. SPDX-License-Identifier:
-// Apache-2.0
+// Epilogue lists over random operands, and the common state of all ops.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "lora.h"
 #include "runner.h"
 
-// The headers of a list, as a problem has them.
+// The headers of a list, in the form of a problem.
 struct Headers {
   std::vector<infeng_epilogue> steps;
   std::vector<const infeng_epilogue*> pointers;
@@ -24,7 +24,7 @@ struct Headers {
   }
 };
 
-// Puts a list into a problem, with what it needs; the headers live as long as the program.
+// Adds a list and its needs to a problem; the headers live as long as the process.
 inline void ask(infeng_problem& p, const std::vector<uint32_t>& kinds, bool wide = false) {
   static std::vector<std::unique_ptr<Headers>> all;
   all.push_back(std::make_unique<Headers>(kinds, wide));

@@ -60,7 +60,7 @@ inline void check_route(Checker& c) {
             RouteState s;
             s.rows = rows, s.experts = experts, s.top_k = top_k, s.k = k;
             s.logits = floats(rows * experts, 4.0f);
-            for (int64_t i = 0; i < rows * experts; ++i)  // equal ones, and shares of nothing
+            for (int64_t i = 0; i < rows * experts; ++i)  // equal logits, and shares of 0
               if (chance(0.3)) s.logits.as<float>()[i] = chance(0.5) ? 2.0f : -200.0f;
             if (integer) {
               s.in = Activation(rows, k);

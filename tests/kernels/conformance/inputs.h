@@ -151,7 +151,7 @@ struct PackedWeight {
       case INFENG_WEIGHT_INT8_G32:
         for (int64_t g = 0; g < padded / 64; ++g) {
           halves();
-          if (chance(0.1)) {  // files of others hold -128 as well
+          if (chance(0.1)) {  // files of other tools contain -128 too
             memset(out, 0, 1024);
             out += 1024;
           } else {
@@ -160,7 +160,7 @@ struct PackedWeight {
         }
         break;
       case INFENG_WEIGHT_INT4_A256:
-      case INFENG_WEIGHT_INT4_A128:  // any s, t and u, and what they add up to at most
+      case INFENG_WEIGHT_INT4_A128:  // any s, t and u, and their largest sums
         for (int64_t g = 0; g < padded / 64; ++g) {
           if (g % (format == INFENG_WEIGHT_INT4_A256 ? 4 : 2) == 0) halves();
           bytes(64);

@@ -11,7 +11,7 @@ inline int64_t random_rank() {
   return ranks[pick(0, chance(0.1) ? 7 : 6)];
 }
 
-// An adapter's half that one op reads: A and its scaling, or B and what follows it.
+// The half of an adapter that one op reads: A and its scaling, or B, its scales and its bias.
 struct LoraHalf {
   infeng_lora_segment fields{};
   Bytes a, scaling, b, b_scale, row_scale, bias;
@@ -28,7 +28,7 @@ struct LoraHalf {
   }
 };
 
-// [first, last) of up to `rows` rows; a single one, none or all of them more often than by chance.
+// A random range [first, last) of up to `rows` rows; one row, no row or all rows occur more often than by chance.
 inline void random_rows(LoraHalf& half, int64_t rows) {
   const int64_t begin = chance(0.3) ? 0 : pick(0, rows - 1);
   const int64_t end = chance(0.3) ? rows : chance(0.3) ? begin + 1 : chance(0.1) ? begin : pick(begin, rows);
@@ -36,8 +36,8 @@ inline void random_rows(LoraHalf& half, int64_t rows) {
   half.fields.row_end = int32_t(end);
 }
 
-// Segments sorted by their first row, each with columns of u of its own. What lies between those is NaN: reading it
-// would show.
+// Segments sorted by their first row, each with its own columns of u. Columns in between are NaN, so that reading them
+// shows.
 struct LoraSegments {
   std::vector<LoraHalf> halves;
   int64_t columns = 0;

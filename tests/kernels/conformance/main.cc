@@ -46,8 +46,8 @@ bool all_in(std::string needed, const std::string& have) {
   return true;
 }
 
-// Tiles are usable only by a process that has asked for them, as the core does: ARCH_REQ_XCOMP_PERM of the tile data.
-// Where that is refused, a library that needs them is not to be handed over.
+// A process must request tiles with ARCH_REQ_XCOMP_PERM, as the core does. If Linux refuses, libraries with tiles are
+// not run.
 void ask_for_tiles() {
 #if defined(__linux__) && defined(__x86_64__)
   syscall(SYS_arch_prctl, 0x1023, 18);

@@ -18,7 +18,7 @@ inline float uniform() { return float(int32_t(rng())) * 0x1p-31f; }
 inline bool chance(double p) { return std::uniform_real_distribution<double>()(rng) < p; }
 inline int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
-// 64-byte aligned bytes that end where they end: one more is an error of the sanitizer, or of the canary without one.
+// 64-byte aligned bytes with an exact end: an access beyond it fails in the sanitizer, or changes a canary.
 class Bytes {
  public:
   explicit Bytes(int64_t size = 0, uint8_t fill = 0) : size_(size), data_(allocate(size)) {

@@ -10,7 +10,7 @@ struct LinearState : State<infeng_linear_args> {
   infeng_activation in_view{};
   Bytes x, out;
   bool has_out = true;
-  int64_t later = -1;  // bytes of memory that a later op reads; -1 if nothing is said of it
+  int64_t later = -1;  // bytes of memory that a later op reads; -1 without FETCH
   std::vector<infeng_range> ranges;
   infeng_fetch fetch{};
   infeng_extension unknown{};
@@ -44,7 +44,7 @@ inline void check_linear(Checker& c) {
             const auto& kinds = lists()[size_t(pick(0, int64_t(lists().size()) - 1))];
             const int64_t outputs = up(n, mask_of(kinds) & INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_GATED_MUL) ? 32 : 16);
             infeng_problem p = problem_of(c.kernel, rows);
-            p.rows_min = 1;  // a kernel that is offered for many rows must also be right for few
+            p.rows_min = 1;  // a kernel that accepts many rows must also be correct for few
             p.rows_max = up(rows, 64);
             p.weight_format = format;
             const int wide = format >= INFENG_WEIGHT_INT4_P32 && format <= INFENG_WEIGHT_INT6_P32 ? int(pick(0, 2)) : 0;

@@ -16,7 +16,7 @@ inline bool serves(const infeng_kernel& kernel, const infeng_problem& problem) {
   return kernel.op == problem.op && (problem.needs & ~kernel.handles) == 0 && kernel.accepts(&problem);
 }
 
-// A library as the core sees it.
+// A kernel library opened like the core does.
 struct Library {
   infeng_library_desc desc{};
   std::string path;
@@ -89,10 +89,10 @@ struct Checker {
   int cases = 0;
   int failures = 0;
 
-  // To be asked before inputs are made: most of the time goes into those.
+  // Called before inputs are made, because making them takes most of the time.
   bool wants(const infeng_problem& problem) const { return serves(kernel, problem) && (cases == 0 || chance(share)); }
 
-  // Runs the kernel and the reference on copies of a state, which makes their arguments and compares their outputs.
+  // Runs the kernel and the reference on copies of a state, which provides arguments and compares outputs.
   template <class State>
   void compare(const infeng_problem& problem, const State& input, const std::string& what) {
     const infeng_kernel* judge = reference.find(problem);

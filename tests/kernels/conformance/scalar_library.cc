@@ -1,5 +1,5 @@
-// Every op of the SDK over the portable vectors, as a kernel library: shows that the ops do not depend on an
-// instruction set, and lets a sanitizer look at plain loops. SPDX-License-Identifier: Apache-2.0
+// A kernel library of every op of the SDK over scalar vectors: it shows that ops do not depend on an instruction set,
+// and sanitizers can check plain loops. SPDX-License-Identifier: Apache-2.0
 #include <infeng/ops/attention_tiles.h>
 #include <infeng/ops/embed.h>
 #include <infeng/ops/experts.h>
@@ -19,9 +19,9 @@ namespace {
 
 using V = scalar::Scalar;
 
-// Many rows of p32 over lines that have one zero point, as VNNI takes them.
+// p32 with many rows over biased lines, like VNNI.
 struct Biased : V {
-  static void dot_scaled() = delete;  // hides what would make them ScaledLines too
+  static void dot_scaled() = delete;  // hides the function that would also satisfy ScaledLines
 
   template <int Bits>
   static void unpack_lines(const uint8_t* packed, const SubScales& s, uint8_t* lines) {

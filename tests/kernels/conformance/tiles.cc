@@ -1,6 +1,6 @@
-// The tiles in plain loops against what they stand for.
+// Compares scalar tiles with the hardware.
 //   tiles compare: random configurations and data, hardware and loops give the same bytes (built with -DHARDWARE)
-//   tiles CASE: does what the hardware refuses with a fault; never returns
+//   tiles CASE: does something for which the hardware faults; never returns
 // SPDX-License-Identifier: Apache-2.0
 #include <infeng/simd/tiles_scalar.h>
 

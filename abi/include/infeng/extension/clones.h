@@ -1,6 +1,7 @@
-// CLONED compiles a function twice on x86-64: for any CPU, and with AVX2 for those that have it. Rounding is the same
-// in both (no contraction; a written fma is exact with or without the instruction), only the speed differs. The thread
-// sanitizer gets one: the choice between two is made before its run time is up. CLONED_WIDE: with AVX-512 too.
+// INFENG_CLONED compiles a function twice on x86-64: for any CPU, and with AVX2. Both round the same way (no
+// contraction; an explicit fma is exact with or without the instruction), only the speed differs. Builds with the
+// thread sanitizer have one version, because the dynamic linker selects a version before the sanitizer has started.
+// INFENG_CLONED_WIDE adds a version with AVX-512.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_EXTENSION_CLONES_H
 #define INFENG_EXTENSION_CLONES_H

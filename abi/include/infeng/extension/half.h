@@ -10,7 +10,7 @@
 
 namespace infeng {
 
-// Finite values only; the test for infinity and NaN is on the exponent bits before.
+// For finite values only: callers test the exponent bits for infinity and NaN.
 INFENG_INLINE float f32_from_f16(uint16_t half) {
   const float magnitude = std::bit_cast<float>(uint32_t(half & 0x7fffu) << 13) * 0x1p112f;
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | uint32_t(half & 0x8000u) << 16);
@@ -18,7 +18,7 @@ INFENG_INLINE float f32_from_f16(uint16_t half) {
 
 INFENG_INLINE float f32_from_bf16(uint16_t half) { return std::bit_cast<float>(uint32_t(half) << 16); }
 
-// Infinity (exponent bits all one) where the value does not fit.
+// Returns infinity (all exponent bits set) if the value does not fit.
 INFENG_INLINE uint16_t f16_from_f32(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = bits >> 16 & 0x8000u;

@@ -18,7 +18,7 @@ INFENG_INLINE int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 INFENG_INLINE int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 INFENG_INLINE int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
-// What a step has behind its header.
+// The fields behind a step's header.
 INFENG_INLINE const infeng_tensor& operand_of(const infeng_epilogue* e) {
   return ((const infeng_operand_epilogue*)e)->operand;
 }
@@ -27,7 +27,7 @@ INFENG_INLINE const infeng_activation& act_of(const infeng_epilogue* e) {
 }
 INFENG_INLINE const infeng_lora_epilogue& lora_of(const infeng_epilogue* e) { return *(const infeng_lora_epilogue*)e; }
 
-// Arrays of structs that may grow are stepped by the size that their writer knew.
+// Arrays of structs that may grow have a stride in bytes, which their writer sets.
 INFENG_INLINE const infeng_kv_segment* segment_at(const infeng_kv_segment* first, uint32_t stride, int64_t index) {
   return (const infeng_kv_segment*)((const char*)first + int64_t(stride) * index);
 }
@@ -38,7 +38,7 @@ INFENG_INLINE bool has_epilogue(const infeng_args& args, uint32_t kind) {
   return false;
 }
 
-// Functions that vector kernels have: those of gates, and what steps without a function say.
+// The functions of steps that vector kernels implement: gates, or none.
 INFENG_INLINE bool is_gate(uint32_t function) {
   return function <= INFENG_FUNCTION_SILU || function == INFENG_FUNCTION_GELU_TANH ||
          function == INFENG_FUNCTION_SWIGLU;
@@ -55,7 +55,7 @@ INFENG_INLINE bool has_wide(const Holder& holder) {
   return false;
 }
 
-// Whether nothing but QUANTIZE follows the first step that rounds wide groups.
+// Whether only QUANTIZE steps follow the first step that quantizes wide groups.
 template <class Holder>
 INFENG_INLINE bool wide_comes_last(const Holder& holder) {
   bool seen = false;
@@ -66,7 +66,7 @@ INFENG_INLINE bool wide_comes_last(const Holder& holder) {
   return true;
 }
 
-// Inputs that share a scale in the widest groups that a call's list makes; 64 where it makes none.
+// The widest group that the list of a call quantizes; at least 64.
 INFENG_INLINE int64_t widest_group(const infeng_args& args) {
   int64_t widest = kGroup;
   for (uint32_t i = 0; i < args.epilogue_count; ++i)
@@ -74,8 +74,8 @@ INFENG_INLINE int64_t widest_group(const infeng_args& args) {
   return widest;
 }
 
-// True if the list of a problem or of a call holds nothing but kinds of `mask`, and as a function nothing but gates
-// and, where a kernel has whole groups at hand (`wide`), those of wide groups.
+// Whether all steps of the list of a problem or call are in `mask`, and their functions are gates, or WIDE if `wide`:
+// the kernel has whole wide groups in its tiles.
 template <class Holder>
 INFENG_INLINE bool epilogues_within(const Holder& holder, uint32_t mask, bool wide = false) {
   for (uint32_t i = 0; i < holder.epilogue_count; ++i) {
@@ -86,7 +86,7 @@ INFENG_INLINE bool epilogues_within(const Holder& holder, uint32_t mask, bool wi
   return true;
 }
 
-// Leaves a text for the host and returns the status.
+// Stores an error text for the host and returns the status.
 inline infeng_status fail(infeng_worker* worker, infeng_status status, const char* text) {
   if (worker && worker->message && worker->message_size > 0) {
     int32_t i = 0;
@@ -103,8 +103,8 @@ constexpr uint64_t kHandlesWide = INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FU
 constexpr uint64_t kHandlesLora = INFENG_NEED_BIT(INFENG_NEED_LORA_F32) | INFENG_NEED_BIT(INFENG_NEED_LORA_BF16) |
                                   INFENG_NEED_BIT(INFENG_NEED_LORA_I8);
 
-// A kernel's row of the table; `Op` supplies accepts, tiles, run and, where it needs them, workspace, phases, and what
-// it handles beyond its op and formats.
+// Makes a kernel's descriptor. `Op` has accepts, tiles and run, and optionally workspace, phases and the needs that it
+// handles.
 template <class Op>
 constexpr infeng_kernel kernel(const char* name, const char* features, int32_t priority = 0) {
   infeng_kernel k{};

@@ -1,17 +1,19 @@
 // attention: causal softmax(q K^T * scale) V of each row and head over its sequence's paged cache.
 //   positions are cut into splits [256 j, 256 j + 256); in each, over visible t ascending:
-//     s[t] = score;  m = max s;  p[t] = exp(s[t] - m);  l = tree(lane[t mod 16] += p[t]);  o[d] = fma(p[t], V[t][d],
-//     o[d])
+//     s[t] = score;  m = max s;  p[t] = exp(s[t] - m);  l = tree(lane[t mod 16] += p[t])
+//     o[d] = fma(p[t], V[t][d], o[d])
 //   M = max m_j;  w_j = exp(m_j - M);  j ascending:  L = fma(l_j, w_j, L), O = fma(o_j, w_j, O);  out = O / L
 //   softcap c: s[t] = c * tanh(s[t] / c) first;  a head's sink is one more m, and L = L + exp(sink - M) at the end
-//   int8: q is quantized per head; s = float(dot) * ((qs * ks[t]) * scale), and o takes p[t] * vs[t]
+//   int8: q is quantized per head; s = float(dot) * ((qs * ks[t]) * scale), and o adds p[t] * vs[t] * V
 //   formats whose names end in h: q is rotated first, and out last (ops/hadamard.h)
-// The query heads that share a key/value head, times the rows of a segment, are the rows of one small matrix product: K
-// is stored as a weight tile with tokens in lanes, V rows have columns in lanes. A block of such "virtual rows"
-// (row-major, heads minor) passes over a split while its K and V stay in the first-level cache. Two plans, one set of
-// bytes. `Rows`: a tile is one block and all its splits, with private scratch. `Splits`, for few rows: a tile is one
-// block and one split, into shared memory; a second phase combines. Either way the heads whose columns are rounded
-// together are finished one after the other by one worker. SPDX-License-Identifier: Apache-2.0
+//
+// The "virtual rows" of a kv head are all pairs of a row of a segment and a query head that shares the kv head (heads
+// vary fastest). They are the rows of one small matrix product: K is stored as a weight tile with tokens in lanes, V
+// has columns in lanes. A block of virtual rows passes over a split while its K and V stay in the L1 cache. Two plans
+// compute the same bytes. `Rows`: a tile is one block with all its splits, in private scratch. `Splits`, for few rows:
+// a tile is one block and one split, with records in shared memory, and a second phase combines them. In both, one
+// worker finishes the heads whose columns are quantized together, one after the other.
+// SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_ATTENTION_H
 #define INFENG_OPS_ATTENTION_H
 
@@ -21,19 +23,19 @@
 namespace infeng {
 namespace {
 
-// Most virtual rows of a block whose rows see that many splits: long rows get smaller blocks, so that a block's records
-// stay in the second-level cache.
+// The most virtual rows of a block, given the splits that its rows see: long rows get smaller blocks, so that a block's
+// records stay in the L2 cache.
 constexpr int64_t kRecords = 2048, kLeastVirtualRows = 8;
 INFENG_INLINE int64_t most_virtual_rows(int64_t splits) {
   return min_of(kVirtualRows, max_of(kRecords / max_of(splits, 1), kLeastVirtualRows));
 }
 
-// What one call's tiles are: for each segment, kv heads x blocks of virtual rows (x splits).
+// The tiles of one call: for each segment, kv heads x blocks of virtual rows (x splits).
 struct AttentionShape {
   const infeng_attention_args& args;
   const infeng_kv_cache& cache;
   int64_t shared;    // query heads per kv head
-  int64_t together;  // of them, those in one block: they fill a wide group
+  int64_t together;  // query heads of one block, which fill a wide group
 
   explicit AttentionShape(const infeng_attention_args& a)
       : args(a),
@@ -60,7 +62,7 @@ struct AttentionShape {
     const int64_t rows = block_rows(s), from = index * rows;
     return {args, s, shared, kv_head, from, int(min_of(rows, virtual_rows(s) - from)), slot, scratch};
   }
-  // Splits that any segment has at most: the stride of a row's records.
+  // The most splits of any segment, which is the stride of a row's records.
   int64_t most_splits() const {
     int64_t most = 1;
     for (int32_t i = 0; i < args.segment_count; ++i) most = max_of(most, splits(segment(i)));
@@ -99,15 +101,15 @@ struct AttentionBase {
   }
   static bool divides_groups(int64_t dim) { return dim >= kGroup && dim % kGroup == 0 && kWidestGroup % dim == 0; }
 
-  // Splits that a row of the problem sees at most.
+  // The most splits that a row of the problem sees.
   static int64_t splits(const infeng_problem* p) { return ceil_div(p->context, kSplit) + 1; }
 
-  // What finish keeps from head to head: up to 256 columns that are rounded together.
+  // State of finish() from head to head: up to 256 columns that are quantized together.
   struct Finished {
     alignas(64) float columns[kMaxHeadDim];
   };
 
-  // Writes one row and head from its records, one per split; heads of a wide group come in their order.
+  // Writes one row and head from its records, one per split; the heads of a wide group come in order.
   static void finish(const infeng_attention_args& args, int64_t row, int64_t head, float* records, int64_t count,
                      Finished& finished) {
     const int dim = args.cache->head_dim;
@@ -128,7 +130,7 @@ struct AttentionBase {
   }
 };
 
-// Any number of rows: a tile is one block of virtual rows of one kv head, later rows, which see more, first.
+// Any number of rows: a tile is one block of virtual rows of one kv head. Later rows see more, so they come first.
 template <Vector V, class Cache>
 struct AttentionRows : AttentionBase<V, Cache> {
   using Base = AttentionBase<V, Cache>;
@@ -197,12 +199,12 @@ struct AttentionRows : AttentionBase<V, Cache> {
   }
 };
 
-// Few rows: splits are tiles of their own, then rows x kv heads combine them.
+// Few rows: splits are tiles of their own, then a second phase of rows x kv heads combines them.
 template <Vector V, class Cache>
 struct AttentionSplits : AttentionBase<V, Cache> {
   using Base = AttentionBase<V, Cache>;
   static constexpr int64_t kMostRows = 8;
-  static constexpr int64_t kMostShared = int64_t(16) << 20;  // bytes of records; beyond, rows keep to one worker
+  static constexpr int64_t kMostShared = int64_t(16) << 20;  // bytes of records; larger calls use `Rows`
 
   static int32_t accepts(const infeng_problem* p) {
     return Base::accepts(p) && p->rows_max <= kMostRows && records_bytes(p) <= kMostShared;
@@ -246,7 +248,7 @@ struct AttentionSplits : AttentionBase<V, Cache> {
   }
 
  private:
-  // Records of (row, head) lie one after the other, from the first split of the row's segment on.
+  // The records of a (row, head) are consecutive and begin with the first split of the row's segment.
   struct Records {
     float* base;
     int64_t floats, head_stride, row_stride;
@@ -269,9 +271,9 @@ struct AttentionSplits : AttentionBase<V, Cache> {
     return phase == 0 ? shape.splits(s) * shape.blocks(s) * heads : (s.row_end - s.row_begin) * heads;
   }
 
-  // Tiles [from, to): blocks of rows vary fastest, then kv heads, so that splits are read as they lie in memory.
-  // Queries are prepared once where the scratch holds those of all heads. The tile after the last is likely this
-  // worker's too.
+  // Runs tiles [from, to): blocks of rows vary fastest, then kv heads, so that splits are read in memory order. Queries
+  // are prepared once if the scratch has room for all heads. The tile after the last is fetched ahead, because this
+  // worker likely runs it too.
   static void run_splits(const AttentionShape& shape, const infeng_kv_segment& s, int64_t from, int64_t to,
                          SplitScratch& scratch, const Records& records) {
     const int64_t blocks = shape.blocks(s), each = blocks * shape.cache.kv_heads, all = shape.splits(s) * each;

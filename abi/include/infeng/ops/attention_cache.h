@@ -1,5 +1,6 @@
-// What attention does differently for each cache format: how a query is prepared, the scores of whole blocks of 16
-// tokens, the factors of V, and V itself; docs/numerics.md has the formulas. SPDX-License-Identifier: Apache-2.0
+// The parts of attention that depend on the cache format: preparing a query, the scores of whole blocks of 16 tokens,
+// the factors of V, and reading V; docs/numerics.md has the formulas.
+// SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_ATTENTION_CACHE_H
 #define INFENG_OPS_ATTENTION_CACHE_H
 
@@ -10,9 +11,9 @@ namespace infeng {
 namespace {
 
 constexpr int kSplit = 256;                    // positions
-constexpr int kVirtualRows = 48;               // most (row, query head) pairs of a block
-constexpr int kWideFloats = 4096;              // of V, converted at a time: a third of a first-level cache
-constexpr int kScoreStride = kSplit + kLanes;  // floats; no power of two, which would crowd rows into few cache sets
+constexpr int kVirtualRows = 48;               // the most (row, query head) pairs of a block
+constexpr int kWideFloats = 4096;              // values of V converted at a time: a third of the L1 cache
+constexpr int kScoreStride = kSplit + kLanes;  // floats; not a power of two, so that rows use all sets of the cache
 
 // Positions [begin, end), relative to a split's start.
 struct Range {
@@ -20,24 +21,24 @@ struct Range {
   int end;
 };
 
-// Of one worker: what a block knows of its rows, and their scores in one split.
+// One worker's scratch: the queries of a block's virtual rows, and their scores in one split.
 struct alignas(64) SplitScratch {
   float s[kVirtualRows][kScoreStride];  // scores, then factors of V
   float wide[kLanes * kMaxHeadDim];     // V of some blocks as f32
   float largest[kVirtualRows][kLanes];  // of the scores in each lane
   float v_scale[kSplit];
-  int8_t qq[kVirtualRows * kMaxHeadDim];  // rows of head_dim rounded up to 16
+  int8_t qq[kVirtualRows * kMaxHeadDim];  // (virtual rows, head_dim rounded up to 16)
   float qs[kVirtualRows];
-  int32_t qsum[kVirtualRows];  // of qq, or what products of words begin with
+  int32_t qsum[kVirtualRows];  // sums of qq, or initial values of dots of words
   const float* q[kVirtualRows];
   Range seen[kVirtualRows];
   float* record[kVirtualRows];                            // of the split
-  alignas(64) int16_t words[kVirtualRows * kMaxHeadDim];  // qq as products of words want it
-  alignas(64) float rotated[kVirtualRows * kMaxHeadDim];  // q, the same rows, where the format rotates
+  alignas(64) int16_t words[kVirtualRows * kMaxHeadDim];  // qq in the order of dots of words
+  alignas(64) float rotated[kVirtualRows * kMaxHeadDim];  // rotated q, in the rows of qq
 };
 
-// Scores of the float caches: a = fma(q[d], K[t][d], a), d ascending, then a * factor; load(p, d) gives 16 tokens of d,
-// factor(p) that of 16 tokens.
+// Scores of the float caches: a = fma(q[d], K[t][d], a), d ascending, then a * factor. load(p, d) returns element d of
+// 16 tokens, factor(p) their factor.
 template <Vector V, int M, int P, class Load, class Factor, class Each, class Take>
 INFENG_INLINE void float_scores(const Load& load, int dim, const float* const* q, const Factor& factor,
                                 const Each& each, const Take& take) {
@@ -62,19 +63,19 @@ INFENG_INLINE void float_scores(const Load& load, int dim, const float* const* q
 template <Vector V>
 struct AttentionF32 {
   static constexpr uint32_t kFormat = INFENG_KV_F32;
-  static constexpr int kScoreRows = 6;              // rows of one call of `scores` at most
-  static constexpr int kScoreBlocks = V::kColumns;  // blocks of 16 tokens of one call at most
-  static constexpr int kLineBytes = 64;             // of V that one call of `each` stands for
+  static constexpr int kScoreRows = 6;              // most rows of one call of `scores`
+  static constexpr int kScoreBlocks = V::kColumns;  // most blocks of 16 tokens of one call
+  static constexpr int kLineBytes = 64;             // bytes of V per call of `each`
   static constexpr bool kScaled = false;            // V has a scale per token
   static constexpr bool kConverted = false;         // V is not f32
-  static constexpr bool kRotated = false;           // K and V are, and so the result before it is finished
-  static constexpr int kPerValue = 1;               // columns of V that a Value holds
+  static constexpr bool kRotated = false;           // K and V are rotated, and so is the unfinished result
+  static constexpr int kPerValue = 1;               // columns of V in a Value
   using Value = float;
 
   static INFENG_INLINE void prepare(const float* q, int, SplitScratch& scratch, int v) { scratch.q[v] = q; }
 
-  // Calls take(m, p, s) with the scores of virtual rows v + m, m < M, for the 16 tokens of slab p, p < P; each(l) is
-  // called for every line of a slab's K.
+  // Calls take(m, p, s) with the scores of virtual rows v + m, m < M, for the 16 tokens of slab p, p < P; calls each(l)
+  // for every line of a slab's K.
   template <int M, int P, class Each, class Take>
   static INFENG_INLINE void scores(const Slab* slabs, int dim, const SplitScratch& scratch, int v, float scale,
                                    const Each& each, const Take& take) {
@@ -88,7 +89,7 @@ struct AttentionF32 {
   static INFENG_INLINE typename V::F value(const float* v, int n) { return V::load(v, n); }
 };
 
-// As f32, widened when it is read.
+// A float format whose values are widened when they are read.
 template <Vector V>
 struct AttentionF16 {
   static constexpr uint32_t kFormat = INFENG_KV_F16;
@@ -116,18 +117,18 @@ struct AttentionF16 {
   static INFENG_INLINE typename V::F value(const uint16_t* v, int n) { return V::load_f16(v, n); }
 };
 
-// Keys of the formats with scales: how queries are prepared and scored. Values: what V is read as.
+// The formats with scales combine Keys, which prepare and score queries, with Values, which read V.
 
-// Keys of 8 bits, or nibbles: of 64 columns 16 lines or eight. Queries become int8, one scale for each row and head.
+// Keys of 8 or 4 bits: 64 columns are 16 or 8 lines. Queries become int8 with one scale for each row and head.
 template <Vector V, int Bits>
 struct IntKeys {
-  static constexpr bool kWords = Bits == 8 && requires { V::kWordRows; };  // products of words, where V has them
+  static constexpr bool kWords = Bits == 8 && requires { V::kWordRows; };  // V has dots of words
   static constexpr int kScoreRows = [] {
     if constexpr (kWords) return V::kWordRows;
     return Bits == 8 ? V::kBlockRows : V::kRows;
   }();
   static constexpr int kScoreBlocks = Bits == 8 ? 4 : 2;
-  static constexpr int kEach = 32 / Bits;  // columns of a line, for which `each` is called once
+  static constexpr int kEach = 32 / Bits;  // columns of a line, for which each() is called once
 
   static INFENG_INLINE void prepare(const float* q, int dim, SplitScratch& scratch, int v) {
     const int width = int(round_up(dim, kLanes));
@@ -135,7 +136,7 @@ struct IntKeys {
     scratch.qs[v] = r.scale;
     scratch.qsum[v] = r.sum;
     if constexpr (kWords) {
-      scratch.qsum[v] = -128 * r.sum;  // what the zero point of K adds
+      scratch.qsum[v] = -128 * r.sum;  // the contribution of K's zero point
       V::words_of(scratch.qq + v * width, width, scratch.words + v * width);
     }
   }
@@ -186,8 +187,8 @@ struct IntKeys {
  private:
   static constexpr int kGroupLines = kGroup / kEach;
 
-  // The dot over the lines of a group, or of what is left one; returns how many. Constant numbers: a loop of unknown
-  // length keeps its sums in memory.
+  // The dot over the lines of a whole or partial group; returns their number. The numbers are constants, because a loop
+  // of unknown length keeps its sums in memory.
   template <int M, int P, class Each>
   static INFENG_INLINE int next_lines(typename V::I (&acc)[M][P], const uint8_t* const (&k)[P],
                                       const int8_t* const (&x)[M], const int32_t (&sum)[M], int l, int lines,
@@ -238,7 +239,7 @@ struct E4m3Keys {
 template <Vector V>
 struct Int8Values {
   static constexpr int kPerValue = 1;
-  static constexpr int kBytes = kLanes;  // of one column of a block
+  static constexpr int kBytes = kLanes;  // bytes of one column of a block
   using Value = int8_t;
 
   static INFENG_INLINE typename V::F value(const int8_t* v) { return V::load_i8(v); }
@@ -250,7 +251,7 @@ struct Int4Values {
   static constexpr int kPerValue = kLanes;
   static constexpr int kBytes = kLanes / 2;
   struct Value {
-    uint8_t pairs[kLanes / 2];  // columns i and i + 8; those that a head has not are 0
+    uint8_t pairs[kLanes / 2];  // columns i and i + 8; padding is 0
   };
 
   static INFENG_INLINE typename V::F value(const Value* v) { return V::load_i4(v->pairs); }

@@ -1,4 +1,4 @@
-// What splits leave behind, and how they become one row of attention; attention.h has the formulas.
+// The records that splits write, and their combination to one row of attention; attention.h has the formulas.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_ATTENTION_COMBINE_H
 #define INFENG_OPS_ATTENTION_COMBINE_H
@@ -9,11 +9,11 @@
 namespace infeng {
 namespace {
 
-// A record is one split of one virtual row: m and l, later the weight of the combination in 16 lanes, then o[d] from
-// float 16 on.
+// A record is the result of one split for one virtual row. Floats 0 to 15 hold m and l, later the combination's weight
+// in 16 lanes; o[d] begins at float 16.
 constexpr int64_t record_floats(int64_t head_dim) { return kLanes + (head_dim + kLanes - 1) / kLanes * kLanes; }
 
-// out[0 .. dim) from `count` consecutive records; `sink` is one more score, without a value, or NULL.
+// Computes out[0 .. dim) from `count` consecutive records. `sink`: an additional score whose V is 0, or NULL.
 template <Vector V>
 INFENG_INLINE void combine_splits(float* records, int64_t count, int dim, const float* sink, float* out) {
   const int64_t floats = record_floats(dim);
@@ -28,7 +28,7 @@ INFENG_INLINE void combine_splits(float* records, int64_t count, int dim, const 
     V::store(r, weight);
   }
   if (sink) sum = V::add(sum, exp_of_negative<V>(V::set(*sink - largest)));
-  constexpr int kMost = 4;  // vectors at once: one sum waits for itself
+  constexpr int kMost = 4;  // vectors at once, because each sum is a dependent chain
   for (int d = 0; d < dim; d += kMost * kLanes)
     dispatch<kMost>(int(ceil_div(dim - d, kLanes)), [&](auto vectors) INFENG_INLINE_LAMBDA {
       constexpr int C = vectors.value;

@@ -1,6 +1,7 @@
-// What attention asks memory for before it is due. Slabs are scattered pieces of a few KB that no hardware prefetcher
-// follows, so every line is asked for. A core has only so many misses in flight and may drop what is asked for beyond
-// them: requests are spread over all of the time that there is. SPDX-License-Identifier: Apache-2.0
+// Prefetching for attention. Slabs are scattered pieces of a few KB, which hardware prefetchers do not follow, so every
+// line is requested. A core may drop requests beyond the number of misses that it can have in flight, so requests are
+// spread evenly over the available time.
+// SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_ATTENTION_FETCH_H
 #define INFENG_OPS_ATTENTION_FETCH_H
 
@@ -11,13 +12,13 @@ namespace {
 
 constexpr int kSplitBlocks = kSplit / kLanes;
 
-// The blocks of one split that any row of a block of rows sees, [begin, end) of its 16.
+// The blocks [begin, end) of a split's 16 that any virtual row of a block sees.
 struct Slabs {
   Slab slab[kSplitBlocks];
   int begin = 0, end = 0;
 };
 
-// K of up to `count` blocks from `block` on, at once.
+// Fetches K of up to `count` blocks from `block` on, at once.
 template <Vector V, class Cache>
 INFENG_INLINE void fetch_keys(const Slabs& s, int block, int count) {
   for (int b = block; b < s.end && b < block + count; ++b) {
@@ -27,20 +28,20 @@ INFENG_INLINE void fetch_keys(const Slabs& s, int block, int count) {
   }
 }
 
-// K of the next split, piece by piece while V of this one passes, a piece for each vector of columns.
+// Fetches K of the next split while V of this one is added, one piece for each vector of columns.
 template <Vector V, class Cache>
 struct Ahead {
   const Slabs& next;
   int shift;      // from a block of this split to one of the next
   int64_t bytes;  // of a block's K
-  int64_t piece;  // of them, whole lines
+  int64_t piece;  // of these bytes, in whole lines
 
   Ahead(const Slabs& now, const Slabs& then, int64_t k_bytes, int vectors)
       : next(then), shift(then.begin - now.begin), bytes(k_bytes), piece(round_up(ceil_div(k_bytes, vectors), kLine)) {}
 
   // The pieces of columns [column, column + 16 vectors), block by block of this split.
   struct Pieces {
-    const Slabs* next;  // NULL: none
+    const Slabs* next;  // NULL: there is none
     int shift;
     int64_t from, to;
     bool has_scales;
@@ -56,7 +57,7 @@ struct Ahead {
     const int64_t from = column / kLanes * piece;
     return {&next, shift, from, min_of(from + vectors * piece, bytes), column == 0};
   }
-  // K of the blocks of the next split for which this one has none.
+  // Fetches K of the blocks of the next split without a counterpart in this one.
   INFENG_INLINE void fetch_rest(const Slabs& now) const {
     fetch_keys<V, Cache>(next, next.begin + int(max_of(now.end - now.begin, 0)), kSplitBlocks);
   }

@@ -25,16 +25,16 @@ struct SplitBlock {
   using F = typename V::F;
   using Value = typename Cache::Value;
   using Fetch = Ahead<V, Cache>;
-  // Rows whose sums for one or more vectors of columns stay in registers. V that must be converted is widened once for
-  // all rows of the block, unless it is needed only once.
+  // The rows whose sums for one or more vectors of columns stay in registers. V that must be converted is widened once
+  // for all rows of the block, unless only one register block of rows needs it.
   static constexpr int kRows = 6, kCachedRows = V::kColumns > 1 ? 8 : kRows;
-  static constexpr int kAbreast = V::kColumns > 1 ? 4 : 2;  // exponentials that are made side by side
+  static constexpr int kAbreast = V::kColumns > 1 ? 4 : 2;  // exponentials computed at the same time
 
   const infeng_attention_args& args;
   const infeng_kv_cache& cache;
   const infeng_kv_segment& segment;
   int64_t shared, kv_head, from;
-  int rows, slot;  // how many, and where in the scratch their queries lie
+  int rows, slot;  // number of virtual rows, and the place of their queries in the scratch
   int dim, width;  // of a head; rounded up to whole vectors
   SplitScratch& scratch;
 
@@ -52,7 +52,7 @@ struct SplitBlock {
         width(int(round_up(dim, kLanes))),
         scratch(space) {}
 
-  // Once before `run`: the queries as scores want them.
+  // Prepares the queries; called once before `run`.
   void prepare() const {
     for (int v = 0; v < rows; ++v)
       Cache::prepare(row_of<float>(args.q, row(v)) + head(v) * args.q.strides[1], dim, scratch, slot + v);
@@ -76,8 +76,8 @@ struct SplitBlock {
     return s;
   }
 
-  // Splits [first, last): fills record j of each virtual row, at record(v, j); a row that sees nothing of j is left
-  // out. K of what comes after them, if anything, is fetched meanwhile, as that of `first` was if `fetched`.
+  // Computes splits [first, last): writes record(v, j) of each virtual row v that sees positions of split j. Fetches K
+  // of the split after them, if any; `fetched`: K of `first` has been fetched already.
   template <class Record>
   void run(int64_t first, int64_t last, const Record& record, bool fetched, const Slabs& after) const {
     Slabs now = slabs(first), next;
@@ -93,13 +93,13 @@ struct SplitBlock {
   }
 
  private:
-  // What virtual row v sees of split j; empty if begin >= end.
+  // The positions of split j that virtual row v sees; empty if begin >= end.
   Range visible(int v, int64_t j) const {
     const View w = view(v);
     return {int(max_of(w.begin - j * kSplit, 0)), int(min_of(w.end - j * kSplit, kSplit))};
   }
 
-  // Scores of all rows. Those of done(v, count) have all of theirs, which are still in the first-level cache.
+  // Computes the scores of all rows; calls done(v, count) for rows that are complete and still in the L1 cache.
   template <class Done>
   void scores(const Slabs& now, bool fetched, const Done& done) const {
     if constexpr (requires { Cache::takes_splits(rows, dim); }) {
@@ -119,8 +119,8 @@ struct SplitBlock {
     });
   }
 
-  // For formats that have a way of their own (ops/attention_tiles.h). With each block its V is fetched, and K of a
-  // later one unless that has been asked for.
+  // The same for formats with their own implementation (ops/attention_tiles.h). Each block fetches its V, and K of a
+  // later block unless that was fetched already.
   template <class Done>
   void score_split(const Slabs& now, bool fetched, const Done& done) const {
     if (!fetched) fetch_keys<V, Cache>(now, now.begin, Cache::kTurnBlocks);
@@ -133,7 +133,7 @@ struct SplitBlock {
     Cache::score_split({now.slab, now.begin, now.end, rows, dim, args.scale}, scratch, ahead, done);
   }
 
-  // The first rows to pass also fetch V of the same blocks, which is due after the split's scores.
+  // The first rows also fetch V of the same blocks, which is needed after the split's scores.
   template <int M, int P>
   INFENG_NOINLINE void score(const Slabs& now, int b, int v) const {
     const Slab* slab = now.slab + b;
@@ -161,7 +161,7 @@ struct SplitBlock {
     INFENG_EACH (m, M) V::store(scratch.largest[v + m], largest[m]);
   }
 
-  // The query of a virtual row of the block before this one, whose turn is next: the last rows come first.
+  // Fetches the query of a virtual row of the preceding block, which is next, because the last rows come first.
   void fetch_query(int64_t virtual_row) const {
     if (virtual_row < 0) return;
     const int64_t row = segment.row_begin + virtual_row / shared, head = kv_head * shared + virtual_row % shared;
@@ -202,8 +202,8 @@ struct SplitBlock {
     return scratch.seen[v].begin <= now.begin * kLanes && scratch.seen[v].end >= now.end * kLanes;
   }
 
-  // Hides from row v what it does not see of `blocks`, its first to its last, and returns the largest of each lane.
-  // What is stored here are whole vectors: loading a part of one store and a part of another waits for both.
+  // Masks the scores of row v that it does not see in `blocks` and returns the largest score of each lane. Stores are
+  // whole vectors, because a load that overlaps two stores waits for both.
   F mask(int v, Range blocks) const {
     constexpr float kInf = __builtin_inff();
     alignas(64) static constexpr float kEdge[3 * kLanes] = {
@@ -225,8 +225,8 @@ struct SplitBlock {
     return V::max(largest, other);
   }
 
-  // Scores of rows [v, v + N) become the factors of V; the records get m and l, and +0 as o. Two rows at once, which
-  // see the same, hide each other's latencies.
+  // Scores of rows [v, v + N), which see the same positions, become the factors of V; the records get m, l and o = +0.
+  // Two rows at once hide each other's latencies.
   template <int N>
   INFENG_NOINLINE void softmax(int v, const Slabs& now) const {
     const Range seen = scratch.seen[v];
@@ -267,12 +267,12 @@ struct SplitBlock {
     }
   }
 
-  // Rows that V is taken from: the cache as it is, or a chunk widened to f32.
+  // Sources of V: the cache as it is, or a chunk widened to f32.
   struct Cached {
     static constexpr int kPerValue = Cache::kPerValue;
-    static constexpr bool kWhole = false;  // blocks lie apart
+    static constexpr bool kWhole = false;  // blocks are not contiguous
     const Slab* slab;
-    int step;  // values of a row
+    int step;  // values from row to row
     INFENG_INLINE const Value* at(unsigned t, int column) const {
       return slab[t / kLanes].template v<Value>(int(t % kLanes), kPerValue) + column / kPerValue;
     }
@@ -283,13 +283,13 @@ struct SplitBlock {
     static constexpr int kPerValue = 1;
     static constexpr bool kWhole = true;
     const float* chunk;
-    int begin, from, step;  // its first token and column, and how many columns it has
+    int begin, from, step;  // first token, first column, number of columns
     INFENG_INLINE const float* at(int t, int column) const { return chunk + (t - begin) * step + column - from; }
     static INFENG_INLINE F load(const float* v) { return V::load(v); }
     static INFENG_INLINE F load(const float* v, int n) { return V::load(v, n); }
   };
 
-  // What all rows pass over together, f32 or as it is in the cache, is half of a first-level cache at most.
+  // Adds V in chunks of at most half of the L1 cache, f32 or in the cache's format, over which all rows pass.
   void values(const Slabs& now, const Slabs& next) const {
     const Fetch ahead(now, next, cache.v_offset, width / kLanes);
     if (Cache::kConverted && rows > kCachedRows) {
@@ -309,14 +309,14 @@ struct SplitBlock {
     ahead.fetch_rest(now);
   }
 
-  // Calls pass(begin, end) for as many tokens at a time as kWideFloats hold of `bytes` each.
+  // Calls pass(begin, end) for as many tokens at a time as fit in kWideFloats, `bytes` each.
   template <class Pass>
   INFENG_INLINE void by_blocks(const Slabs& now, int bytes, const Pass& pass) const {
     const int step = int(max_of(kWideFloats * int(sizeof(float)) / bytes / kLanes, 1));
     for (int b = now.begin; b < now.end; b += step) pass(b * kLanes, int(min_of(b + step, now.end)) * kLanes);
   }
 
-  // C vectors of columns from d on of tokens [begin, end).
+  // Widens C vectors of columns from d on of tokens [begin, end).
   template <int C>
   INFENG_NOINLINE void widen(const Slabs& now, int begin, int end, int d) const {
     constexpr int kStep = kLanes / Cache::kPerValue;  // values of a vector
@@ -334,9 +334,8 @@ struct SplitBlock {
     }
   }
 
-  // Adds tokens [begin, end) to o of all rows. Rows of one register block share the tokens that all of them see (what
-  // rows see begins and ends in their order); the rest, at either end, is added row by row, so that each row's order
-  // stays ascending.
+  // Adds tokens [begin, end) to o of all rows. The rows of a register block share the tokens that all of them see; the
+  // tokens at either end are added row by row, so that each row adds its tokens in ascending order.
   template <int Most, class Source>
   void columns(const Source& source, int from, int count, int begin, int end, const Fetch& ahead) const {
     balanced_blocks<Most>(rows, [&](int v, auto size) {
@@ -366,7 +365,7 @@ struct SplitBlock {
     if (count % kLanes) accumulate<M, 1, true>(source, v, begin, end, from + full * kLanes, ahead);
   }
 
-  // o[d .. d + 16 C) of virtual rows [v, v + M), in their records.
+  // Updates o[d .. d + 16 C) of virtual rows [v, v + M) in their records.
   template <int M, int C, bool Tail, class Source>
   INFENG_NOINLINE void accumulate(const Source& source, int v, int begin, int end, int d, const Fetch* ahead) const {
     const float* p = scratch.s[v];

@@ -1,12 +1,13 @@
-// Scores of attention over int8 keys on a machine that multiplies tiles (simd/tiles.h), for blocks of many virtual
-// rows. The numbers are those of IntKeys<V, 8>:
+// Scores of attention over int8 keys with matrix tiles (simd/tiles.h), for blocks of many virtual rows. The numbers
+// equal those of IntKeys<V, 8>:
 //   acc = -128 * sum of q + sum over d of q[d] * (K[t][d] + 128)     exact;  s = float(acc) * ((qs * ks[t]) * scale)
-// All else of attention is shared with the vector kernels: the contract adds p * V token by token in f32, and no tile
-// does that.
-// K of a block of 16 tokens, [head_dim / 4][16 tokens][4] as u8, is B tiles as it lies in the cache: a step is 64
-// columns of the head. The quantized queries of up to 16 virtual rows are A tiles as they lie in scratch, and C tiles
-// begin as the first term. A turn is the K of a few blocks times one tile of rows; while its products become scores,
-// those of the next turn are made, each with the scores of some rows between its start and its end.
+// The rest of attention is shared with the vector kernels: the contract adds p * V token by token in f32, which tiles
+// cannot do.
+//
+// K of a block of 16 tokens, [head_dim / 4][16 tokens][4] u8, forms B tiles in the cache's layout: one per step of 64
+// columns of the head. The quantized queries of up to 16 virtual rows form A tiles in scratch, and C tiles start with
+// the first term. A turn multiplies K of a few blocks by one tile of rows. While its products become scores, the
+// products of the next turn are computed, interleaved with the scores of some rows.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_ATTENTION_TILES_H
 #define INFENG_OPS_ATTENTION_TILES_H
@@ -21,11 +22,11 @@ template <Vector V, class T>
   requires Tiles<T, V>
 struct TileKeys : IntKeys<V, 8> {
   using F = typename V::F;
-  static constexpr int kLeastRows = 9;  // of a block; the heads of a row that decodes alone are fewer, and stay vectors
-  static constexpr int kMostSteps = 4;  // of a head, each with a tile of queries
+  static constexpr int kLeastRows = 9;  // of a block; a single decode row has fewer heads and uses vectors
+  static constexpr int kMostSteps = 4;  // of a head, one tile of queries each
   static constexpr int kTurnBlocks = 4;
 
-  // Whether the scores of a whole split are made here instead of by `scores`.
+  // Whether this code computes the scores of a whole split instead of `scores`.
   static INFENG_INLINE bool takes_splits(int rows, int dim) { return rows >= kLeastRows && dim <= kMostSteps * kGroup; }
 
   // Blocks [begin, end) of a split's, for virtual rows [0, rows).
@@ -36,8 +37,8 @@ struct TileKeys : IntKeys<V, 8> {
     float scale;
   };
 
-  // Scores into scratch.s, the largest of each lane into scratch.largest. Calls ahead(b) for each block, ascending, and
-  // done(v, count) for virtual rows that have all of theirs.
+  // Writes scores to scratch.s and the largest of each lane to scratch.largest. Calls ahead(b) for each block,
+  // ascending, and done(v, count) for virtual rows that are complete.
   template <class Ahead, class Done>
   static void score_split(const Split& split, SplitScratch& scratch, const Ahead& ahead, const Done& done) {
     const Job job(split, scratch);
@@ -52,11 +53,11 @@ struct TileKeys : IntKeys<V, 8> {
   }
 
  private:
-  // Where V is widened after the scores. What is stored for one turn never lies a multiple of 4 KB from what is read of
-  // the other: such a load would wait for the store.
+  // Memory in which V is widened after the scores. Stores of one turn are never a multiple of 4 KB away from loads of
+  // the other, because such a load would wait for the store.
   struct Space {
     int32_t products[kTurnBlocks][2][kTileRows][kLanes];  // of two turns
-    int32_t zero[kVirtualRows][kLanes];                   // what C tiles begin as
+    int32_t zero[kVirtualRows][kLanes];                   // initial values of C tiles
   };
   static_assert(sizeof(Space) <= sizeof(SplitScratch::wide) && __builtin_offsetof(SplitScratch, wide) % kLine == 0);
 
@@ -67,7 +68,7 @@ struct TileKeys : IntKeys<V, 8> {
     int width;   // of a row of queries
     int steps;   // of a head
     int tiles;   // of rows
-    int height;  // of each; rows that the last one lacks are computed and not used
+    int height;  // of each; rows beyond the last one are computed and not used
 
     INFENG_INLINE Job(const Split& s, SplitScratch& x)
         : split(s),
@@ -78,7 +79,7 @@ struct TileKeys : IntKeys<V, 8> {
           tiles(int(ceil_div(s.rows, kTileRows))),
           height(int(ceil_div(s.rows, tiles))) {}
 
-    // Tiles 0 and 1 are C, 2 and 3 B, 4 to 7 A. Those of the last step, B in 3, are as large as what is left of a head.
+    // Tiles 0 and 1 are C, 2 and 3 B, 4 to 7 A. The tiles of the last step (B in 3) are as large as the rest of a head.
     TileConfig shapes() const {
       const int left = split.dim - (steps - 1) * kGroup;
       TileConfig config;
@@ -98,7 +99,7 @@ struct TileKeys : IntKeys<V, 8> {
     int block, count, tile;
 
     INFENG_INLINE Turn(const Job& job, int from, int rows) : block(from), count(count_at(job, from)), tile(rows) {}
-    // All blocks of a tile of rows, then the next tile.
+    // The next turn: all blocks of a tile of rows, then the next tile of rows.
     INFENG_INLINE Turn after(const Job& job) const {
       const Turn next(job, block + count, tile);
       return next.count > 0 || tile + 1 == job.tiles ? next : Turn(job, job.split.begin, tile + 1);
@@ -128,8 +129,8 @@ struct TileKeys : IntKeys<V, 8> {
     }
   }
 
-  // Scores of `now`, whose products are in `half` of the space; products of `next` into the other. Of a whole turn two
-  // blocks come first, then the other two: what is stored last is read late.
+  // Computes the scores of `now`, whose products are in `half` of the space, and the products of `next` into the other
+  // half. A whole turn takes two blocks first, then the other two, so that the last stores are read late.
   template <int Steps, int Blocks, class Ahead>
   static INFENG_INLINE void turn(const Job& job, const Turn& now, const Turn& next, int half, const Ahead& ahead) {
     constexpr int kAtOnce = Blocks == kTurnBlocks ? 2 : Blocks, kCuts = Blocks == kTurnBlocks ? 2 : kTurnBlocks;
@@ -153,7 +154,7 @@ struct TileKeys : IntKeys<V, 8> {
                         INFENG_INLINE_LAMBDA { T::template load<4 + s.value>(q + s.value * kGroup, job.width); });
   }
 
-  // Products of a turn's tile of rows with its block number P. Two are under way at a time.
+  // The products of a turn's tile of rows with its block number P; two are in progress at a time.
   template <int Steps, int P>
   static INFENG_INLINE void start(const Job& job, const Turn& turn) {
     if (P >= turn.count) return;
@@ -171,7 +172,7 @@ struct TileKeys : IntKeys<V, 8> {
     if (P < turn.count) T::template store<P % 2>(job.space->products[P][half], kLine);
   }
 
-  // Scores of rows [row, last) of a turn's tile, for its blocks [first, first + Blocks).
+  // The scores of rows [row, last) of a turn's tile for its blocks [first, first + Blocks).
   template <int Blocks>
   static INFENG_INLINE void score_rows(const Job& job, const Turn& now, int first, int half, int row, int last) {
     const F scale = V::set(job.split.scale);
@@ -200,7 +201,7 @@ using AttentionInt8HTiles = AttentionScaled<V, INFENG_KV_INT8_H, true, TileKeys<
 template <Vector V, class T>
 using AttentionK8V4HTiles = AttentionScaled<V, INFENG_KV_K8V4_H, true, TileKeys<V, T>, Int4Values<V>>;
 
-// Fewest: the least number of rows for which the kernel is offered; with fewer, splits are spread over the workers.
+// Fewest: the least rows that the kernel accepts; with fewer, other kernels spread splits over the workers.
 template <Vector V, class Cache, int Fewest>
 struct AttentionTiles : AttentionRows<V, Cache> {
   static int32_t accepts(const infeng_problem* p) {

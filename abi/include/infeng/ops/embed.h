@@ -1,4 +1,4 @@
-// embed: out[m] = row ids[m] of the weight, widened: one lane of a panel. A tile is one row.
+// embed: out[m] = row ids[m] of the weight, widened to f32. A row is one lane of a panel; a tile is one row.
 //   f32, bf16: the weight;  int8-row: float(q) * scale[n];  int4: float(q) * float(scale of the group)
 //   sub-scales: float(s (u - z)) * d[n];  with minima: d * float(s u) - e * float(t)
 // SPDX-License-Identifier: Apache-2.0
@@ -48,7 +48,7 @@ struct LaneInt {
   }
 
  private:
-  // Input i of a group's 64, of the output whose first byte `lines` points to.
+  // Input i of a group's 64; `lines` points to the first byte of the output.
   static INFENG_INLINE int weight(const uint8_t* lines, int i) {
     if constexpr (Format::kBits == 8) {
       return lines[i / 4 * kLine + i % 4] - 128;
@@ -81,7 +81,7 @@ struct LaneP32 {
   }
 
  private:
-  // Input k of 32, of the output whose first byte `lines` points to.
+  // Input k of 32; `lines` points to the first byte of the output.
   static INFENG_INLINE int unit(const uint8_t* lines, int k) {
     const int l = k / 4, nibble = lines[l % 4 * kLine + k % 4] >> (l < 4 ? 0 : 4) & 15;
     if constexpr (Format::kBits == 4) return nibble;
@@ -90,7 +90,7 @@ struct LaneP32 {
   }
 };
 
-// Both products are exact: 11 bits of a half by at most 12.
+// Both products are exact: a half has 11 bits, the integers at most 12.
 template <class Format>
 struct LaneAffine {
   static constexpr uint32_t kFormat = Format::kFormat;

@@ -1,14 +1,15 @@
-// Epilogues: the steps that ride at the end of a producing op, in list order, and the op that applies them alone.
+// Epilogues: the steps that a producing op applies to its result in list order, and the op that only applies them.
 //   bias       cur += b[n]                       row_scale  cur *= s[n]
 //   residual   cur += residual[m][n]             quantize   act = quantize(cur) in groups of columns
 //   scale      cur *= a                          softcap    cur = a * tanh(cur / a)
 //   gated_mul  panels alternate gate, up:        cur'[16 p + i] = f(cur[32 p + i]) * cur[32 p + 16 + i], f silu or
 //                                                gelu_tanh, or swiglu of both
 //   lora       per segment, see lora.h
-// A producer hands over the rows of a tile: `width` columns (a multiple of 16) from `column` on (a multiple of 64, of
-// 128 with GATED_MUL, so that a tile owns whole groups of 64; the op alone has those of 256), in scratch that this code
-// may overwrite. One that makes a wide group in parts has each part `kept` until the group is there. LORA comes first
-// in a linear's list and takes all rows at once, since rows share an adapter; the rest goes row by row.
+// A producer passes the rows of a tile in scratch that this code may overwrite: `width` columns (a multiple of 16) from
+// `column` on (a multiple of 64, or of 128 with GATED_MUL, so that a tile owns whole groups of 64; EPILOGUE's tiles own
+// groups of 256). A producer that computes a wide group in parts passes `kept`, which holds the parts until the group
+// is complete. LORA comes first in a linear's list and applies to all rows at once, because rows share an adapter;
+// other steps apply row by row.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_EPILOGUE_H
 #define INFENG_OPS_EPILOGUE_H
@@ -26,7 +27,7 @@ constexpr uint32_t kFusedEpilogues =
     INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_GATED_MUL) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE) |
     INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SCALE) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SOFTCAP);
 
-// cur[c] = op(cur[c], operand[c]) over the columns that the operand has; the rest are padding and stay as they are.
+// cur[c] = op(cur[c], operand[c]) over the columns of the operand; the rest is padding and unchanged.
 template <Vector V, class Op>
 INFENG_INLINE void combine_columns(float* cur, const float* operand, int64_t count, const Op& op) {
   int64_t c = 0;
@@ -34,14 +35,14 @@ INFENG_INLINE void combine_columns(float* cur, const float* operand, int64_t cou
   if (c < count) V::store(cur + c, op(V::load(cur + c), V::load(operand + c, int(count - c))), int(count - c));
 }
 
-// cur'[c] = f(gate, up) of `width` outputs, whose panels of gate and up alternate.
+// cur'[c] = f(gate, up) for `width` outputs, whose panels of gate and up alternate.
 template <Vector V, class F>
 INFENG_INLINE void join_gates(float* cur, int64_t width, const F& f) {
   for (int64_t c = 0; c < width; c += kLanes) V::store(cur + c, f(V::load(cur + 2 * c), V::load(cur + 2 * c + kLanes)));
 }
 
-// The list from step `from` on, for one row. Where there is `kept`, kWidestGroup floats, columns that a step rounds in
-// wide groups are put there, each in its place, instead.
+// Applies the list from step `from` on to one row. With `kept` (kWidestGroup floats), columns that a step quantizes in
+// wide groups are copied to their place in it instead.
 template <Vector V>
 INFENG_NOINLINE void finish_row(const infeng_args& args, uint32_t from, const infeng_tensor& out, int64_t row,
                                 int64_t column, int64_t width, float* cur, float* kept = nullptr) {
@@ -97,7 +98,7 @@ INFENG_NOINLINE void finish_row(const infeng_args& args, uint32_t from, const in
   if (c < width) V::store(target + c, V::load(cur + c), int(width - c));
 }
 
-// The whole list for rows that lie `stride` floats apart; what is kept of each are kWidestGroup.
+// Applies the whole list to rows that lie `stride` floats apart; `kept` has kWidestGroup floats for each.
 template <Vector V>
 INFENG_INLINE void finish_rows(const infeng_args& args, const infeng_tensor& out, int64_t row, int64_t rows,
                                int64_t column, int64_t width, float* cur, int64_t stride, float* kept = nullptr) {
@@ -111,7 +112,7 @@ INFENG_INLINE void finish_rows(const infeng_args& args, const infeng_tensor& out
     finish_row<V>(args, from, out, row + m, column, width, cur + m * stride, kept ? kept + m * kWidestGroup : nullptr);
 }
 
-// The steps that round wide groups, for rows whose columns, those of one tile, were kept.
+// Applies the steps that quantize wide groups to the kept columns of one tile.
 template <Vector V>
 INFENG_NOINLINE void quantize_kept(const infeng_args& args, int64_t row, int64_t rows, int64_t column, int64_t width,
                                    const float* kept) {
@@ -121,13 +122,13 @@ INFENG_NOINLINE void quantize_kept(const infeng_args& args, int64_t row, int64_t
         quantize_wide<V>(act_of(args.epilogues[i]), row + m, column, kept + column % kWidestGroup, width);
 }
 
-// The op on its own. A tile is one row, read and written from left to right, so `out` may be `in`.
+// The op EPILOGUE. A tile is one row, read and written from left to right, so `out` may be `in`.
 template <Vector V>
 struct Epilogue {
   static constexpr uint32_t kOp = INFENG_OP_EPILOGUE;
   static constexpr uint32_t kFuses = kFusedEpilogues;
   static constexpr uint64_t kHandles = kHandlesLora | kHandlesGates | kHandlesWide;
-  static constexpr int64_t kColumns = 2 * kWidestGroup;  // half of them are left behind GATED_MUL
+  static constexpr int64_t kColumns = 2 * kWidestGroup;  // GATED_MUL leaves half of them
 
   static int32_t accepts(const infeng_problem* p) { return p->op == kOp && epilogues_within(*p, kFuses, true); }
 

@@ -1,4 +1,4 @@
-// exp and silu as docs/numerics.md defines them: Cephes' expf (S. Moshier) with 2^n made from exponent bits.
+// The functions of docs/numerics.md: Cephes' expf (S. Moshier) with 2^n from exponent bits, and others on top of it.
 //   exp(x) = (fma(p(r), r * r, r) + 1) * 2^n,  n = rne(x / ln 2),  r = x - n ln 2;  +0 below -87.33, x at most 88
 //   silu(x) = x / (1 + exp(-x));  tanh(x): Cephes' tanhf;  gelu_tanh(x) = x / 2 * (1 + tanh(c * (x + 0.044715 x^3)))
 //   swiglu(gate, up) = (up + 1) * (gate * sigmoid(a * gate)), gate at most b, up within b
@@ -11,7 +11,7 @@
 namespace infeng {
 namespace {
 
-// exp of x - n ln 2, where nf is n, the nearest integer to x / ln 2.
+// exp(x - n ln 2); `nf` is n, the integer nearest to x / ln 2.
 template <class V>
 INFENG_INLINE typename V::F exp_of_rest(typename V::F x, typename V::F nf) {
   auto r = V::fma(nf, V::set(-0x1.62e430p-1f), x);
@@ -35,17 +35,17 @@ INFENG_INLINE typename V::F exp(typename V::F x) {
   return V::select_less(x, V::set(kLeastExponent), V::zero(), V::mul(y, V::exp2i(n)));
 }
 
-// exp of x <= 0 needs no bounds: from -87.33 on the result is a normal number, so that 2^n is exact however it is
-// multiplied by, and what comes of anything below, minus infinity included, is put away. Adding 1.5 * 2^23 rounds to an
-// integer, which then stands in the sum's last bits.
+// exp(x) for x <= 0 without clamping: for x >= -87.33 the result is a normal number, so multiplication by 2^n is exact;
+// for smaller x, minus infinity included, the result is replaced by +0. Adding 1.5 * 2^23 rounds to an integer, which
+// is in the last bits of the sum.
 template <class V>
 INFENG_INLINE typename V::F exp_of_negative(typename V::F x) {
   const auto shift = V::set(0x1.8p+23f), bits = V::add(V::mul(x, V::set(kPerLn2)), shift), n = V::sub(bits, shift);
   return V::scale_above(x, V::set(kLeastExponent), exp_of_rest<V>(x, n), bits, n);
 }
 
-// N vectors side by side, step by step: a chain of steps waits for itself, and a core looks only so far ahead for
-// others.
+// The same for N vectors, interleaved step by step: the steps of one vector form a dependent chain, and a core looks
+// ahead only so far for other work.
 template <Vector V, int N>
 struct Abreast {
   struct F {
@@ -83,7 +83,7 @@ INFENG_INLINE typename V::F silu(typename V::F x) {
   return V::div(x, V::add(V::set(1.0f), exp<V>(V::sub(V::zero(), x))));
 }
 
-// From |x| = 0.625 on 1 - 2 / (exp(2 |x|) + 1) with the sign of x, below it a polynomial.
+// tanh(x): 1 - 2 / (exp(2 |x|) + 1) with the sign of x if |x| >= 0.625, else a polynomial.
 template <Vector V>
 INFENG_INLINE typename V::F tanh(typename V::F x) {
   const auto size = V::abs(x), one = V::set(1.0f);

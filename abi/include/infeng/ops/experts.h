@@ -1,10 +1,10 @@
-// Mixtures of experts. route: which experts each row goes to, and its copies sorted by expert.
-//   chosen = the top_k largest logits, descending, the lowest number first among equals
-//   weight = exp(logit - largest) / sum;  sum: of the chosen ones, in their order, or of all experts over 16 lanes
+// Mixtures of experts. route chooses the experts of each row and sorts copies of the rows by expert:
+//   chosen = the top_k largest logits, descending; of equal logits the lowest expert first
+//   weight = exp(logit - largest) / sum;  sum: over the chosen ones, in order, or over all experts in 16 lanes
 // combine: cur[n] = fma(weight[i], x[place[i]][n], cur[n]) for i < top_k ascending, from +0, then cur[n] =
 // fma(sigmoid(gate), shared[n], cur[n]), then the epilogues.
-// The linears between them are LINEARs: the host calls one for each expert that has rows. SPDX-License-Identifier:
-// Apache-2.0
+// The host calls a LINEAR kernel for each expert with rows in between.
+// SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_EXPERTS_H
 #define INFENG_OPS_EXPERTS_H
 
@@ -13,7 +13,7 @@
 namespace infeng {
 namespace {
 
-// Phases: a row's experts and their weights; the order of all copies; the copies.
+// Phases: choose each row's experts and weights; sort all copies; copy the rows.
 template <Vector V>
 struct Route {
   static constexpr uint32_t kOp = INFENG_OP_ROUTE;
@@ -50,7 +50,7 @@ struct Route {
   }
 
  private:
-  // Whatever the logits are, all chosen experts differ.
+  // The chosen experts differ even if logits are NaN.
   static void choose(const float* logits, int64_t experts, int32_t top_k, int32_t* chosen) {
     uint64_t taken[INFENG_MOST_EXPERTS / 64];
     for (int64_t i = 0; i < ceil_div(experts, 64); ++i) taken[i] = 0;
@@ -93,7 +93,7 @@ struct Route {
     return V::tree(lanes);
   }
 
-  // Counts, then places: copies by expert, those of one by row. Each begin[e] runs through the rows of e meanwhile.
+  // Counts the copies of each expert, then assigns places by expert and row; meanwhile begin[e] is the next place of e.
   static void sort(const infeng_route_args& args, int64_t experts) {
     const int64_t copies = args.common.rows * args.top_k;
     for (int64_t e = 0; e <= experts; ++e) args.begin[e] = 0;

@@ -1,6 +1,7 @@
-// What a linear fetches beside its weight while it streams: the lines of B that its own tile will need, and memory that
-// the ops after it read (INFENG_EXTENSION_FETCH). A few lines for each group of k, since a burst would occupy all fill
-// buffers. SPDX-License-Identifier: Apache-2.0
+// Memory that a linear prefetches while it streams its weight: the B of adapters that its own tile needs, and memory
+// that later ops read (INFENG_EXTENSION_FETCH). It fetches a few lines per group of k, because a burst would occupy all
+// fill buffers.
+// SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_FEED_H
 #define INFENG_OPS_FEED_H
 
@@ -11,7 +12,7 @@ namespace {
 
 class Feed {
  public:
-  // Forgets what was to be fetched.
+  // Removes all pieces.
   INFENG_INLINE void clear() { count_ = now_ = 0, lines_ = 0; }
 
   INFENG_INLINE void add(const void* data, int64_t bytes) {
@@ -21,7 +22,7 @@ class Feed {
     lines_ += lines;
   }
 
-  // To be called once everything is added: all of it goes out in `steps` steps.
+  // Called after all pieces are added: distributes them over `steps` steps.
   INFENG_INLINE void spread(int64_t steps) { quota_ = lines_ == 0 ? 0 : ceil_div(lines_, max_of(steps, 1)); }
 
   template <Vector V>
@@ -30,7 +31,7 @@ class Feed {
   }
 
  private:
-  static constexpr int kMost = 256;  // pieces of memory; the rest is read when it is needed
+  static constexpr int kMost = 256;  // pieces of memory; further ones are not prefetched
   struct Range {
     const uint8_t* at;
     int64_t lines;
@@ -56,7 +57,7 @@ class Feed {
   Range ranges_[kMost];
 };
 
-// B of every segment in panels [begin, begin + panels).
+// Adds the B of every segment in panels [begin, begin + panels).
 INFENG_INLINE void feed_lora(Feed& feed, const infeng_lora_epilogue& e, int64_t begin, int64_t panels) {
   for (int32_t i = 0; i < e.segment_count; ++i) {
     const infeng_lora_segment& s = *segment_at(e.segments, e.segment_stride, i);
@@ -68,11 +69,11 @@ INFENG_INLINE void feed_lora(Feed& feed, const infeng_lora_epilogue& e, int64_t 
   }
 }
 
-// This worker's part of what a later op reads: its share of all ranges, as if they lay one behind the other, in the
-// last of its tiles, so that the weight does not push it out of the cache again.
+// Adds this worker's share of a later op's ranges, taken as one, in the last of its tiles, so that the weight does not
+// evict it from the cache again.
 inline void feed_later(Feed& feed, const infeng_args& args, int64_t tile, int64_t tiles, int64_t tile_bytes,
                        const infeng_worker& worker) {
-  constexpr int64_t kKept = 1 << 20;  // bytes of weight that may follow
+  constexpr int64_t kKept = 1 << 20;  // most bytes of weight that may follow
   const infeng_extension* link = args.next;
   for (int i = 0; link && link->type != INFENG_EXTENSION_FETCH && i < 64; ++i) link = link->next;
   if (!link || link->type != INFENG_EXTENSION_FETCH) return;

@@ -1,6 +1,6 @@
-// The rotation of the cache formats whose names end in h: y = H x, H a Hadamard matrix of plus and minus ones in blocks
-// of the largest power of two that divides a head's size. H H = block, so products of H q with H (k / block) are those
-// of q with k, and H brings back what was stored as H (v / block); docs/numerics.md has the order of additions.
+// The rotation of the cache formats whose names end in h: y = H x with a Hadamard matrix H of plus and minus ones, in
+// blocks of the largest power of two that divides the head size. H H = block, so the product of H q with H (k / block)
+// is that of q with k, and applying H to H (v / block) restores v; docs/numerics.md has the order of additions.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_HADAMARD_H
 #define INFENG_OPS_HADAMARD_H
@@ -14,7 +14,7 @@ constexpr int kLeastHadamardBlock = 8;
 
 constexpr int hadamard_block(int dim) { return dim & -dim; }
 
-// y[0 .. dim rounded up to 16) = H (x * factor), zeros behind dim; dim is a multiple of 8.
+// y[0 .. dim) = H (x * factor), padded with zeros to a multiple of 16; dim is a multiple of 8.
 template <Vector V>
 INFENG_INLINE void hadamard(const float* x, int dim, float factor, float* y) {
   const int block = hadamard_block(dim);

@@ -1,11 +1,11 @@
 // Addresses in the paged cache. A slab is one kv head of one block of 16 positions:
 //   f32, f16   K [head_dim][16 tokens], V [16 tokens][head_dim]
 //   int8       K [head_dim / 4][16 tokens][4] u8 = q + 128, V [16 tokens][head_dim] int8, a scale per token for each
-//   int8h      as int8; the same scales in the formats below
+//   int8h      as int8; the formats below have the same scales
 //   k8v4h      K as int8, V as int4h
 //   int4h      K [head_dim / 8][16 tokens][4] u8 and V [16 tokens][head_dim / 16][8] u8, nibbles of q + 8
 //   fp8h       K [head_dim][16 tokens] and V [16 tokens][head_dim], e4m3
-// Formats whose names end in h hold K and V rotated (ops/hadamard.h).
+// Formats whose names end in h store K and V rotated (ops/hadamard.h).
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_KV_H
 #define INFENG_OPS_KV_H
@@ -15,7 +15,7 @@
 namespace infeng {
 namespace {
 
-constexpr int kMaxHeadDim = 512;  // heads are handled on the stack
+constexpr int kMaxHeadDim = 512;  // bounds arrays on the stack
 
 struct Slab {
   char* base;
@@ -25,7 +25,7 @@ struct Slab {
   INFENG_INLINE T* k() const {
     return (T*)(base + cache->k_offset);
   }
-  // The row of a token; a T holds `columns` of its values.
+  // The row of a token; a T holds `columns` values.
   template <class T>
   INFENG_INLINE T* v(int token, int columns = 1) const {
     return (T*)(base + cache->v_offset) + token * ceil_div(cache->head_dim, columns);
@@ -38,12 +38,12 @@ INFENG_INLINE Slab slab_at(const infeng_kv_cache& cache, int64_t block, int64_t 
   return {(char*)cache.base + block * cache.block_stride + head * cache.head_stride, &cache};
 }
 
-// Of which a head's size is a multiple: the int8 tile needs whole groups of four inputs, rotations whole blocks.
+// The head size is a multiple of this: int8 K needs whole groups of four inputs, rotations need whole blocks.
 constexpr int head_dim_multiple(uint32_t format) {
   return format >= INFENG_KV_INT8_H ? kLeastHadamardBlock : format == INFENG_KV_INT8 ? 4 : 1;
 }
 
-// Bounds that every kernel over these layouts has.
+// The bounds of all kernels over these layouts.
 INFENG_INLINE bool head_dim_fits(uint32_t format, int64_t head_dim) {
   return head_dim > 0 && head_dim <= kMaxHeadDim && head_dim % head_dim_multiple(format) == 0;
 }

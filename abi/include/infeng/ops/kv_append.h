@@ -1,6 +1,7 @@
-// kv_append: writes each row's k and v to its position in the cache. f32 is copied; f16 is rounded, what lies
-// beyond +-65504 becomes that; all others quantize each token and head over head_dim with one scale for K and one for
-// V, those whose names end in h after a rotation. A tile is one row. SPDX-License-Identifier: Apache-2.0
+// kv_append writes each row's k and v to its position in the cache. f32 is copied; f16 is rounded and clamped to
+// +-65504; other formats quantize each token and head with one scale for K and one for V, and formats whose names end
+// in h rotate first. A tile is one row.
+// SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_KV_APPEND_H
 #define INFENG_OPS_KV_APPEND_H
 
@@ -42,7 +43,7 @@ struct KvF16 {
   }
 };
 
-// K and V of the formats with scales, each as `store(slab, token, x, dim)`.
+// K and V of the formats with scales; each has store(slab, token, x, dim).
 template <Vector V>
 struct StoreInt8K {
   static void store(const Slab& slab, int token, const float* k, int dim) {
@@ -80,7 +81,7 @@ struct StoreInt4K {
   }
 
  private:
-  // Four elements in the low nibbles, and those `far` behind them in the high ones.
+  // Packs four elements into the low nibbles and the four at distance `far` into the high ones.
   static INFENG_INLINE void pack(const int8_t* q, int far, uint8_t* to) {
     uint32_t low, high;
     __builtin_memcpy(&low, q, 4);
@@ -132,7 +133,7 @@ struct KvInt8 {
   }
 };
 
-// Both are rotated, then stored.
+// Rotates K and V, then stores them.
 template <Vector V, uint32_t Format, class Keys, class Values>
 struct KvRotated {
   static constexpr uint32_t kFormat = Format;

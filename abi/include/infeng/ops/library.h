@@ -1,6 +1,6 @@
-/* The entry of a library, in C or C++, whose kernels are rows of a list: INFENG_LIBRARY("name", "version", KERNELS),
- * where KERNELS(X) is X(first_kernel) X(second_kernel) ... It speaks with hosts of every minor that lays structs out as
- * this header does, older or newer than the library. SPDX-License-Identifier: Apache-2.0 */
+/* The entry function of a library, in C or C++: INFENG_LIBRARY("name", "version", KERNELS), where KERNELS(X) is
+ * X(first_kernel) X(second_kernel) ... It accepts hosts of older and newer minors from INFENG_ABI_SINCE on.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef INFENG_OPS_LIBRARY_H
 #define INFENG_OPS_LIBRARY_H
 
@@ -15,9 +15,8 @@
 #endif
 #define INFENG_KERNEL_ADDRESS_(name) &name,
 
-/* Settles on a version: the host's where that is older. INFENG_OK, or INFENG_UNSUPPORTED_ABI if they cannot meet. The
- * description has at least the fields of INFENG_ABI_SINCE; before a later one is written, compare `out->struct_size`.
- */
+/* Sets the older of both versions. Returns INFENG_OK, or INFENG_UNSUPPORTED_ABI if they are incompatible. `out` has the
+ * fields of INFENG_ABI_SINCE; check `out->struct_size` before writing a later field. */
 static inline infeng_status infeng_negotiate(const infeng_host* host, infeng_library_desc* out) {
   out->abi_major = INFENG_ABI_MAJOR;
   out->abi_minor = INFENG_ABI_MINOR;

@@ -1,11 +1,11 @@
-// linear: cur = x W^T, then the epilogues, then out gets cur. This file is what all weight formats share.
-// A part is 4 panels, 64 outputs, for all rows (8 panels where GATED_MUL will halve them), so that it owns whole groups
-// of whatever it quantizes; 2 panels where nothing is quantized and few rows make it a matter of streaming, so that
-// workers finish together. A tile is one part, or, where groups of 128 or 256 are quantized, the parts of a group,
-// whose results are kept until all are there. Rows go in blocks, kRowBlock or as many as the core wants, whose results
-// stay in the worker's scratch until they are finished. A block passes all of a worker's tiles, so that it stays in the
-// second-level cache and what a core makes of it serves them all. A `Core` supplies the format's multiply; see
-// linear_float.h and linear_int.h.
+// linear: cur = x W^T, then the epilogues, then out = cur. This file is shared by all weight formats. A part is 4
+// panels (64 outputs; 8 panels before GATED_MUL, which halves them) for all rows, so that it owns whole groups that it
+// quantizes. If nothing is quantized and few rows make the op bound by memory, a part is 2 panels, so that workers
+// finish together. A tile is one part, or all parts of a group of 128 or 256 that is quantized, whose results are kept
+// until the group is complete. Rows are taken in blocks of kRowBlock, or as many as the core wants, whose results stay
+// in the worker's scratch until they are finished. A block passes all of a worker's tiles, so that it stays in the L2
+// cache, and the core prepares it only once. A `Core` implements the multiplication of a format; see linear_float.h and
+// linear_int.h.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LINEAR_H
 #define INFENG_OPS_LINEAR_H
@@ -18,10 +18,10 @@ namespace {
 
 constexpr int kRowBlock = 128;
 constexpr int kFewRows = 8;
-constexpr int kTileWidth = 2 * kGroup;  // columns of scratch; half of them are used without GATED_MUL
+constexpr int kTileWidth = 2 * kGroup;  // columns of scratch; without GATED_MUL half of them are used
 
-// What a core multiplies: rows [row, row + rows) by `panels` panels that start at `panel`, into cur[rows][kTileWidth].
-// `next` is where the stream of weights will go on, or NULL.
+// The work of a core: rows [row, row + rows) times `panels` panels from `panel` on, into cur[rows][kTileWidth]. `next`:
+// the weights that are needed afterwards, or NULL.
 struct LinearTile {
   const infeng_activation& in;
   const infeng_weight& weight;
@@ -32,12 +32,12 @@ struct LinearTile {
   int64_t row;
   int64_t rows;
   float* cur;
-  uint8_t* scratch;   // scratch_bytes<Core> of them
-  Feed& feed;         // a step of it for every group of k of every two panels, where memory is what one waits for
-  bool fresh = true;  // scratch does not hold what the core keeps of these rows from tile to tile
+  uint8_t* scratch;   // scratch_bytes<Core> bytes
+  Feed& feed;         // stepped for every group of k of every two panels if the call is bound by memory
+  bool fresh = true;  // scratch does not hold what the core prepared for these rows yet
 };
 
-// What a core needs beside `cur`: a constant, or more where k is large.
+// The scratch of a core beside `cur`: a constant, or a function of k.
 template <class Core>
 INFENG_INLINE int64_t scratch_bytes(int64_t k) {
   if constexpr (requires { Core::scratch(k); })
@@ -46,7 +46,7 @@ INFENG_INLINE int64_t scratch_bytes(int64_t k) {
     return Core::kScratch;
 }
 
-// Rows of a block, for which a worker's scratch holds results: at most, and where they have k inputs.
+// The most rows of a block, for which a worker's scratch has room: in general, and for k inputs.
 template <class Core>
 constexpr int64_t most_rows() {
   if constexpr (requires { Core::kMostRows; }) return Core::kMostRows;
@@ -58,7 +58,7 @@ INFENG_INLINE int64_t block_rows(int64_t k) {
   return kRowBlock;
 }
 
-// Whether a core multiplies activations of a format: its own, or up to the widest groups that it adds up.
+// Whether a core multiplies activations of a format: its own, or wider groups up to the widest that it supports.
 template <class Core>
 INFENG_INLINE bool reads(uint32_t act_format) {
   if constexpr (requires { Core::kWidestActivation; })
@@ -116,7 +116,7 @@ struct Linear {
         feed.spread(groups * (end - begin) / 2);
         for (int64_t panel = begin; panel < end; panel += part) {
           const int64_t panels = min_of(part, end - panel);
-          const int64_t ahead = panel + panels;  // a worker's tiles are consecutive: its stream goes on there
+          const int64_t ahead = panel + panels;  // a worker's tiles are consecutive, so it reads these next
           Core::template multiply<V>({*args.in, weight, common->rows, data + panel * weight.panel_bytes,
                                       ahead < weight.panels ? data + ahead * weight.panel_bytes : nullptr, panels, row,
                                       rows, cur, scratch, feed, panel == first * step});
@@ -151,7 +151,7 @@ INFENG_INLINE void clear(const LinearTile& t) {
     for (int64_t c = 0; c < t.panels * kLanes; c += kLanes) V::store(t.cur + m * kTileWidth + c, V::zero());
 }
 
-// out = out * d[n], at the end of a format whose panels begin with the scales of their outputs.
+// out = out * d[n], the last operation of formats whose panels begin with the scales of their outputs.
 template <Vector V>
 INFENG_INLINE void scale_outputs(const LinearTile& t) {
   for (int64_t p = 0; p < t.panels; ++p) {

@@ -1,12 +1,12 @@
 // linear over weights with sub-scales and minima (ops/weights.h, Affine) and int8 activations. Per superblock,
-// ascending, a = b = +0 at first, per group of 64 k:
-//   acc = sum over the group of q_x[k] * s u                        exact; s is that of k's 32
+// ascending, a = b = +0, then per group of 64 k:
+//   acc = sum over the group of q_x[k] * s u                        exact; each 32 k have an s
 //   a = fma(float(acc), xscale[m][g], a)
 //   b = fma(float(t), y[m][h], b)                                   for both halves h of the group, where
-//   y[m][h] = float(-(sum of q_x over the half)) * xscale[m][g]     rounded; the core makes it once for a call's rows
-// and at the superblock's end out = fma(d, a, out), out = fma(e, b, out). As in linear_int.h there are two ways through
-// a tile: few rows use the weights as they stream in, many rows unpack a chunk of four panels and its scales into
-// scratch. What adds up acc is `Dots`. SPDX-License-Identifier: Apache-2.0
+//   y[m][h] = float(-(sum of q_x over the half)) * xscale[m][g]     rounded; the core computes it once per call
+// and at the superblock's end out = fma(d, a, out), out = fma(e, b, out). As in linear_int.h, few rows use the weights
+// as they stream in, and many rows unpack a chunk of four panels and its scales to scratch. `Dots` computes acc.
+// SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LINEAR_AFFINE_H
 #define INFENG_OPS_LINEAR_AFFINE_H
 
@@ -16,7 +16,7 @@
 namespace infeng {
 namespace {
 
-// Byte `at` of every output in a line of sub-scales, widened; simd/affine_*.h have faster ones.
+// Byte `at` of every output in a line of sub-scales, widened; simd/affine_*.h have faster versions.
 template <Vector V>
 struct AffineBytes {
   static INFENG_INLINE typename V::F take(const uint8_t* line, int at) {
@@ -26,18 +26,18 @@ struct AffineBytes {
   }
 };
 
-// float(acc) of every output, from the vocabulary's own dots over 32 k with a zero point of nothing. A sum of 32 k has
-// 16 bits and s has 8, so both products are exact, and their sum rounds once, as the conversion of acc does.
+// float(acc) of every output from the vocabulary's dots over 32 k without a zero point. A sum over 32 k has 16 bits and
+// s has 8, so both products are exact, and their sum is rounded once, like the conversion of acc.
 template <Vector V, class Bytes = AffineBytes<V>>
 struct AffineDots {
   using Vectors = V;
   using F = typename V::F;
-  static constexpr int kRows = V::kRows;            // most of one dot over packed lines
-  static constexpr int kBlockRows = V::kBlockRows;  // and over unpacked ones
+  static constexpr int kRows = V::kRows;            // most rows of one dot over packed lines
+  static constexpr int kBlockRows = V::kBlockRows;  // the same over unpacked lines
 
-  // Of 64 k of 16 outputs.
+  // The sub-scales of 64 k of 16 outputs.
   struct alignas(kLine) Scales {
-    float s[2][kLanes];  // of the first and of the last 32 k
+    float s[2][kLanes];  // of the first and the last 32 k
     float t[2][kLanes];
   };
   static INFENG_INLINE void read(const uint8_t* line, Scales& out) {
@@ -89,7 +89,7 @@ struct AffineDots {
   }
 };
 
-// A tile, whatever the length of a superblock: so the formats share its code.
+// Multiplies a tile. The superblock's length is a run-time value, so that the formats share the code.
 template <class Dots>
 struct AffineTile {
   using V = typename Dots::Vectors;
@@ -111,9 +111,9 @@ struct AffineTile {
   }
 
  private:
-  static constexpr int kFetchLines = 9;  // of memory per group; they start with its line of scales
+  static constexpr int kFetchLines = 9;  // lines of memory per group, beginning with its line of scales
 
-  // Behind the lines in scratch: y of each row, group and half.
+  // y of each row, group and half, behind the lines in scratch.
   static INFENG_INLINE float* sums_of(const LinearTile& t, int64_t row, int64_t groups) {
     return (float*)(t.scratch + kScratch) + row * groups * 2;
   }
@@ -150,7 +150,7 @@ struct AffineTile {
     }
   };
 
-  // What a superblock has added up so far.
+  // The sums of a superblock so far.
   template <int M, int P>
   struct Sums {
     F a[M][P];
@@ -170,7 +170,7 @@ struct AffineTile {
         }
       }
     }
-    // out = what the superblock that begins at `block` of panel p adds to it.
+    // Adds the superblock that begins at `block` of panel p to `before`.
     INFENG_INLINE F out(const uint8_t* block, int m, int p, F before) const {
       const uint16_t* halves = (const uint16_t*)block;
       return V::fma(V::load_f16(halves + kLanes), b[m][p], V::fma(V::load_f16(halves), a[m][p], before));
@@ -250,7 +250,7 @@ struct AffineTile {
       const uint8_t* next = p + P < t.panels ? panel + P * bytes : t.next;
       for (int64_t g = 0; g < groups; g += kChunk) {
         const int64_t end = min_of(g + kChunk, groups);
-        // Where the chunk that follows starts, as a base to which lines_at of this chunk's groups can be added.
+        // The base of the next chunk, to which lines_at of this chunk's groups is added.
         const uint8_t* ahead = end < groups ? panel + at.lines_at(end) - at.lines_at(g)
                                             : (next ? next : panel) + at.lines_at(0) - at.lines_at(g);
         const Unpacked source = unpack(panel, bytes, at, P, g, end, t.scratch);
@@ -281,8 +281,8 @@ struct AffineTile {
     return {scratch, scales};
   }
 
-  // Adds groups [g0, g1) of `source` to cur for M rows and P panels, and fetches the lines of a panel at `ahead`, if
-  // not NULL.
+  // Adds groups [g0, g1) of `source` to cur for M rows and P panels; fetches the lines of a panel at `ahead` unless
+  // NULL.
   template <int M, int P>
   static INFENG_NOINLINE void block(const LinearTile& t, AffinePanel at, const uint8_t* panel, const Unpacked& source,
                                     int64_t row, int64_t g0, int64_t g1, int64_t groups, float* cur,

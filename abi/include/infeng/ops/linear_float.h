@@ -1,6 +1,6 @@
 // linear over f32 and bf16 weights and f32 activations, one chain per output:
 //   acc = +0;  for k = 0 .. K-1:  acc = fma(x[k], w[n][k], acc)
-// K is cut into chunks whose panels stay in the first-level cache while all rows pass; a chain continues from scratch.
+// K is cut into chunks whose panels stay in the L1 cache while all rows pass; chains continue from scratch.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LINEAR_FLOAT_H
 #define INFENG_OPS_LINEAR_FLOAT_H
@@ -77,7 +77,7 @@ struct FloatCore {
       if (k % kGroup == 0) t.feed.template step<V>();
       INFENG_EACH (j, Panel::kStep) step(k, j);
     }
-    if (k < k1) step(k, 0);  // the first half of a last pair
+    if (k < k1) step(k, 0);  // the first half of the last pair
     INFENG_EACH (m, M)
       INFENG_EACH (p, P) V::store(cur + m * kTileWidth + p * kLanes, acc[m][p]);
   }

@@ -1,10 +1,10 @@
 // linear over integer weights and int8 activations. Per group of 64 k (scales per 32: per half group), ascending:
 //   acc = sum over the group of q_x[k] * q_w[n][k]                  exact, V's group_dot
 //   out = fma(float(acc), wscale * xscale[m][g], out)
-// Two ways through a tile. With few rows each line of weights is used as it streams in from memory: two panels x M rows
-// of int32 and as many f32 accumulators stay in registers. With many rows K goes in chunks: a chunk of four panels
-// becomes plain u8 lines in scratch that stays in the first-level cache while all rows pass. SPDX-License-Identifier:
-// Apache-2.0
+// A tile is computed in one of two ways. With few rows, each line of weights is used as it streams in from memory: the
+// int32 and f32 accumulators of two panels x M rows stay in registers. With many rows, K is cut into chunks: a chunk of
+// four panels is unpacked to u8 lines in scratch, which stay in the L1 cache while all rows pass.
+// SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LINEAR_INT_H
 #define INFENG_OPS_LINEAR_INT_H
 
@@ -28,7 +28,7 @@ struct IntRows {
       sum[m] = row_of<int32_t>(in.sum, row + m);
     }
   }
-  // Inputs and their sums for step s of group g.
+  // The inputs and their sums for step s of group g.
   template <int Steps>
   INFENG_INLINE void step(int64_t g, int s, const int8_t* (&x)[M], int32_t (&total)[M]) const {
     INFENG_EACH (m, M) {
@@ -38,12 +38,12 @@ struct IntRows {
   }
 };
 
-// Panels of plain u8 lines: those of an int8 weight, or unpacked ones, whose f32 scales are a line for each step of the
-// chunk. Strides are bytes.
+// Panels of u8 lines: of an int8 weight, or unpacked nibbles, which have a line of f32 scales for each step of the
+// chunk. Strides are in bytes.
 struct Lines {
   const uint8_t* lines;  // of the chunk's first group
   int64_t panel_stride;
-  const uint8_t* scales;  // of an int8 weight: the panel
+  const uint8_t* scales;  // for an int8 weight, the panel
   int64_t scale_panel_stride;
 };
 
@@ -62,7 +62,7 @@ struct IntCore {
   template <Vector V>
   static void multiply(const LinearTile& t) {
     const int64_t groups = ceil_div(t.weight.k, kGroup);
-    // Three passes over the nibbles cost as much as unpacking them once.
+    // Three passes over nibbles cost as much as unpacking them once.
     if constexpr (kNibbles)
       if (t.rows <= 3 * V::kRows) return stream<V>(t, groups);
     clear<V>(t);
@@ -76,8 +76,8 @@ struct IntCore {
         const uint8_t* ahead = following(panel, next, g, end, groups);
         Lines source = {panel + Format::lines_at(g), bytes, panel, bytes};
         if constexpr (kNibbles) source = unpack<V>(panel, bytes, P, g, end, t.scratch);
-        // The first blocks of rows fetch the chunk that follows: all panels at once where the memory is what one waits
-        // for, a panel each where the rows suffice.
+        // The first blocks of rows fetch the next chunk: all panels at once if the call is bound by memory, else one
+        // panel each.
         int fetched = 0;
         balanced_blocks<V::kBlockRows>(int(t.rows), [&](int m, auto rows) {
           constexpr int M = rows.value, kFetch = kNibbles ? 1 : P;
@@ -94,7 +94,7 @@ struct IntCore {
   }
 
  private:
-  // Where the chunk after [g, end) starts, as a base to which lines_at of this chunk's groups can be added.
+  // The base of the chunk after [g, end), to which lines_at of this chunk's groups is added.
   static const uint8_t* following(const uint8_t* panel, const uint8_t* next, int64_t g, int64_t end, int64_t groups) {
     if (end < groups) return panel + Format::lines_at(end) - Format::lines_at(g);
     return (next ? next : panel) + Format::lines_at(0) - Format::lines_at(g);
@@ -127,8 +127,8 @@ struct IntCore {
       INFENG_EACH (p, P) out[m][p] = g0 == 0 ? V::zero() : V::load(cur + m * kTileWidth + p * kLanes);
     for (int64_t g = g0; g < g1; ++g) {
       const int64_t lines = Format::lines_at(g);
-      // Fetch ahead: the same panels a chunk further on, and behind their end the pair that follows. One line for each
-      // that is used: a burst would occupy all fill buffers, and the lines that are due would wait.
+      // Fetches the same panels one chunk further on, or the next pair of panels at their end. One line is fetched for
+      // each line that is used: a burst would occupy all fill buffers and delay the lines that are needed now.
       const uint8_t* ahead = (lines + distance < bytes ? panel : next - bytes) + lines + distance + Format::kFetchFrom;
       t.feed.template step<V>();
       INFENG_EACH (s, kSteps) {
@@ -175,8 +175,7 @@ struct IntCore {
     return {scratch, kPanelLines, scales, kPanelScales};
   }
 
-  // Adds groups [g0, g1) of `source` to cur for M rows and P panels, and fetches the lines of `Fetch` panels at
-  // `ahead`.
+  // Adds groups [g0, g1) of `source` to cur for M rows and P panels; fetches the lines of `Fetch` panels at `ahead`.
   template <Vector V, int M, int P, int Fetch>
   static INFENG_NOINLINE void block(const LinearTile& t, const Lines& source, int64_t row, int64_t g0, int64_t g1,
                                     float* cur, const uint8_t* ahead) {
@@ -184,7 +183,7 @@ struct IntCore {
     const IntRows<V, M> in(t.in, t.row + row);
     const uint8_t* lines = source.lines;
     const uint8_t* scales = source.scales;
-    // Bytes between the lines of two groups: those of an int8 weight may have their scales there.
+    // Bytes between the lines of two groups: an int8 weight may have scales there.
     const int64_t between = kNibbles ? 0 : Format::lines_at(1) - Format::lines_at(0) - kGroup * kLanes;
     for (int64_t g = g0; g < g1; ++g, lines += between) {
       const uint8_t* fetch = ahead + Format::lines_at(g) + Format::kFetchFrom;

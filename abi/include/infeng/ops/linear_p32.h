@@ -1,12 +1,12 @@
 // linear over weights with integer sub-scales and int8 activations. Per group of the activation, 64, 128 or 256 k,
 // ascending:
-//   acc = sum over the group of q_x[k] * s (u - z)                  exact; s and z are those of k's 32
+//   acc = sum over the group of q_x[k] * s (u - z)                  exact; each 32 k have an s and a z
 //   out = fma(float(acc), xscale[m][g], out)
-// and at the end out = out * d[n]. The zero points are taken out by the sums of x over 32 k, which the core makes once
-// for a block of rows. As in linear_int.h there are two ways through a tile: few rows use the weights as they stream
-// in, many rows unpack a chunk of four panels into scratch: with its sub-scales, or, where products of bytes are added
-// as they are (`BiasedLines`), as bytes of s (u - z) + 128, whose sums stay in registers over a group of the
-// activation. SPDX-License-Identifier: Apache-2.0
+// and at the end out = out * d[n]. The zero points are subtracted with the sums of x over 32 k, which the core computes
+// once for a block of rows. As in linear_int.h, few rows use the weights as they stream in, and many rows unpack a
+// chunk of four panels to scratch: units with their sub-scales, or bytes of s (u - z) + 128 on CPUs that add products
+// of bytes directly (`BiasedLines`), whose sums stay in registers over a group of the activation.
+// SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LINEAR_P32_H
 #define INFENG_OPS_LINEAR_P32_H
 
@@ -22,9 +22,9 @@ struct P32Core {
   static constexpr uint32_t kActivation = INFENG_ACT_INT8_G64;
   static constexpr uint32_t kWidestActivation = INFENG_ACT_INT8_G256;
   static constexpr int kBits = Format::kBits;
-  static constexpr int64_t kChunk = 8;     // groups of a pass over packed lines, and from a line to what it fetches
-  static constexpr int64_t kUnpacked = 4;  // groups of a chunk in scratch: half of a first-level cache of 32 KB
-  static constexpr int kPanels = 4;        // of it
+  static constexpr int64_t kChunk = 8;     // groups of a pass over packed lines, and of the prefetch distance
+  static constexpr int64_t kUnpacked = 4;  // groups of a chunk in scratch, half of a 32 KB L1 cache
+  static constexpr int kPanels = 4;        // of a chunk in scratch
   static constexpr int64_t kLines = kGroup * kLanes;  // bytes of a panel's group in scratch
   static_assert(kChunk * kGroup % kWidestGroup == 0 && kUnpacked * kGroup % kWidestGroup == 0);
   static constexpr int64_t kScratch = kPanels * kUnpacked * (kLines + int64_t(sizeof(SubScales)));
@@ -46,9 +46,10 @@ struct P32Core {
   }
 
  private:
-  // Behind the lines in scratch, of each group: of all rows what takes out the zero points, and their scales. So lie
-  // what rows that are multiplied together need. For units it is V::minus_halves of each 64 k; for biased lines -128
-  // times the sum over a group of the activation, which, like its scale, stands where the group begins.
+  // Behind the lines in scratch, each group has for all rows the sums that subtract the zero points, and the scales, so
+  // that values of rows that are multiplied together are adjacent. The sums are V::minus_halves of each 64 k for units,
+  // and -128 times the sum over a group of the activation for biased lines; the latter, like the scale, is stored where
+  // the activation's group begins.
   static INFENG_INLINE int32_t* minus_of(const LinearTile& t) { return (int32_t*)(t.scratch + kScratch); }
   static INFENG_INLINE float* scales_of(const LinearTile& t, int64_t groups) {
     return (float*)(minus_of(t) + t.rows * groups);
@@ -84,7 +85,7 @@ struct P32Core {
     }
   }
 
-  // Whether 64 k begin or end a group of the activation. Passes and chunks are whole groups of it, but for the last.
+  // Whether 64 k begin or end a group of the activation. Passes and chunks, except the last, are whole groups of it.
   static INFENG_INLINE bool begins(const LinearTile& t, int64_t g) { return (g * kGroup & (t.in.group - 1)) == 0; }
   static INFENG_INLINE bool ends(const LinearTile& t, int64_t g, int64_t groups) {
     return begins(t, g + 1) || g + 1 == groups;
@@ -138,7 +139,7 @@ struct P32Core {
     });
   }
 
-  // Adds groups [g0, g1) to cur, where g0 is even. Wide: several of them have one scale.
+  // Adds groups [g0, g1) to cur; g0 is even. Wide: several groups share a scale.
   template <SubScaled V, bool Wide, int M, int P>
   static INFENG_NOINLINE void packed(const LinearTile& t, const uint8_t* panel, const uint8_t* next, int64_t row,
                                      int64_t g0, int64_t g1, int64_t groups, float* cur) {
@@ -147,7 +148,7 @@ struct P32Core {
     const int64_t bytes = t.weight.panel_bytes, distance = Format::lines_at(kChunk) - Format::lines_at(0);
     Rows<M> in(t, row, g0, groups);
     F out[P][M];
-    [[maybe_unused]] typename V::I total[P][M];  // of a wide group up to here
+    [[maybe_unused]] typename V::I total[P][M];  // of the wide group so far
     if constexpr (Wide)
       INFENG_EACH (p, P)
         INFENG_EACH (m, M) total[p][m] = V::iset(0);
@@ -202,7 +203,7 @@ struct P32Core {
   }
 
   // --- many rows: unpacked ---
-  // Of a chunk's groups of one panel.
+  // A chunk's groups of one panel.
   struct Unpacked {
     uint8_t lines[kUnpacked][kLines];
     SubScales scales[kUnpacked];
@@ -233,7 +234,7 @@ struct P32Core {
       const uint8_t* next = p + P < t.panels ? panel + P * bytes : t.next;
       for (int64_t g = 0; g < groups; g += kUnpacked) {
         const int64_t end = min_of(g + kUnpacked, groups);
-        // Where the chunk that follows starts, as a base to which lines_at of this chunk's groups can be added.
+        // The base of the next chunk, to which lines_at of this chunk's groups is added.
         const uint8_t* ahead = end < groups ? panel + Format::lines_at(end) - Format::lines_at(g)
                                             : (next ? next : panel) + Format::lines_at(0) - Format::lines_at(g);
         unpack<V>(t, panel, P, g, end);
@@ -261,12 +262,11 @@ struct P32Core {
       }
   }
 
-  // Adds groups [g0, g1) of what is unpacked to cur for M rows and `panels` panels, S at a time, and fetches the lines
-  // at `ahead`.
+  // Adds unpacked groups [g0, g1) to cur for M rows and `panels` panels, S at a time; fetches the lines at `ahead`.
   template <ScaledLines V, int M, int S, bool Fetch>
   static INFENG_NOINLINE void block(const LinearTile& t, int panels, int64_t row, int64_t g0, int64_t g1,
                                     int64_t groups, float* cur, const uint8_t* ahead) {
-    constexpr int kShare = (Format::kFetchLines * S + kPanels - 1) / kPanels;  // lines that S panels fetch of a group
+    constexpr int kShare = (Format::kFetchLines * S + kPanels - 1) / kPanels;  // lines of a group that S panels fetch
     Rows<M> in(t, row, g0, groups);
     Totals<V, M> totals;
     for (int64_t g = g0; g < g1; ++g, in.advance()) {
@@ -285,7 +285,7 @@ struct P32Core {
     }
   }
 
-  // The same over biased lines, where S is all panels.
+  // The same over biased lines; S is all panels.
   template <BiasedLines V, int M, int S, bool Fetch>
   static INFENG_NOINLINE void block(const LinearTile& t, int, int64_t row, int64_t g0, int64_t g1, int64_t groups,
                                     float* cur, const uint8_t* ahead) {
@@ -317,7 +317,7 @@ struct P32Core {
     }
   }
 
-  // The sums of a wide group up to here, panel by panel. They stay in memory: the registers are taken.
+  // The sums of the wide group so far, panel by panel. They stay in memory, because no registers are free.
   template <ScaledLines V, int M>
   struct Totals {
     typename V::I of[kPanels * M];
@@ -328,7 +328,7 @@ struct P32Core {
     INFENG_INLINE Totals() { asm volatile("" : : "r"(of) : "memory"); }
   };
 
-  // Adds a group of S panels to `to`, once all of the activation's group is there.
+  // Adds a group of S panels to `to` once the activation's group is complete.
   template <ScaledLines V, int M, int S, class Each>
   static INFENG_INLINE void add(const Rows<M>& in, const Unpacked* from, int64_t g, float* to, Totals<V, M>& totals,
                                 const Each& each) {

@@ -1,15 +1,14 @@
-// linear over integer weights and int8 activations on a machine that multiplies tiles (simd/tiles.h). The numbers are
-// those of linear_int.h:
+// linear over integer weights and int8 activations with matrix tiles (simd/tiles.h). The numbers equal those of
+// linear_int.h:
 //   acc = sum over one step of q_x[k] * q_w[n][k]                   a step is 64 k, or 32 where the scales are per 32
 //   out = fma(float(acc), wscale * xscale[m][g], out)               steps ascending
-// or, over weights with integer sub-scales, those of linear_p32.h, where wscale is left to the end and a wide group of
-// the activation is several steps, whose products a C tile adds up.
-// A step of a panel becomes signed lines in scratch and is a B tile there; 16 rows of the activation are an A tile as
-// they lie in memory. Their product, a C tile of int32, reaches the vector unit through memory. What is done at a time
-// is a chunk: a few steps of one panel. A tiles serve a chunk of all panels; the sums of 16 rows stay in vector
-// registers over a chunk. The stages of a chunk never wait for each other: while one is added to its sums the next is
-// multiplied, and up to 16 rows, where a chunk is needed only once, the one after that is unpacked. More rows unpack
-// a chunk of four panels, which stays in the first-level cache while all of them pass.
+// or, over weights with integer sub-scales, those of linear_p32.h: wscale is applied at the end, and a wide group of
+// the activation is several steps, whose products a C tile adds. A step of a panel is unpacked to signed lines in
+// scratch, which form a B tile; 16 rows of the activation form an A tile in place. Their product, a C tile of int32,
+// passes through memory to the vector unit. The unit of work is a chunk: a few steps of one panel. The A tiles of a
+// chunk serve all panels; the sums of 16 rows stay in vector registers over a chunk. The stages overlap: while one
+// chunk is added to its sums, the next is multiplied, and with up to 16 rows, which need a chunk only once, the one
+// after that is unpacked. More rows unpack a chunk of four panels, which stays in the L1 cache while all rows pass.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LINEAR_TILES_H
 #define INFENG_OPS_LINEAR_TILES_H
@@ -31,17 +30,17 @@ struct TileCore {
   static constexpr int kStepK = kGroup / Format::kSteps;
   static constexpr int kStepLines = kStepK / 4;  // rows of a B tile
   static constexpr int kPanels = 4;              // in scratch at a time
-  // A block of rows passes all tiles while it stays in the second-level cache; the more rows, the less is unpacked.
+  // A block of rows passes all tiles while it stays in the L2 cache; larger blocks unpack less often.
   static constexpr int64_t kMostRows = 256;
-  static constexpr int64_t kBlockBytes = 512 << 10;  // of activations
-  static constexpr int kChunk = 4;                   // steps of each, which are a group of any activation at most
-  static constexpr int64_t kDistance = 32;           // steps from a line that is fetched to one that is used, few rows
+  static constexpr int64_t kBlockBytes = 512 << 10;  // of a block's activations
+  static constexpr int kChunk = 4;                   // steps of a chunk, at least a group of any activation
+  static constexpr int64_t kDistance = 32;           // prefetch distance in steps, with few rows
 
   struct Scratch {
     uint8_t lines[kPanels][kChunk][kStepLines * kLine];
     float scales[kPanels][kChunk][kLanes];
-    // Of two chunks by turns. What is stored for one never lies a multiple of 4 KB from what is read of the other: such
-    // a load would wait for the store. Behind them a tile for rows that nobody wants, see `rows_again`.
+    // Two chunks alternate. Stores of one are never a multiple of 4 KB away from loads of the other, because such a
+    // load would wait for the store. Behind them is a tile for unused rows, see `rows_again`.
     int32_t products[kChunk][2][kTileRows][kLanes];
     int32_t behind[kTileRows][kLanes];
   };
@@ -69,21 +68,21 @@ struct TileCore {
  private:
   static INFENG_INLINE int64_t steps_of(const LinearTile& t) { return ceil_div(t.weight.k, kGroup) * Format::kSteps; }
 
-  // Where a step's lines are in a panel.
+  // The offset of a step's lines in a panel.
   static INFENG_INLINE int64_t step_at(int64_t step) {
     return Format::lines_at(step / Format::kSteps) +
            step % Format::kSteps * (2 * Format::kBits / Format::kSteps * kLine);
   }
 
-  // Every tile has as many rows, so that one configuration serves all.
+  // All tiles have equally many rows, so that one configuration serves all.
   static INFENG_INLINE int tile_rows(const LinearTile& t) { return int(min_of(kTileRows, t.all_rows)); }
 
-  // With fewer rows left than a tile has, it ends with the last one and begins with this many that were done before.
+  // The last tile ends with the last row; it begins with this many rows that were computed before.
   static INFENG_INLINE int64_t rows_again(const LinearTile& t, int64_t row) {
     return max_of(row + tile_rows(t) - t.rows, 0);
   }
 
-  // Steps that one group of the activation has.
+  // Steps of one group of the activation.
   static INFENG_INLINE int steps_of_group(const LinearTile& t) { return kSubScaled ? int(t.in.group) / kGroup : 1; }
   // Whether step S of a chunk of `count` steps ends a group.
   template <int S>
@@ -100,12 +99,11 @@ struct TileCore {
     return config;
   }
 
-  // --- the scales of the activation ---
-  // Behind Scratch, 64 k after the other: those of all rows, so that 16 rows lie side by side, and some numbers for
-  // rows that nobody wants. A wide group has them once, where it begins.
+  // --- the scales of the activation --- Behind Scratch, for each 64 k, are the scales of all rows, so that those of 16
+  // rows are adjacent, and room for unused rows. A wide group stores them only where it begins.
   struct XScales {
-    const float* at;  // of a row, where a chunk begins
-    int64_t stride;   // from 64 k to the next
+    const float* at;  // a row's scale at the beginning of a chunk
+    int64_t stride;   // from one 64 k to the next
     int of_group;     // steps
 
     // Of the group that step S is in.
@@ -147,14 +145,14 @@ struct TileCore {
     }
   }
 
-  // The products of up to 16 rows, the first at `row` of `t`, with the chunk that begins with `first`.
+  // The products of up to 16 rows, from `row` of `t` on, with the chunk that begins with step `first`.
   struct Products {
     static constexpr int kSlot = 2 * kTileRows * kLanes;
     const int8_t* a;
     int64_t stride;
     const uint8_t* b;
     int32_t* out;
-    bool fresh;    // rows and steps are not those of the chunk before
+    bool fresh;    // rows or steps differ from those of the chunk before
     int of_group;  // steps
     int count;     // steps of the chunk
 
@@ -185,7 +183,7 @@ struct TileCore {
     }
   };
 
-  // What 16 rows and a panel sum up to, over a chunk.
+  // The sums of 16 rows and a panel over a chunk.
   template <Vector V>
   struct Sums {
     typename V::F out[kTileRows];
@@ -193,7 +191,7 @@ struct TileCore {
     XScales x;
 
     INFENG_INLINE Sums(const int32_t* products, XScales scales) : product(products), x(scales) {}
-    // Adds step S, whose weights have `scale`. Rows that nobody wants are computed and not used.
+    // Adds step S, whose weights have `scale`. Unused rows are computed too.
     template <int S>
     INFENG_INLINE void step(typename V::F scale) {
       const float* xscales = x.template of_step<S>();
@@ -219,7 +217,7 @@ struct TileCore {
     }
   };
 
-  // The lines of one step, and the scales before them.
+  // Unpacks the lines of one step and the scales before them.
   template <Vector V>
   static INFENG_INLINE void fetch(const uint8_t* lines) {
     constexpr int kFetch = (Format::kFetchLines + Format::kSteps - 1) / Format::kSteps;
@@ -227,7 +225,7 @@ struct TileCore {
   }
 
   // --- up to 16 rows ---
-  // A chunk of one panel after the other, then the next chunk of each.
+  // The order of chunks: one chunk of each panel, then the next chunk of each.
   struct Place {
     const uint8_t* data;  // of the panel
     int64_t panel = 0;
@@ -278,8 +276,7 @@ struct TileCore {
     }
   }
 
-  // What to fetch while the chunk at `place` is unpacked: the same panel further on, behind its end the one that
-  // follows.
+  // The memory to fetch while the chunk at `place` is unpacked: the same panel further on, or the next one at its end.
   static INFENG_INLINE const uint8_t* fetched(const LinearTile& t, const Place& place, int64_t steps) {
     const int64_t step = place.step + kDistance;
     if (step < steps) return place.data + step_at(step);
@@ -289,13 +286,13 @@ struct TileCore {
   template <Vector V>
   static INFENG_INLINE auto scale_at(const uint8_t* panel, int64_t step) {
     if constexpr (kSubScaled)
-      return V::zero();  // nobody uses it
+      return V::zero();  // not used
     else
       return Format::template scale<V>(panel, step / Format::kSteps, int(step % Format::kSteps));
   }
 
   // --- more rows ---
-  // Steps [step, step + steps) of `panels` panels, the first at `data`. The lines at `ahead` are needed next.
+  // Steps [step, step + steps) of `panels` panels from `data` on. The lines at `ahead` are needed next.
   struct Chunk {
     const uint8_t* data;
     const uint8_t* ahead;
@@ -333,7 +330,7 @@ struct TileCore {
       }
   }
 
-  // Adds a chunk of `Steps` steps to all rows, 16 of them and a panel at a time; the products are one such turn ahead.
+  // Adds a chunk of `Steps` steps to all rows, 16 rows and a panel per turn; products are computed one turn ahead.
   template <Vector V, int Steps>
   static INFENG_NOINLINE void add_chunk(const LinearTile& t, const Chunk& chunk, Scratch& scratch) {
     const int64_t bytes = t.weight.panel_bytes;
@@ -366,8 +363,8 @@ struct TileCore {
   }
 };
 
-// Fewest: the least number of rows for which the kernel is offered. Below it, a vector kernel that works on the weights
-// as they stream in is as fast or faster, since unpacking costs the same for one row as for sixteen.
+// Fewest: the least rows that the kernel accepts. With fewer, a vector kernel that uses weights as they stream in is at
+// least as fast, because unpacking costs the same for one row as for sixteen.
 template <Vector V, class T, class Format, int Fewest>
 struct LinearTiles : Linear<V, TileCore<T, Format>> {
   static int32_t accepts(const infeng_problem* p) {

@@ -1,7 +1,7 @@
-// The B half of LoRA, which rides at the end of a linear: for each segment that covers a row and an output, in order,
+// The B half of LoRA, an epilogue step: for each segment that covers a row and an output, in order,
 //   f32, bf16 B:  cur = fma(u[r], B[n][r], cur), r ascending
 //   int8 B:       t = fma(u[r], B[n][r], t) from +0;  cur = fma(t, b_scale[n], cur), b_scale in bf16
-//   and then, where the segment has them:  cur *= row_scale[n];  cur += bias[n]
+//   and then, if the segment has them:  cur *= row_scale[n];  cur += bias[n]
 // A line of B is widened once for up to six rows. SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LORA_H
 #define INFENG_OPS_LORA_H
@@ -15,7 +15,7 @@ INFENG_INLINE const infeng_lora_segment* segment_at(const infeng_lora_segment* f
   return (const infeng_lora_segment*)((const char*)first + int64_t(stride) * index);
 }
 
-// How B is stored: bytes of an element, 16 of them as floats, and whether they are summed apart.
+// The storage of B: bytes of an element, loading 16 as floats, and whether its sum is computed before it is added.
 struct LoraF32 {
   static constexpr int kBytes = 4;
   static constexpr bool kApart = false;
@@ -41,7 +41,7 @@ struct LoraI8 {
   }
 };
 
-// The part of a segment that lies in one block of the current matrix.
+// The part of a segment in one block of the current matrix.
 struct LoraBlock {
   const infeng_lora_segment& segment;
   int64_t first;  // of the segment's panels
@@ -64,7 +64,7 @@ struct LoraPanels {
   }
 
  private:
-  // Panels of the segment that lie before panel `distance` from its first. Divisions are slow; a step is 1 or 2.
+  // The segment's panels before panel `distance` from its first. Divisions are slow, and a step is 1 or 2.
   static INFENG_INLINE int64_t steps(int64_t distance, int32_t step) {
     if (distance <= 0) return 0;
     return step == 1 ? distance : step == 2 ? (distance + 1) / 2 : ceil_div(distance, step);
@@ -134,7 +134,7 @@ INFENG_NOINLINE void add_lora(const infeng_lora_epilogue& e, int64_t row, int64_
     const float* u = s.rank > 0 ? row_of<float>(e.u, from) + s.u_column : nullptr;
     const LoraBlock block{
         s, panels.first, panels.count, u, e.u.strides[0], cur + (from - row) * stride + at * kLanes, stride, count};
-    if (s.dtype == INFENG_F32 || s.rank == 0)  // an empty sum leaves cur as it is
+    if (s.dtype == INFENG_F32 || s.rank == 0)  // an empty sum leaves cur unchanged
       lora_block<V, LoraF32>(block);
     else if (s.dtype == INFENG_BF16)
       lora_block<V, LoraBf16>(block);

@@ -1,7 +1,7 @@
-// quantize(x[0 .. count)): one scale for all, q in [-127, 127], as docs/numerics.md defines it.
+// quantize(x[0 .. count)): one scale for all values, q in [-127, 127], as docs/numerics.md defines it.
 //   amax = max |x|;  amax < 2^-100: q = 0, scale = 0;  else scale = amax / 127, q = rne(x * (127 / amax)), clamped
-// quantize_wide rotates 64 columns at a time first, y = H (x / 8), where an activation is rotated (ops/hadamard.h).
-// quantize_int4 and quantize_e4m3 are those of the cache.
+// quantize_wide rotates 64 columns at a time first, y = H (x / 8), if the activation is rotated (ops/hadamard.h).
+// quantize_int4 and quantize_e4m3 serve the KV cache.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_QUANTIZE_H
 #define INFENG_OPS_QUANTIZE_H
@@ -24,7 +24,7 @@ INFENG_INLINE float largest_magnitude(const float* x, int count) {
   return V::max_lanes(largest);
 }
 
-// Writes q[0 .. padded), a multiple of 16, under the scale of `amax`; what lies behind count is 0.
+// Writes q[0 .. padded), a multiple of 16, under the scale of `amax`; q is 0 from count on.
 template <Vector V>
 INFENG_INLINE Quantized quantize(const float* x, int count, float amax, int8_t* q, int padded) {
   if (amax < 0x1p-100f) {
@@ -47,7 +47,7 @@ INFENG_INLINE Quantized quantize(const float* x, int count, int8_t* q, int padde
   return quantize<V>(x, count, largest_magnitude<V>(x, count), q, padded);
 }
 
-// q[0 .. padded) = x + 8 as 4 bits, one scale for all; what lies behind count is 8. Returns the scale.
+// Writes 4-bit codes q + 8 to q[0 .. padded) under one scale; codes are 8 from count on. Returns the scale.
 template <Vector V>
 INFENG_INLINE float quantize_int4(const float* x, int count, int8_t* q, int padded) {
   auto high = V::zero(), low = V::zero();
@@ -70,7 +70,7 @@ INFENG_INLINE float quantize_int4(const float* x, int count, int8_t* q, int padd
   return extreme / -8.0f;
 }
 
-// The code of an e4m3 number over 256, to nearest, ties to an even code; |value| <= 1.75.
+// The code of the e4m3 number nearest to 256 * value, ties to an even code; |value| <= 1.75.
 INFENG_INLINE uint8_t e4m3_code(float value) {
   uint32_t bits;
   __builtin_memcpy(&bits, &value, 4);
@@ -80,7 +80,7 @@ INFENG_INLINE uint8_t e4m3_code(float value) {
   return uint8_t(sign | (magnitude < 0x38800000u ? small : normal));
 }
 
-// code[0 .. count) = x as e4m3, one scale for all, which is returned.
+// Writes code[0 .. count) as e4m3 under one scale. Returns the scale.
 template <Vector V>
 INFENG_INLINE float quantize_e4m3(const float* x, int count, uint8_t* code) {
   auto largest = V::zero();
@@ -99,7 +99,7 @@ INFENG_INLINE float quantize_e4m3(const float* x, int count, uint8_t* code) {
   return amax / 1.75f;
 }
 
-// Columns [column, column + width) of one row as groups of 64 of an activation; `column` is a multiple of 64.
+// Quantizes columns [column, column + width) of one row in groups of 64; `column` is a multiple of 64.
 template <Vector V>
 INFENG_INLINE void quantize_columns(const infeng_activation& act, int64_t row, int64_t column, const float* x,
                                     int64_t width) {
@@ -113,7 +113,7 @@ INFENG_INLINE void quantize_columns(const infeng_activation& act, int64_t row, i
   }
 }
 
-// The same in groups of any width, rotated where the activation is; `column` is a multiple of the group.
+// The same in the activation's groups, rotated if the activation is; `column` is a multiple of the group.
 template <Vector V>
 INFENG_NOINLINE void quantize_wide(const infeng_activation& act, int64_t row, int64_t column, const float* x,
                                    int64_t width) {

@@ -1,6 +1,6 @@
-// rmsnorm: lane[i mod 16] = fma(x[i], x[i], lane);  r = 1 / sqrt(tree(lanes) / K + eps);  y[i] = (x[i] * r) * w[i]
-// With an offset other than 0, w[i] is offset + w[i]. A tile is one row, of one vector or of heads that are normed one
-// by one. QUANTIZE is fused where there are no heads: the row is finished 256 columns at a time.
+// rmsnorm: lane[i mod 16] = fma(x[i], x[i], lane);  r = 1 / sqrt(tree(lanes) / K + eps);  y[i] = (x[i] * r) * w[i] With
+// an offset other than 0, w[i] is offset + w[i]. A tile is one row: one vector, or heads that are normalized one by
+// one. QUANTIZE can be fused if there are no heads: the row is finished 256 columns at a time.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_RMSNORM_H
 #define INFENG_OPS_RMSNORM_H

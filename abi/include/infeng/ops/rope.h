@@ -1,6 +1,6 @@
 // rope, in place on every head of q and k: pairs (a, b) = (x[i], x[i + rot/2]), c and s of the row's position
-//   a' = fma(a, c, -(b * s));  b' = fma(b, c, a * s);  what lies behind rot stays. A tile is one row.
-//   Before that, a head with a weight for it is normed as in rmsnorm.h; after it, q is scaled by its position.
+//   a' = fma(a, c, -(b * s));  b' = fma(b, c, a * s);  elements from rot on are unchanged. A tile is one row.
+//   Before that, heads with a norm weight are normalized as in rmsnorm.h; after it, q is scaled by its position.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_ROPE_H
 #define INFENG_OPS_ROPE_H

@@ -1,10 +1,11 @@
 // shrink, the A half of LoRA: u[m][u_column + r] = ((x[m] . A[r]) * scaling[r]) * weight, per segment. A is a weight of
-// few panels, so an integer A goes through the core of its linear. A float A has eight chains instead of one, which do
-// not wait for each other: chain c takes k = c mod 8 ascending, then c0 + c4 and so on, then 2, then 1.
-// A folded panel has the first inputs of its rows in lanes 0 to 7 and the others in lanes 8 to 15. It is multiplied
-// with the first inputs and then, out of the cache, with the others; of each product the lanes that belong to it are
-// added. A tile is a part of one segment: a panel where few rows share it and reading A is what takes time, else up to
-// four panels for a block of rows; a folded one by itself. SPDX-License-Identifier: Apache-2.0
+// few panels, so an integer A uses the core of its linear. A float A has eight independent chains instead of one: chain
+// c adds k = c mod 8 ascending; then c0 + c4 and so on are added, then pairs at distance 2, then 1. A folded panel
+// holds the first inputs of its rows in lanes 0 to 7 and the others in lanes 8 to 15. It is multiplied by the first
+// inputs and then, from the cache, by the others; each product contributes its own lanes. A tile is a part of one
+// segment: one panel if few rows share it, so that reading A takes the time, else up to four panels for a block of
+// rows. A folded panel is a tile of its own.
+// SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_SHRINK_H
 #define INFENG_OPS_SHRINK_H
 
@@ -14,7 +15,7 @@
 namespace infeng {
 namespace {
 
-// A core as linear.h has them, over panels of f32 or bf16.
+// A core in the sense of linear.h over panels of f32 or bf16.
 template <class Panel>
 struct ChainCore {
   static constexpr uint32_t kFormat = Panel::kFormat;
@@ -33,7 +34,7 @@ struct ChainCore {
  private:
   template <Vector V, int M>
   static INFENG_NOINLINE void block(const LinearTile& t, int64_t panel, int64_t row) {
-    // What stays in registers with M rows; the lines of other chains are another pass.
+    // The chains that stay in registers with M rows; other chains take another pass.
     constexpr int C = V::kColumns > 1 ? kChains : 2;
     alignas(64) float chain[kChains][M][kLanes];
     for (int from = 0; from < kChains; from += C) pass<V, M, C>(t, panel, row, from, chain);
@@ -45,7 +46,7 @@ struct ChainCore {
     }
   }
 
-  // Chains [from, from + C).
+  // Computes chains [from, from + C).
   template <Vector V, int M, int C>
   static INFENG_INLINE void pass(const LinearTile& t, int64_t panel, int64_t row, int from,
                                  float (&chain)[kChains][M][kLanes]) {
@@ -109,7 +110,7 @@ struct Shrink {
     const infeng_tensor& x = kInteger ? args.in->q : args.in->x;
     if (!x.data)
       return fail(worker, INFENG_INVALID_ARGUMENT, "the input has no values of the type that the adapter's A needs");
-    infeng_weight weight{};  // the A of each segment in turn
+    infeng_weight weight{};  // the A of the current segment
     weight.k = x.shape[1];
     weight.panel_bytes = panel_bytes(x.shape[1]);
     for (int32_t i = 0; i < args.segment_count && first < last; ++i) {
@@ -126,13 +127,13 @@ struct Shrink {
   }
 
  private:
-  // How a segment is cut into tiles.
+  // The tiles of a segment.
   struct Part {
     int64_t rows, panels, whole, step, groups;
     explicit Part(const infeng_lora_segment& s)
         : rows(s.row_end - s.row_begin),
           panels(ceil_div(s.rank, kLanes)),
-          whole((s.rank + kLanes / 2 - 1) / kLanes),  // the others are folded
+          whole((s.rank + kLanes / 2 - 1) / kLanes),  // the last one may be folded
           step(rows <= kFewRows ? 1 : kPanels),
           groups(ceil_div(whole, step) + panels - whole) {}
     int64_t tiles() const { return rows <= 0 ? 0 : groups * ceil_div(rows, kRows); }
@@ -198,7 +199,7 @@ struct Shrink {
     }
   }
 
-  // The activation without its first `count` columns, whole groups.
+  // The activation without its first `count` columns, which are whole groups.
   static infeng_activation inputs_from(int64_t count, infeng_activation in) {
     const auto skip = [](infeng_tensor& tensor, int64_t bytes) INFENG_INLINE_LAMBDA {
       if (tensor.data) tensor.data = (char*)tensor.data + bytes;

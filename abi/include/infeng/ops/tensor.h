@@ -1,6 +1,4 @@
-/* Views of matrices, for whoever fills argument structs: hosts, tests and benchmarks. SPDX-License-Identifier:
- * Apache-2.0
- */
+/* Views of matrices for argument structs, used by hosts, tests and benchmarks. SPDX-License-Identifier: Apache-2.0 */
 #ifndef INFENG_OPS_TENSOR_H
 #define INFENG_OPS_TENSOR_H
 

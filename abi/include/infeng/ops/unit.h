@@ -1,7 +1,7 @@
-// Rows of a library's kernel table, and the names of those that every vector library has. A source that is compiled for
-// several units (sets of CPU features) defines before this header, for the one that it is being compiled for:
+// Macros that define a library's kernels, and the names of the kernels of every vector library. A source file that is
+// compiled for several units (sets of CPU features) defines before this header:
 //   INFENG_UNIT(name)     the kernel's name in that unit, such as name##_vnni
-//   INFENG_UNIT_FEATURES  what it needs beyond the library's own features, such as "avx_vnni"
+//   INFENG_UNIT_FEATURES  CPU features that the unit needs beyond the library's, such as "avx_vnni"
 // library.cc needs neither: it lists names. SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_UNIT_H
 #define INFENG_OPS_UNIT_H
@@ -13,7 +13,7 @@
 #define INFENG_P32_FORMATS(DO, ARG) DO(ARG, int4p32, Int4P32) DO(ARG, int5p32, Int5P32) DO(ARG, int6p32, Int6P32)
 #define INFENG_AFFINE_FORMATS(DO, ARG) DO(ARG, int4a256, Int4A256) DO(ARG, int4a128, Int4A128)
 
-// Defines a kernel; KERNEL_UNIT gives the name the unit's suffix and its needs.
+// Defines a kernel; KERNEL_UNIT adds the unit's suffix and features.
 #define INFENG_TEXT_(x) #x
 #define INFENG_TEXT(x) INFENG_TEXT_(x)
 #define KERNEL_UNIT(name, priority, ...)                       \
@@ -22,7 +22,7 @@
 #define KERNEL(name, priority, ...) \
   extern "C" constinit const infeng_kernel name = infeng::kernel<__VA_ARGS__>(#name, "", priority);
 
-// X(kernel) for those that are the same in every unit, and for those of one.
+// X(kernel) for the kernels that are compiled once, and for those of a unit.
 #define INFENG_PLAIN_KERNELS(X)               \
   X(embed_f32)                                \
   X(embed_bf16)                               \

@@ -1,4 +1,4 @@
-// Integer weight formats: where the lines, scales and lanes of one 16-row panel are. docs/format.md draws the bytes.
+// Integer weight formats: offsets of lines, scales and lanes in a 16-row panel. docs/format.md draws the bytes.
 //   lanes of a line are outputs: byte 4n + j belongs to output n. SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_WEIGHTS_H
 #define INFENG_OPS_WEIGHTS_H
@@ -39,8 +39,8 @@ struct Int8G32 {
   }
 };
 
-// Nibbles, q + 8. One step has `kStepLines` lines; line l holds input 4l + j below and input 4 (l + kStepLines) + j
-// above.
+// Nibbles, q + 8. A step has `kStepLines` lines; line l holds input 4l + j in the low nibble and input 4 (l +
+// kStepLines) + j in the high one.
 template <uint32_t Format, int Steps, int GroupsPerBlock>
 struct Int4 {
   static constexpr uint32_t kFormat = Format;
@@ -49,7 +49,8 @@ struct Int4 {
   static constexpr int kStepLines = 8 / Steps;
   static constexpr int kFetchLines = 9;
   static constexpr int64_t kFetchFrom = -kLine;
-  // A superblock: one line with 2 x 16 f16 scales, then 8 lines per 64 k. A last half one keeps its full scale line.
+  // A superblock: one line with 2 x 16 f16 scales, then 8 lines per 64 k. A last half superblock has a whole scale
+  // line.
   static constexpr int64_t kBlock = kLine + GroupsPerBlock * 8 * kLine;
 
   static INFENG_INLINE int64_t lines_at(int64_t g) {
@@ -64,14 +65,14 @@ struct Int4 {
 using Int4G64 = Int4<INFENG_WEIGHT_INT4_G64, 1, 2>;  // a superblock is 128 k
 using Int4G32 = Int4<INFENG_WEIGHT_INT4_G32, 2, 1>;  // a superblock is 64 k
 
-// Integers under integer sub-scales: a weight is d[n] * s * (u - z), with s and z for every 32 k of an output. 16 f32
-// scales d, then superblocks of 128 k: a line of sub-scales, where byte 4n + 2 (h % 2) + h / 2 holds s - 1 below and z
-// above for quarter h of output n; then for each quarter 4 lines of nibbles and, behind them, of the upper bits of u. A
-// last half superblock keeps its line of sub-scales.
+// Integers with integer sub-scales: a weight is d[n] * s * (u - z), with s and z for every 32 k of an output. A panel
+// begins with 16 f32 scales d; superblocks of 128 k follow. A superblock has a line of sub-scales, whose byte 4n + 2 (h
+// % 2) + h / 2 holds s - 1 in its low bits and z in its high bits for quarter h of output n, and then for each quarter
+// 4 lines of nibbles and the lines of the upper bits of u. A last half superblock has a whole line of sub-scales.
 template <uint32_t Format, int Bits>
 struct P32 {
   static constexpr uint32_t kFormat = Format;
-  static constexpr int kBits = Bits;                // of u; as many lines hold 32 k
+  static constexpr int kBits = Bits;                // of u; 32 k take as many lines
   static constexpr int kSteps = 1;                  // sums per 64 k
   static constexpr int kFetchLines = 1 + 2 * Bits;  // lines of memory per 64 k
   static constexpr int64_t kFetchFrom = -kLine;     // where they start, from lines_at
@@ -87,9 +88,9 @@ using Int5P32 = P32<INFENG_WEIGHT_INT5_P32, 5>;
 using Int6P32 = P32<INFENG_WEIGHT_INT6_P32, 6>;
 
 // Nibbles with sub-scales and minima: a weight is d[n] * (s u) - e[n] * t, with bytes s and t for every 32 k of an
-// output and fp16 d and e for every superblock. A superblock of 64 << kShift k: a line with 16 d and 16 e, then per 64
-// k a line where bytes 4n + h and 4n + 2 + h are s and t of half h of output n, and 4 lines of nibbles for each half. A
-// last superblock ends with its k.
+// output and fp16 d and e for every superblock. A superblock of 64 << kShift k has a line with 16 d and 16 e, and then
+// per 64 k a line whose bytes 4n + h and 4n + 2 + h are s and t of half h of output n, and 4 lines of nibbles for each
+// half. The last superblock ends with k.
 struct AffinePanel {
   int shift;
 

@@ -1,4 +1,5 @@
-// What ops/linear_affine.h reads and adds up, for AVX2. SPDX-License-Identifier: Apache-2.0
+// The sub-scales and dots of ops/linear_affine.h for AVX2.
+// SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_SIMD_AFFINE_AVX2_H
 #define INFENG_SIMD_AFFINE_AVX2_H
 
@@ -17,15 +18,15 @@ struct AffineBytes : Base {
   static INFENG_INLINE F take(const uint8_t* line, int at) { return to_float(integers(line, at)); }
 };
 
-// Without VNNI sub-scales multiply where pairs of products are widened, which costs nothing: by (s, s) in place of
-// (1, 1). Eight pairs of units are at most 30480, so 32 k of an output stay in int16.
+// Without VNNI, the instruction that widens pairs of products also multiplies them by the sub-scale at no cost: by (s,
+// s) instead of (1, 1). Eight pairs of units are at most 30480, so sums over 32 k of an output stay in int16.
 struct AffineDots : Avx2 {
   using Vectors = Avx2;
   static constexpr int kRows = 4;
   static constexpr int kBlockRows = 4;
 
   struct alignas(kLine) Scales {
-    int16_t s[2][2 * kLanes];  // of the first and of the last 32 k, twice for each output
+    int16_t s[2][2 * kLanes];  // of the first and the last 32 k, twice for each output
     float t[2][kLanes];
   };
   static INFENG_INLINE void read(const uint8_t* line, Scales& out) {

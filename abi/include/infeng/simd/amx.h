@@ -1,7 +1,7 @@
-// Tiles in hardware: AMX_TILE and AMX_INT8, next to AVX-512 F and BW and to GFNI, which every CPU with AMX has. The
-// instructions are written here instead of through the compiler's intrinsics: GCC's name no memory for the loads and 8
-// of the configuration's 64 bytes, so that it drops or moves the stores that fill them. SPDX-License-Identifier:
-// Apache-2.0
+// Tiles in hardware: AMX_TILE and AMX_INT8, and AVX-512 F and BW and GFNI, which every CPU with AMX has. The
+// instructions are inline assembly, because GCC's intrinsics declare no memory for loads and only 8 of the
+// configuration's 64 bytes, so that GCC drops or moves the stores that fill them.
+// SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_SIMD_AMX_H
 #define INFENG_SIMD_AMX_H
 
@@ -37,8 +37,8 @@ struct Tiles {
   static INFENG_INLINE __m512 floats(const int32_t* products) {
     return _mm512_cvtepi32_ps(_mm512_loadu_si512(products));
   }
-  // One multiplication by a matrix of bits each. n - 8 of a nibble n: its lower three bits, then five times the
-  // opposite of its fourth.
+  // Each is one multiplication by a bit matrix. n - 8 of a nibble n consists of its lower three bits and five copies of
+  // its inverted fourth bit.
   static INFENG_INLINE void unpack_nibbles(const void* line, uint8_t* low, uint8_t* high) {
     const __m512i v = _mm512_loadu_si512(line);
     _mm512_storeu_si512(low, _mm512_gf2p8affine_epi64_epi8(v, _mm512_set1_epi64(0x0102040808080808), 0xF8));

@@ -1,6 +1,7 @@
-// AVX2 backends of the vocabulary in vec.h, for CPUs since Haswell: `Avx2` needs AVX2, FMA and F16C; `AvxVnni` also
-// AVX-VNNI. A vector is two ymm registers, so sixteen of those hold half of what zmm registers would: integer products
-// go panel by panel, and what a group has added up waits in memory. SPDX-License-Identifier: Apache-2.0
+// AVX2 backends of the vocabulary in vec.h: `Avx2` needs AVX2, FMA and F16C (CPUs since Haswell), `AvxVnni` also
+// AVX-VNNI. A vector takes two of the sixteen ymm registers, so integer products are computed panel by panel, and the
+// sums of a group are kept in memory.
+// SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_SIMD_AVX2_H
 #define INFENG_SIMD_AVX2_H
 
@@ -66,7 +67,7 @@ struct Base {
     const __m128 l2 = _mm_add_ps(l4, _mm_movehl_ps(l4, l4));
     return _mm_cvtss_f32(_mm_add_ss(l2, _mm_movehdup_ps(l2)));
   }
-  // A sum where the other lane is negated is the difference.
+  // The difference is a sum in which the other lane is negated.
   template <int H>
   static INFENG_INLINE F butterfly(F f) {
     if constexpr (H == 8) {
@@ -85,7 +86,7 @@ struct Base {
   static INFENG_INLINE I iadd(I x, I y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
   static INFENG_INLINE I imin(I x, I y) { return {_mm256_min_epi32(x.a, y.a), _mm256_min_epi32(x.b, y.b)}; }
   static INFENG_INLINE I imax(I x, I y) { return {_mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)}; }
-  // To nearest even, as the host's MXCSR says (docs/numerics.md).
+  // Rounds to nearest even, the mode that the host sets in MXCSR (docs/numerics.md).
   static INFENG_INLINE I rne(F f) { return {_mm256_cvtps_epi32(f.a), _mm256_cvtps_epi32(f.b)}; }
   static INFENG_INLINE F to_float(I i) { return {_mm256_cvtepi32_ps(i.a), _mm256_cvtepi32_ps(i.b)}; }
   static INFENG_INLINE int32_t isum(I i) { return sum_of_eight(_mm256_add_epi32(i.a, i.b)); }
@@ -133,7 +134,7 @@ struct Base {
     const __m128i high = _mm_sub_epi8(_mm_and_si128(_mm_srli_epi16(v, 4), mask), eight);
     return to_float({_mm256_cvtepi8_epi32(low), _mm256_cvtepi8_epi32(high)});
   }
-  // A code is the upper half of a binary16, but for the sign.
+  // Except for the sign, a code is the upper half of a binary16.
   static INFENG_INLINE F load_e4m3(const uint8_t* b) {
     const __m256i code = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)b));
     const __m256i halves = _mm256_and_si256(_mm256_slli_epi16(code, 7), _mm256_set1_epi16(int16_t(0xbf80)));
@@ -179,7 +180,7 @@ struct Base {
       _mm256_store_si256((__m256i*)out.zs + h, _mm256_mullo_epi16(s, _mm256_srli_epi16(byte, 8 - Bits)));
     }
   }
-  // Both groups of a superblock. As bytes of 16 bits, s times z in one of them and 0 in the other is one product.
+  // Reads both groups of a superblock. In 16-bit lanes, s times z is one product if the other byte is 0.
   template <int Bits>
   static INFENG_INLINE void sub_scales(const uint8_t* line, SubScales& even, SubScales& odd) {
     constexpr int kMost = (1 << Bits) - 1;  // of z
@@ -196,7 +197,7 @@ struct Base {
                          _mm256_maddubs_epi16(s, _mm256_and_si256(z, _mm256_set1_epi16(kMost << 8))));
     }
   }
-  // 32 bytes x + 128 are four sums of eight.
+  // The sum of 32 bytes x + 128 is computed as four sums of eight.
   static INFENG_INLINE int32_t minus_halves(const int8_t* x, int32_t sum) {
     const __m256i shifted = _mm256_xor_si256(half(x, 0), _mm256_set1_epi8(-128));
     const __m256i sums = _mm256_sad_epu8(shifted, _mm256_setzero_si256());
@@ -238,53 +239,54 @@ struct Base {
     __builtin_memcpy(&v, x, 4);
     return _mm256_set1_epi32(v);
   }
-  // Sums of two int16 as one int32.
+  // Adds pairs of int16 to one int32.
   static INFENG_INLINE __m256i widen(__m256i pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
   static INFENG_INLINE int32_t sum_of_eight(__m256i l8) {
     __m128i s = _mm_add_epi32(_mm256_castsi256_si128(l8), _mm256_extracti128_si256(l8, 1));
     s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
   }
-  // Line l of the eight that 32 packed k become: nibbles, and above them their upper bits.
+  // Line l of the eight unpacked lines of 32 k: nibbles with their upper bits.
   template <int Bits>
   static INFENG_INLINE __m256i units(const uint8_t* packed, int l, int h) {
     const __m256i v = half(packed + l % 4 * kLine, h);
     const __m256i nibbles = low_nibbles(l < 4 ? v : _mm256_srli_epi16(v, 4));
     if constexpr (Bits == 4) return nibbles;
-    constexpr int kLinesOf = Bits == 5 ? 8 : 4;  // whose upper bits share a line
+    constexpr int kLinesOf = Bits == 5 ? 8 : 4;  // lines that share a line of upper bits
     const __m256i bits = half(packed + (4 + l / kLinesOf) * kLine, h);
     const int shift = 4 - (Bits - 4) * (l % kLinesOf);
     const __m256i moved = shift >= 0 ? _mm256_slli_epi16(bits, shift) : _mm256_srli_epi16(bits, -shift);
     return _mm256_or_si256(nibbles, _mm256_and_si256(moved, _mm256_set1_epi8(Bits == 5 ? 0x10 : 0x30)));
   }
-  // A shuffle: byte b of each 32 bits as two int16.
+  // A shuffle that copies byte b of each 32 bits to two int16.
   static INFENG_INLINE __m256i twice(int b) {
     const int32_t zeros = int32_t(0x80008000u), one = zeros + b * 0x10001, step = 4 * 0x10001;
     return _mm256_broadcastsi128_si256(_mm_setr_epi32(one, one + step, one + 2 * step, one + 3 * step));
   }
-  // z s times minus the sums of x, both halves of k at once.
+  // z * s times minus the sums of x, both halves of k at once.
   static INFENG_INLINE I zero_points(const SubScales& s, int32_t minus) {
     const __m256i v = _mm256_set1_epi32(minus);
     return {_mm256_madd_epi16(v, _mm256_load_si256((const __m256i*)s.zs)),
             _mm256_madd_epi16(v, _mm256_load_si256((const __m256i*)s.zs + 1))};
   }
-  // What the weights' zero point, 2^Shift, adds to each row's dot, in memory, from where a broadcast is free.
+  // The contribution of the weights' zero point, 2^Shift, to each row's dot; in memory, because a broadcast load is
+  // free.
   template <int Shift, int M>
   static INFENG_INLINE void zero_points(int32_t (&start)[M], const int32_t (&sum)[M]) {
     INFENG_EACH (m, M) start[m] = -sum[m] * (1 << Shift);
     __asm__ volatile("" : : "r"(start) : "memory");
   }
-  // Between lines: x is read again for each, or GCC would keep its broadcasts from panel to panel, on the stack.
+  // Called between lines to make GCC read x again; otherwise it would keep broadcasts on the stack from panel to panel.
   static INFENG_INLINE void forget_loads() { __asm__ volatile("" : : : "memory"); }
-  // A sum that is due now: or GCC would put off the additions of a whole group, and keep its products on the stack.
+  // Makes GCC compute a sum now; otherwise it would delay the additions of a group and keep its products on the stack.
   static INFENG_INLINE void settle(__m256i& sum) { __asm__("" : "+x"(sum)); }
-  // In pass `pass` of `Passes` over the lines: calls each(l) for every l once, evenly over all passes.
+  // Called for every line in each of `Passes` passes: calls each(l) once for every l, evenly over all passes.
   template <int Passes, class Each>
   static INFENG_INLINE void spread(int pass, int lines, int l, const Each& each) {
     const int at = pass * lines + l;
     if (at % Passes == 0) each(at / Passes);
   }
-  // In line l of 16 of panel p of `P`: calls each for the packed lines, evenly over all of them.
+  // Called for line l of 16 of panel p of `P`: calls each() once for every packed line, evenly over all lines.
   template <int Bits, int P, class Each>
   static INFENG_INLINE void spread_packed(int p, int l, const Each& each) {
     constexpr int kPacked = 2 * Bits;
@@ -304,7 +306,7 @@ struct Avx2 : Base {
   static constexpr int kPackedMost = 8;
   static constexpr int kScaledPanels = 1;
   static constexpr int kWordRows = 6;
-  // Two panels share the broadcasts of x where their sums leave registers for them.
+  // Two panels share the broadcasts of x if their sums leave enough registers.
   static constexpr int packed_panels(int rows) { return rows <= 2 ? 2 : 1; }
 
   template <int Bits, int M, int P, class Each>
@@ -348,8 +350,9 @@ struct Avx2 : Base {
     }
   }
 
-  // Bytes as words: of a line's 4 k the even ones and the odd ones, each with two words of x. Such products need no
-  // sign and nothing that widens their sums: half the multiplications of a dot of bytes, for as many additions.
+  // Converts bytes to words: the even and the odd ones of a line's 4 k, each multiplied by two words of x. Such
+  // products need no sign handling and no widening: half the multiplications of a dot of bytes and equally many
+  // additions.
   static INFENG_INLINE void words_of(const int8_t* x, int n, int16_t* words) {
     const __m128i evens_first = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
     for (int i = 0; i < n; i += kLanes) {
@@ -386,7 +389,7 @@ struct Avx2 : Base {
     }
   }
 
-  // Low and high nibbles are two passes over a panel's lines, so that both halves of a line use one broadcast of x.
+  // Low and high nibbles take two passes over a panel's lines, so that both halves of a line share a broadcast of x.
   template <int L, int M, int P, class Each>
   static INFENG_INLINE void dot_nibbles(I (&acc)[M][P], const uint8_t* const (&w)[P], const int8_t* const (&x)[M],
                                         const int32_t (&sum)[M], const Each& each) {
@@ -419,8 +422,8 @@ struct Avx2 : Base {
     }
   }
 
-  // Sub-scales multiply where pairs are widened, which costs nothing: by (s, s) in place of (1, 1). Units of 5 bits
-  // reach the limit of int16 after four lines (31496), units of 6 bits after two (32004).
+  // Widening pairs also multiplies them by the sub-scale at no cost: by (s, s) instead of (1, 1). Units of 5 bits reach
+  // the limit of int16 after four lines (31496), units of 6 bits after two (32004).
   template <int Bits>
   static INFENG_INLINE void unpack_lines(const uint8_t* packed, const SubScales&, uint8_t* lines) {
     INFENG_EACH (k, 2)
@@ -465,7 +468,7 @@ struct Avx2 : Base {
   template <int Bits, int M, int P, class Each, class Unit>
   static INFENG_INLINE void dot_units(I (&acc)[M][P], const SubScales* const (&s)[P], const int8_t* const (&x)[M],
                                       const int32_t* minus, const Each& each, const Unit& unit) {
-    constexpr int kLines = Bits == 4 ? 8 : Bits == 5 ? 4 : 2;  // until pairs are widened
+    constexpr int kLines = Bits == 4 ? 8 : Bits == 5 ? 4 : 2;  // lines between two widenings
     INFENG_EACH (from, 16 / kLines) {
       __m256i pairs[M][P][2];
       INFENG_EACH (i, kLines) {
@@ -496,7 +499,7 @@ struct Avx2 : Base {
     INFENG_EACH (m, M)
       INFENG_EACH (p, P) acc[m][p] = iadd(acc[m][p], zero_points(*s[p], minus[m]));
   }
-  // total += the products of x[0..3] with half a line: magnitudes times x with the line's signs. As assembly, because
+  // total += the products of x[0..3] with half a line: magnitudes times x with the line's signs. In assembly, because
   // GCC copies each sum to another register and back.
   static INFENG_INLINE void add_quads(__m256i& total, __m256i magnitude, __m256i line, const int8_t* x) {
     __m256i v;
@@ -510,7 +513,7 @@ struct Avx2 : Base {
         : [magnitude] "x"(magnitude), [line] "x"(line), [ones] "x"(_mm256_set1_epi16(1)),
           [x] "m"(*(const int8_t(*)[4])x));
   }
-  // sum += the products of two words of x with those of both halves of a line. As assembly, because all 16 registers
+  // sum += the products of two words of x with those of both halves of a line. In assembly, because all 16 registers
   // are in use.
   static INFENG_INLINE void add_words(I& sum, __m256i a, __m256i b, const int16_t* x) {
     __m256i v, product;
@@ -523,8 +526,8 @@ struct Avx2 : Base {
         : [low] "+x"(sum.a), [high] "+x"(sum.b), [v] "=&x"(v), [product] "=&x"(product)
         : [a] "x"(a), [b] "x"(b), [x] "m"(*(const int16_t(*)[2])x));
   }
-  // pairs += the products of x with two halves of a line, or = if they are the first. As assembly, because GCC copies
-  // sums from register to register until it has none left.
+  // pairs += (or =, if `first`) the products of x with two halves of a line. In assembly, because GCC copies sums from
+  // register to register until it has none left.
   static INFENG_INLINE void row_pairs(bool first, __m256i (&pairs)[2], __m256i a, __m256i b, const int8_t* x,
                                       const int at) {
     if (first) {
@@ -558,8 +561,8 @@ struct Avx2 : Base {
 };
 
 #ifdef __AVXVNNI__
-// `vpdpbusd` adds four u8 * s8 products to an int32 without saturation: exact by itself, and the zero point is the
-// accumulator's initial value.
+// `vpdpbusd` adds four u8 * s8 products to an int32 without saturation, so dots are exact; the accumulator starts with
+// the contribution of the zero point.
 struct AvxVnni : Base {
   static constexpr int kRows = 6;
   static constexpr int kBlockRows = 6;
@@ -586,8 +589,8 @@ struct AvxVnni : Base {
     }
   }
 
-  // With few rows the high nibbles stay where they are (16 times too large, divided once per group), which saves a
-  // shift per line.
+  // With few rows, high nibbles are not shifted: their sum is 16 times too large and divided once per group, which
+  // saves a shift per line.
   template <int L, int M, int P, class Each>
   static INFENG_INLINE void dot_nibbles(I (&acc)[M][P], const uint8_t* const (&w)[P], const int8_t* const (&x)[M],
                                         const int32_t (&sum)[M], const Each& each) {
@@ -623,7 +626,7 @@ struct AvxVnni : Base {
     }
   }
 
-  // Units times their sub-scale are at most 252, so two of them are scaled by one 16-bit product without a carry.
+  // A unit times its sub-scale is at most 252, so one 16-bit product scales two units without a carry.
   template <int Bits>
   static INFENG_INLINE void unpack_lines(const uint8_t* packed, const SubScales& s, uint8_t* lines) {
     INFENG_EACH (l, 16)
@@ -644,7 +647,7 @@ struct AvxVnni : Base {
     }
   }
 
-  // With few rows the sums of 32 k are scaled instead of their 8 lines.
+  // With few rows, the sums over 32 k are scaled instead of their 8 lines.
   template <int Bits, int M, int P, class Each>
   static INFENG_INLINE void dot_packed(I (&acc)[M][P], const uint8_t* const (&w)[P], const SubScales* const (&s)[P],
                                        const int8_t* const (&x)[M], const int32_t* minus, const Each& each) {

@@ -1,5 +1,4 @@
-// AVX-512 backends of the vocabulary in vec.h: `Bw` needs F, BW, VL and DQ; `Vnni` also AVX512_VNNI; `Gfni` that and
-// GFNI.
+// AVX-512 backends of the vocabulary in vec.h: `Bw` needs F, BW, VL and DQ; `Vnni` also AVX512_VNNI; `Gfni` also GFNI.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_SIMD_AVX512_H
 #define INFENG_SIMD_AVX512_H
@@ -97,7 +96,7 @@ struct Base {
     const __m128i nibbles = _mm_and_si128(_mm_unpacklo_epi64(v, _mm_srli_epi16(v, 4)), _mm_set1_epi8(15));
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_sub_epi8(nibbles, _mm_set1_epi8(8))));
   }
-  // A code is the upper half of a binary16, but for the sign.
+  // Except for the sign, a code is the upper half of a binary16.
   static INFENG_INLINE F load_e4m3(const uint8_t* b) { return widen_e4m3(_mm_loadu_si128((const __m128i*)b)); }
   static INFENG_INLINE F load_e4m3(const uint8_t* b, int n) { return widen_e4m3(_mm_maskz_loadu_epi8(lanes(n), b)); }
   static INFENG_INLINE void store_i8(int8_t* q, I i) { _mm_storeu_si128((__m128i*)q, _mm512_cvtepi32_epi8(i)); }
@@ -130,7 +129,7 @@ struct Base {
     _mm512_store_si512(out.s[1], _mm512_shuffle_epi8(s, _mm512_add_epi8(lanes, last)));
     _mm512_store_si512(out.zs, _mm512_mullo_epi16(s, _mm512_srli_epi16(byte, 8 - Bits)));
   }
-  // High nibbles as bytes. With GFNI in one multiplication by a matrix of bits: bit i of the result is bit i + 4.
+  // High nibbles as bytes. With GFNI it is one multiplication by a bit matrix: bit i of the result is bit i + 4.
   static INFENG_INLINE I high_nibbles(I v) {
 #ifdef __GFNI__
     return _mm512_gf2p8affine_epi64_epi8(v, _mm512_set1_epi64(0x1020408000000000), 0);
@@ -138,20 +137,19 @@ struct Base {
     return _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(15));
 #endif
   }
-  // Line l of the eight that 32 packed k become: nibbles, and above them their upper bits.
+  // Line l of the eight unpacked lines of 32 k: nibbles with their upper bits.
   template <int Bits>
   static INFENG_INLINE I units(const uint8_t* packed, int l) {
     const I v = line(packed + l % 4 * kLine);
     const I nibbles = l < 4 ? _mm512_and_si512(v, _mm512_set1_epi8(15)) : high_nibbles(v);
     if constexpr (Bits == 4) return nibbles;
-    constexpr int kLinesOf = Bits == 5 ? 8 : 4;  // whose upper bits share a line
+    constexpr int kLinesOf = Bits == 5 ? 8 : 4;  // lines that share a line of upper bits
     const I bits = line(packed + (4 + l / kLinesOf) * kLine);
     const int shift = 4 - (Bits - 4) * (l % kLinesOf);
     const I moved = shift >= 0 ? _mm512_slli_epi16(bits, unsigned(shift)) : _mm512_srli_epi16(bits, unsigned(-shift));
     return _mm512_or_si512(nibbles, _mm512_and_si512(moved, _mm512_set1_epi8(Bits == 5 ? 0x10 : 0x30)));
   }
-  // s (u - z) + Bias. Two units are scaled by one 16-bit product, which cannot carry; the zero point is taken from each
-  // byte.
+  // s (u - z) + Bias. One 16-bit product scales two units without a carry; the zero point is subtracted from each byte.
   template <int Bits, uint8_t Bias>
   static INFENG_INLINE void unpack_weights(const uint8_t* packed, const SubScales& s, uint8_t* lines) {
     const I low = _mm512_broadcast_i32x4(_mm_set_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0));
@@ -176,11 +174,11 @@ struct Base {
     const __m256i words = _mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7);
     return _mm512_cvtph_ps(_mm256_and_si256(words, _mm256_set1_epi16(int16_t(0xbf80))));
   }
-  // minus the zero points: z s times minus the sums of x, both halves at once.
+  // The contribution of the zero points: z * s times minus the sums of x, both halves at once.
   static INFENG_INLINE I zero_points(const SubScales& s, int32_t minus) {
     return _mm512_madd_epi16(_mm512_set1_epi32(minus), _mm512_load_si512(s.zs));
   }
-  // Calls each(at) for the packed lines, evenly over 16 unpacked ones.
+  // Calls each(at) for the packed lines, evenly over the 16 unpacked lines.
   template <int Bits, class Each>
   static INFENG_INLINE void spread(int l, const Each& each) {
     if (l * 2 * Bits % 16 < 2 * Bits) each(l * 2 * Bits / 16);
@@ -273,8 +271,8 @@ struct Bw : Base {
     }
   }
 
-  // Sub-scales multiply where pairs are widened. Units of 5 bits reach the limit of int16 after four lines (31496),
-  // units of 6 bits after two (32004).
+  // Widening pairs also multiplies them by the sub-scale. Units of 5 bits reach the limit of int16 after four lines
+  // (31496), units of 6 bits after two (32004).
   template <int Bits>
   static INFENG_INLINE void unpack_lines(const uint8_t* packed, const SubScales&, uint8_t* lines) {
     INFENG_EACH (l, 16) _mm512_storeu_si512(lines + l * kLine, units<Bits>(packed + l / 8 * Bits * kLine, l % 8));
@@ -300,7 +298,7 @@ struct Bw : Base {
   template <int Bits, int M, int P, class Units>
   static INFENG_INLINE void dot_units(I (&acc)[M][P], const SubScales* const (&s)[P], const int8_t* const (&x)[M],
                                       const int32_t* minus, const Units& line_of) {
-    constexpr int kLines = Bits == 4 ? 8 : Bits == 5 ? 4 : 2;  // until pairs are widened
+    constexpr int kLines = Bits == 4 ? 8 : Bits == 5 ? 4 : 2;  // lines between two widenings
     INFENG_EACH (p, P) {
       INFENG_EACH (m, M) acc[m][p] = zero_points(*s[p], minus[m]);
       INFENG_EACH (from, 16 / kLines) {
@@ -319,8 +317,8 @@ struct Bw : Base {
 };
 
 #ifdef __AVX512VNNI__
-// `vpdpbusd` adds four u8 * s8 products to an int32 without saturation: exact by itself, and the zero point is the
-// accumulator's initial value.
+// `vpdpbusd` adds four u8 * s8 products to an int32 without saturation, so dots are exact; the accumulator starts with
+// the contribution of the zero point.
 struct Vnni : Base {
   static constexpr int kRows = 6;
   static constexpr int kBlockRows = 6;
@@ -347,8 +345,8 @@ struct Vnni : Base {
     }
   }
 
-  // With few rows the high nibbles stay where they are (16 times too large, divided once per group): that saves a shift
-  // per line and doubles the number of independent chains.
+  // With few rows, high nibbles are not shifted: their sum is 16 times too large and divided once per group. That saves
+  // a shift per line and doubles the number of independent chains.
   template <int L, int M, int P, class Each>
   static INFENG_INLINE void dot_nibbles(I (&acc)[M][P], const uint8_t* const (&w)[P], const int8_t* const (&x)[M],
                                         const int32_t (&sum)[M], const Each& each) {
@@ -397,11 +395,11 @@ struct Vnni : Base {
       INFENG_EACH (p, P) v[p] = line(w[p] + l * kLine);
       add_products(acc, v, x, l);
     }
-    // Or GCC would move them from turn to turn of a loop through memory.
+    // Otherwise GCC would pass the sums through memory from iteration to iteration.
     INFENG_EACH (m, M)
       INFENG_EACH (p, P) __asm__("" : "+v"(acc[m][p]));
   }
-  // With few rows the sums of 32 k are scaled instead of their 8 lines.
+  // With few rows, the sums over 32 k are scaled instead of their 8 lines.
   template <int Bits, int M, int P, class Each>
   static INFENG_INLINE void dot_packed(I (&acc)[M][P], const uint8_t* const (&w)[P], const SubScales* const (&s)[P],
                                        const int8_t* const (&x)[M], const int32_t* minus, const Each& each) {
@@ -429,7 +427,7 @@ struct Vnni : Base {
   }
 
  private:
-  // Units times their sub-scale are at most 252, so two of them are scaled by one 16-bit product without a carry.
+  // A unit times its sub-scale is at most 252, so one 16-bit product scales two units without a carry.
   template <int Bits>
   static INFENG_INLINE I scaled(const uint8_t* packed, const SubScales& s, int l) {
     return _mm512_mullo_epi16(units<Bits>(packed + l / 8 * Bits * kLine, l % 8), _mm512_load_si512(s.s[l / 8]));

@@ -1,5 +1,5 @@
-// The vocabulary of vec.h as plain loops: what each word means, runnable on any CPU. Ops over it are not fast; they are
-// there so that the one loop of an op can be tested, read and sanitized where no vector unit is.
+// The vocabulary of vec.h as plain loops, which define each function and run on any CPU. Ops over it are slow; they
+// serve to read, test and sanitize the loops of ops without a vector unit.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_SIMD_SCALAR_H
 #define INFENG_SIMD_SCALAR_H
@@ -233,7 +233,7 @@ struct Scalar {
     const int32_t low = sum_i8(x, kGroup / 2), high = sum - low;
     return int32_t((uint32_t(-low) & 0xffffu) | uint32_t(-high) << 16);
   }
-  // The unit in line l of eight, of the packed byte at `from` of 32 k.
+  // The unit in line l of eight; `from` is the packed byte of 32 k.
   template <int Bits>
   static uint8_t unit(const uint8_t* from, int l) {
     const int nibble = from[l % 4 * kLine] >> (l < 4 ? 0 : 4) & 15;
@@ -247,7 +247,7 @@ struct Scalar {
     __builtin_memcpy(&f, &u, 4);
     return f;
   }
-  // Binary32 of at most 65504 to binary16, to nearest even.
+  // f32 of at most 65504 to binary16, to nearest even.
   static uint16_t to_half(float f) {
     uint32_t u;
     __builtin_memcpy(&u, &f, 4);
@@ -255,7 +255,7 @@ struct Scalar {
     if (magnitude < 0x38800000u) return uint16_t(sign | uint32_t(__builtin_rintf(bits(magnitude) * 0x1p24f)));
     return uint16_t(sign | (((magnitude + 0xfffu + ((magnitude >> 13) & 1u)) >> 13) - (112u << 10)));
   }
-  // IEEE binary16 to binary32, exact; subnormals are a multiple of 2^-24.
+  // binary16 to f32, exact; subnormals are multiples of 2^-24.
   static float half(uint16_t h) {
     const uint32_t sign = uint32_t(h & 0x8000) << 16, exponent = (h >> 10) & 31, fraction = h & 1023;
     if (exponent == 0) return (sign ? -1.0f : 1.0f) * float(fraction) * 0x1p-24f;

@@ -1,6 +1,6 @@
-// Tiles in plain loops: the same results as the hardware on any CPU, and a trap wherever it would raise a fault (Intel
-// SDM volume 2: an unconfigured tile, a bad palette, shapes that do not fit together). SPDX-License-Identifier:
-// Apache-2.0
+// Tiles in plain loops: the hardware's results on any CPU, and a trap where the hardware would raise a fault (Intel SDM
+// volume 2: an unconfigured tile, a bad palette, shapes that do not match).
+// SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_SIMD_TILES_SCALAR_H
 #define INFENG_SIMD_TILES_SCALAR_H
 

@@ -1,14 +1,14 @@
-// The vector vocabulary that every op is written in, one backend per instruction set.
+// The vector vocabulary of all ops. A backend implements it for an instruction set: it is a struct of static functions
+// that satisfies `Vector` below. An op is a template over a backend.
 //
-// A vector has 16 virtual lanes of 32 bits whatever the machine: one zmm, two ymm or an array. Lanes are outputs (or
-// tokens, or columns of one row), so that no op needs a horizontal sum in its inner loop and the order of additions is
-// the same everywhere. A backend is a struct of static functions that satisfies `Vector` below; an op is a template
-// over it.
+// A vector always has 16 virtual lanes of 32 bits: one zmm, two ymm or an array. Lanes are outputs (or tokens, or
+// columns of one row), so that no op needs a horizontal sum in its inner loop and the order of additions is the same
+// everywhere.
 //
-// Everything under simd/ and ops/ lives in unnamed namespaces: a library compiles the same op several times with
-// different flags, and a template with external linkage would be merged by the linker, which may keep the copy that the
-// CPU cannot run. For the same reason nothing here uses a template of the standard library. SPDX-License-Identifier:
-// Apache-2.0
+// Everything under simd/ and ops/ is in unnamed namespaces: a library compiles an op several times with different
+// flags, and the linker would merge templates with external linkage and might keep the copy that the CPU cannot run.
+// For the same reason this code uses no template of the standard library.
+// SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_SIMD_VEC_H
 #define INFENG_SIMD_VEC_H
 
@@ -17,11 +17,11 @@
 #define INFENG_INLINE inline __attribute__((always_inline))
 #define INFENG_INLINE_LAMBDA __attribute__((always_inline))
 #define INFENG_NOINLINE __attribute__((noinline))
-// A loop over registers, always unrolled completely.
+// A loop over registers, which is always unrolled completely.
 #define INFENG_EACH(i, count) _Pragma("GCC unroll 32") for (int i = 0; i < (count); ++i)
-// Before a loop of few turns whose body is large: two copies of it would not stay where decoded instructions are kept.
+// Before a short loop with a large body: two copies of the body would not fit in the cache of decoded instructions.
 #define INFENG_ROLLED _Pragma("GCC unroll 1")
-// Before a loop over the lines of a group: a loop that stays one makes GCC spill its accumulators.
+// Before a loop over the lines of a group: GCC spills the accumulators of a loop that is not unrolled.
 #define INFENG_UNROLL_LINES _Pragma("GCC unroll 16")
 
 namespace infeng {
@@ -32,7 +32,7 @@ constexpr int kLine = 64;          // bytes of a cache line: 16 outputs x 4 k of
 constexpr int kGroup = 64;         // k of one activation group
 constexpr int kWidestGroup = 256;  // k that share a scale
 
-// The `each` of a dot where nothing is to be done between lines.
+// An `each` for dots that does nothing.
 struct Nothing {
   INFENG_INLINE void operator()(int) const {}
 };
@@ -76,33 +76,32 @@ concept Vector = requires(typename V::F f, typename V::I i, const float* x, floa
   { V::store_i8(q, i) };  // 16 lanes in [-128, 127] as int8
   { V::sum_i8(b, n) };    // int32_t: sum of n int8, n a multiple of 32
   { V::unpack_nibbles(line, (uint8_t*)q, (uint8_t*)q) };  // low and high nibbles of 64 bytes, each as 64 u8
-  { V::prefetch(line) };  // a hint: this line, into the second-level cache
-  { V::kRows };           // most rows of one dot over nibbles with two panels that stay in registers
-  { V::kBlockRows };      // the same for u8 lines with four panels
+  { V::prefetch(line) };  // a hint: this line, into the L2 cache
+  { V::kRows };           // most rows whose dots over nibbles of two panels stay in registers
+  { V::kBlockRows };      // the same for u8 lines of four panels
   { V::kColumns };        // vectors of f32 columns that stay in registers for each of six rows
   // group_dot, the integer primitive (each backend documents how it keeps it exact). Weights are unsigned bytes with a
-  // zero point, x is signed; `sum[m]` is the sum of x[m] over the same k, by which the zero point is taken out: with a sum
-  // of 0 nibbles, and lines of 4 bits, have none. Bytes of 8 bits may be used without it.
+  // zero point, x is signed; `sum[m]` is the sum of x[m] over the same k, by which the zero point is taken out: with a
+  // sum of 0 nibbles, and lines of 4 bits, have none. Bytes of 8 bits may be used without it.
   //   dot_lines<Bits, M, P>(acc, w, lines, x, sum, each):  acc[m][p] = sum over 4 * lines k of x[m][k] * (w[p][k] - 2^(Bits-1))
   //   dot_nibbles<L, M, P>(acc, w, x, sum, each):          the same over L lines of nibbles, 8 * L k, zero point 8
-  // each(l) is called once for every line, evenly over the dot, so that what is needed later can be fetched evenly; it
-  // may be ignored.
+  // each(l) is called once for every line, evenly over the dot, to prefetch memory evenly; a backend may ignore it.
   { V::template dot_lines<8, 1, 1>(acc, w, n, xq, sum, each) };
   { V::template dot_nibbles<8, 1, 1>(acc, w, xq, sum, each) };
 };
 // clang-format on
 
-// The sub-scales of 64 k of 16 outputs, as products of 16-bit pairs want them: pair n belongs to output n.
+// The sub-scales of 64 k of 16 outputs, laid out for products of 16-bit pairs: pair n belongs to output n.
 struct alignas(64) SubScales {
-  int16_t s[2][2 * kLanes];  // of the first and of the last 32 k: s twice
-  int16_t zs[2 * kLanes];    // z * s of the first and of the last 32 k
+  int16_t s[2][2 * kLanes];  // of the first and the last 32 k: s twice
+  int16_t zs[2 * kLanes];    // z * s of the first and the last 32 k
 };
 
 // clang-format off
-// What formats with integer sub-scales need beside `Vector` (ops/weights.h, P32): u has `Bits` bits, byte 4 n + h of a
-// line of sub-scales is about output n, and minus[m] holds, of the 64 k of row m, minus the sum of the first half of x
-// as an int16, and above it that of the other. Few rows use lines as they lie in a panel, many rows unpacked ones, of
-// one kind or the other.
+// The vocabulary for formats with integer sub-scales (ops/weights.h, P32): u has `Bits` bits, byte 4 n + h of a line of
+// sub-scales belongs to output n, and minus[m] holds two int16 for the 64 k of row m: minus the sum of the first half
+// of x in the low one, of the second half in the high one. Few rows use packed lines, many rows unpacked lines of one
+// of the two kinds below.
 //   sub_scales<Bits>(line, odd, s):                   reads bytes h = 0, 2, or those behind them
 //   sub_scales<Bits>(line, even, odd):                optional: both at once
 //   dot_packed<Bits, M, P>(acc, w, s, x, minus, each): acc[m][p] = sum over 64 k of x[m][k] * s (u[p][k] - z)
@@ -114,14 +113,14 @@ concept SubScaled = Vector<V> && requires(typename V::I (&acc)[1][1], const uint
   { V::template sub_scales<4>(lines, 0, s) };
   { V::template dot_packed<4, 1, 1>(acc, w, scales, x, minus, each) };
   { V::template unpack_lines<4>(lines, s, lines) };
-  { V::kPackedRows };    // most rows of one dot_packed that stay in registers
+  { V::kPackedRows };    // most rows of one dot_packed whose sums stay in registers
   { V::kScaledRows };    // the same over unpacked lines
-  { V::kPackedMost };    // most rows for which unpacking lines once costs more than using them packed several times
-  { V::packed_panels(1) };  // most panels of one dot_packed for so many rows: 1 or 2
-  { V::minus_halves(x[0], *minus) };  // what `minus` holds, of 64 x and their sum
+  { V::kPackedMost };    // most rows for which several passes over packed lines are faster than unpacking them
+  { V::packed_panels(1) };  // most panels of one dot_packed with this many rows: 1 or 2
+  { V::minus_halves(x[0], *minus) };  // computes `minus` from 64 x and their sum
 };
 
-// Unpacked lines of u, which are scaled where they are multiplied.
+// Unpacked lines of u, which are scaled during multiplication.
 //   dot_scaled<Bits, M, P>(acc, w, s, x, minus, each): as dot_packed
 template <class V>
 concept ScaledLines = SubScaled<V> && requires(typename V::I (&acc)[1][1], const uint8_t* const (&w)[1],
@@ -131,7 +130,7 @@ concept ScaledLines = SubScaled<V> && requires(typename V::I (&acc)[1][1], const
   { V::kScaledPanels };  // most panels of one dot_scaled: 1, 2 or 4
 };
 
-// Unpacked lines of s (u - z) + 128, where products of bytes are added without a detour: all have one zero point.
+// Unpacked lines of s (u - z) + 128, for backends that add products of bytes directly: one zero point serves all.
 //   add_biased<M, P>(acc, w, x, each): acc[m][p] += sum over 64 k of x[m][k] * w[p][k], of four panels at most
 template <class V>
 concept BiasedLines = SubScaled<V> && requires(typename V::I (&acc)[1][1], const uint8_t* const (&w)[1],
@@ -164,8 +163,8 @@ INFENG_INLINE void unrolled(const Fn& fn) {
   }
 }
 
-// Cuts [0, n) into the fewest blocks of at most Max that differ by at most one, and calls fn(begin, Constant<size>). No
-// block is smaller than `Least`, which the caller knows.
+// Cuts [0, n) into the fewest blocks of at most Max, whose sizes differ by at most one, and calls
+// fn(begin, Constant<size>). The caller ensures that no block is smaller than `Least`.
 template <int Max, int Least = 1, class Fn>
 INFENG_INLINE void balanced_blocks(int n, const Fn& fn) {
   int blocks = (n + Max - 1) / Max;

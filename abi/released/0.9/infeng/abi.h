@@ -434,7 +434,7 @@ typedef infeng_status (*infeng_library_fn)(const infeng_host* host, infeng_libra
  * submit(program, stream)} through it. A device does not run tile functions.
  *
  * FETCH extends the args of a linear, as infeng_fetch: memory that a later op of this step reads from its start to its
- * end. It is a hint. A kernel may fetch it into its second-level cache while it streams its weight, each worker its
+ * end. It is a hint. A kernel may fetch it into its L2 cache while it streams its weight, each worker its
  * share of all ranges as if they lay one behind the other, since later tiles are dealt out in the same order. */
 enum { INFENG_EXTENSION_BACKEND = 1, INFENG_EXTENSION_FETCH = 2 };
 
