@@ -167,14 +167,14 @@ def test_reserved_template_variables_cannot_be_set(name: str, make_chat: MakeCha
     ("messages", "why"),
     [
         ([], "there are 0"),
-        ([{"content": "x"}], "no role"),
-        ([{"role": "<|im_end|>", "content": "x"}], "no role"),
+        ([{"content": "x"}], "is not a role"),
+        ([{"role": "<|im_end|>", "content": "x"}], "is not a role"),
         ([{"role": "user", "content": 5}], "neither a text nor a list"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "image_url"),
-        ([{"role": "assistant", "tool_calls": [{"id": "1"}]}], "no function call"),
-        ([{"role": "assistant", "tool_calls": "x"}], "no function call"),
-        (["x"], "no JSON object"),
-        ([{"role": "user", "content": "x", "more": {1, 2}}], "no JSON"),
+        ([{"role": "assistant", "tool_calls": [{"id": "1"}]}], "is not a function call"),
+        ([{"role": "assistant", "tool_calls": "x"}], "is not a function call"),
+        (["x"], "is not a JSON object"),
+        ([{"role": "user", "content": "x", "more": {1, 2}}], "are not JSON"),
     ],
 )
 def test_an_invalid_conversation_is_refused(messages: Any, why: str, make_chat: MakeChat) -> None:

@@ -143,7 +143,7 @@ def test_options_of_a_local_engine_are_refused(
 
 def test_a_wrong_address_is_a_usage_error(capsysbinary: Capture):
     assert main(["ask", "localhost:8000", "-p", "x"]) == 2
-    assert b"no address of a server" in capsysbinary.readouterr().err
+    assert b"not an address of a server" in capsysbinary.readouterr().err
 
 
 def test_without_a_server_the_model_is_still_needed(capsysbinary: Capture):

@@ -73,8 +73,8 @@ def test_warming_does_not_change_answers(warm: Running):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{", "no JSON object"),
-        ("[1]", "no JSON object"),
+        ("{", "not a JSON object"),
+        ("[1]", "not a JSON object"),
         ("{}", "needs one of"),
         ('{"prompt": "a", "messages": []}', "has 2"),
         ('{"prompt": "a", "tenant": 3}', "tenant"),

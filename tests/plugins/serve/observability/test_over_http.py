@@ -100,4 +100,4 @@ def test_an_invalid_endpoint_is_an_error_before_the_model_is_loaded():
     main = "import sys; from infeng_core.cli import main; sys.exit(main())"
     command = [sys.executable, "-P", "-c", main, "serve", str(model_dir()), "--port", "0", "--otlp-endpoint", "nowhere"]
     done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 2 and "no http or https URL" in done.stderr and "listening" not in done.stderr
+    assert done.returncode == 2 and "not an http or https URL" in done.stderr and "listening" not in done.stderr

@@ -71,7 +71,7 @@ def test_the_tokenizer_comes_whole_with_its_digest(client: Client):
 
 def test_a_folder_without_a_tokenizer_is_not_found(tmp_path: Path):
     (tmp_path / "model.safetensors").write_bytes(b"x")
-    with pytest.raises(ApiError, match="no files of a tokenizer"):
+    with pytest.raises(ApiError, match="no tokenizer files"):
         archive(tmp_path)
 
 
