@@ -25,7 +25,7 @@ ORDERED = 64
 """Number of requests at the head of the queue that are put in order; the engine rarely reads further."""
 
 PREEMPTED_ENOUGH = 3
-"""Preemptions after which a request is preempted again only if all candidates have as many."""
+"""Preemptions after which a request is preempted again only after the other requests of its tenant."""
 
 MANY_PLACES = 16
 """Batch size from which on the last place is kept free for recently active tenants that are idle now."""

@@ -61,7 +61,7 @@ ItemEvent = tuple[str, dict[str, Any]]
 
 
 class Items:
-    """The growing output. Only the last item is open; pieces of an earlier call open a new item."""
+    """The growing output. Only the last item is open; pieces of an earlier call are dropped."""
 
     def __init__(self, call: str) -> None:
         """call: the call's id, which the ids of items contain."""
