@@ -13,14 +13,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from infeng_core.api import Sequence as Request
+from infeng_core.api import RunningRequest
 from infeng_fair.counts import OTHERS, Counts
 from infeng_fair.terms import Share, Terms, Tier
 
 PROMPT_COST = 1.0
 NEW_COST = 2.0
 
-Queued = tuple[float, int, Request]
+Queued = tuple[float, int, RunningRequest]
 """(deadline, id, request): an entry of a tenant's queue, in sort order."""
 
 
@@ -43,7 +43,7 @@ class Tenant:
     """Start of the last step with rows of its requests, in seconds of the scheduler's clock."""
     counts: Counts = field(default_factory=Counts)
 
-    def deadline(self, request: Request) -> float:
+    def deadline(self, request: RunningRequest) -> float:
         """Return when a request's first token is due; a unit of priority moves it earlier by the tier's ``first``."""
         return request.arrived + (1 - request.request.priority) * self.tier.first
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from infeng_core.api import Sequence as Request
+from infeng_core.api import RunningRequest
 
 OTHERS = "(others)"
 """Name of the shared entry for all tenants, or adapters, beyond the bound."""
@@ -46,7 +46,7 @@ class ByAdapters:
         self._most = most
         self._counts: dict[str, Counts] = {}
 
-    def of(self, request: Request) -> Counts:
+    def of(self, request: RunningRequest) -> Counts:
         """Return the counts of a request's adapters."""
         name = label(request)
         if name not in self._counts and len(self._counts) >= self._most:
@@ -58,7 +58,7 @@ class ByAdapters:
         return self._counts
 
 
-def label(request: Request) -> str:
+def label(request: RunningRequest) -> str:
     """Return a name for a request's adapters: "" for none, "a+b" for several, whatever their weights."""
     adapter = request.request.adapter
     if adapter is None or isinstance(adapter, str):

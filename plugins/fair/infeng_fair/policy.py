@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
-from infeng_core.api import Limits, Policy, Served
-from infeng_core.api import Sequence as Request
+from infeng_core.api import Limits, Policy, RunningRequest, Served
 from infeng_fair.accounts import NEW_COST, PROMPT_COST, Accounts, Tenant
 from infeng_fair.counts import ByAdapters, Counts
 from infeng_fair.locality import Locality
@@ -33,7 +32,7 @@ MANY_PLACES = 16
 LATELY = 10.0
 """Seconds since its last step within which an idle tenant counts as recently active."""
 
-_Turn = tuple[bool, float, float, int, int, float, Tenant, Iterator[Request] | None]
+_Turn = tuple[bool, float, float, int, int, float, Tenant, Iterator[RunningRequest] | None]
 """(whether the tenant does not go first, round, deadline of its next request, its number, count of its requests already
 listed, its counter after these, tenant, iterator over its requests)."""
 
@@ -72,14 +71,14 @@ class Fair(Policy):
         self._accounts = Accounts(terms)
         self._by_adapters = ByAdapters(terms.max_tenants)
         self._locality = Locality(terms.group)
-        self._known: dict[Request, _Known] = {}
+        self._known: dict[RunningRequest, _Known] = {}
         self._queued: dict[Tenant, None] = {}  # tenants with waiting requests
         self._busy: dict[Tenant, None] = {}  # tenants with running requests
         self._ahead: Collection[Tenant] = ()  # tenants that start nothing in the current step
         self._freed_for: Tenant | None = None  # the tenant that a preemption in this step made room for
         self._called = -1  # id of the waiting request that tenants were last paused for
 
-    def attach(self, cached: Callable[[Request], int]) -> None:
+    def attach(self, cached: Callable[[RunningRequest], int]) -> None:
         """Use ``cached``, which returns how many tokens of a request are in the cache."""
         self._locality.cached = cached
 
@@ -89,7 +88,7 @@ class Fair(Policy):
 
     # --------------------------------------------------------------------------------------------------- events ---
 
-    def add(self, request: Request, now: float) -> None:
+    def add(self, request: RunningRequest, now: float) -> None:
         """Queue a new or a preempted request."""
         known = self._known.get(request)
         if known is None:
@@ -109,7 +108,7 @@ class Fair(Policy):
         self._locality.wait(request)
         _count(known, waiting=1)
 
-    def remove(self, request: Request, now: float) -> None:
+    def remove(self, request: RunningRequest, now: float) -> None:
         """Take a request off the queue. It counts as started, until ``ended`` is called for it."""
         known = self._known[request]
         tenant = known.tenant
@@ -152,14 +151,14 @@ class Fair(Policy):
                 known.adapters.new_tokens += new
         self._locality.step()
 
-    def ended(self, request: Request, now: float) -> None:
+    def ended(self, request: RunningRequest, now: float) -> None:
         """Forget a request and refund the prompt tokens that were charged and not computed."""
         known = self._known.pop(request)
         if known.runs:
             self._stopped(request, known)
         known.tenant.charge(-PROMPT_COST * known.prepaid)
 
-    def _stopped(self, request: Request, known: _Known) -> None:
+    def _stopped(self, request: RunningRequest, known: _Known) -> None:
         known.runs = False
         known.tenant.running -= 1
         if not known.tenant.running:
@@ -169,7 +168,7 @@ class Fair(Policy):
 
     # ------------------------------------------------------------------------------------------------- decisions ---
 
-    def order(self, now: float) -> Iterator[Request]:
+    def order(self, now: float) -> Iterator[RunningRequest]:
         """Iterate over the waiting requests of tenants not held back; only the first ``ORDERED`` are sorted."""
         quantum, locality = self._terms.quantum, self._locality
         held_back = {*self._ahead, *self._without_the_last_place(now)}
@@ -182,7 +181,7 @@ class Fair(Policy):
             round_, due = tenant.counter // quantum, due - locality.gain_of_adapters(first)
             heap.append((not goes_first, round_, due, tenant.number, 0, tenant.counter, tenant, None))
         heapify(heap)
-        named: set[Request] = set()
+        named: set[RunningRequest] = set()
         while heap and len(named) < ORDERED:
             _, _, _, number, listed, counter, tenant, requests = heap[0]
             requests = requests or locality.ordered(tenant.queue)
@@ -201,7 +200,7 @@ class Fair(Policy):
                 if request not in named:
                     yield request
 
-    def active(self, running: Sequence[Request], now: float) -> Sequence[Request]:
+    def active(self, running: Sequence[RunningRequest], now: float) -> Sequence[RunningRequest]:
         """Return the running requests that have rows in the next step.
 
         Tenants with more service pause while a prompt of a tenant with less is computed or can start. Their prompts
@@ -222,15 +221,17 @@ class Fair(Policy):
                 kept.append(request)
         return kept  # empty only if the next request should start; if it cannot, the next call pauses nothing for it
 
-    def prompts(self, running: Sequence[Request], now: float) -> Iterable[Request]:
+    def prompts(self, running: Sequence[RunningRequest], now: float) -> Iterable[RunningRequest]:
         """Return the running requests in the order in which their prompts are computed."""
         return sorted(running, key=self._rank) if len(running) > 1 else running
 
-    def victim(self, running: Sequence[Request], now: float) -> Request:
+    def victim(self, running: Sequence[RunningRequest], now: float) -> RunningRequest:
         """Return the request to preempt: of the tenant with the most service, the one with the least to recompute."""
         return max(running, key=lambda request: (self._known[request].tenant.counter, *_cheapness(request)))
 
-    def displaced(self, request: Request, running: Sequence[Request], now: float) -> Request | None:
+    def displaced(
+        self, request: RunningRequest, running: Sequence[RunningRequest], now: float
+    ) -> RunningRequest | None:
         """Return a running request that ``request`` displaces: one of a lower tier or of a tenant above its share.
 
         The freed place is reserved for the tenant of ``request``, since the displaced request may have had less service
@@ -244,7 +245,7 @@ class Fair(Policy):
         self._freed_for = tenant
         return self.victim(candidates, now)
 
-    def seconds(self, decoding: Sequence[Request], now: float) -> float | None:
+    def seconds(self, decoding: Sequence[RunningRequest], now: float) -> float | None:
         """Return the bound of a step in seconds: the shortest time per token among the tiers of decoding requests.
 
         Without decoding requests the bound is ``pause``, so that a new request waits no longer to be considered.
@@ -256,7 +257,7 @@ class Fair(Policy):
 
     # --------------------------------------------------------------------------------------------------- helpers ---
 
-    def _rank(self, request: Request) -> tuple[float, float, int]:
+    def _rank(self, request: RunningRequest) -> tuple[float, float, int]:
         tenant = self._known[request].tenant
         return tenant.counter // self._terms.quantum, tenant.deadline(request), request.id
 
@@ -304,7 +305,7 @@ class Fair(Policy):
             return False
         return any(_owes(other, tenant, now) for other in full.several)
 
-    def _tenants_ahead(self, running: Sequence[Request], now: float) -> Collection[Tenant]:
+    def _tenants_ahead(self, running: Sequence[RunningRequest], now: float) -> Collection[Tenant]:
         """Return the tenants with over a quantum more service than one whose prompt is computed or can start now."""
         there = self._queued.keys() | self._busy.keys()
         if len(there) < 2:
@@ -330,7 +331,7 @@ class Fair(Policy):
             return True
         return tenant.running / tenant.weight > sum(one.running for one in others) / sum(one.weight for one in others)
 
-    def _next_to_call(self, now: float) -> Request | None:
+    def _next_to_call(self, now: float) -> RunningRequest | None:
         """Return the next request to start, unless its adapters are not loaded or a pause for it was in vain."""
         first = next(self.order(now), None)
         if first is None or first.id == self._called or not (first.adapters is None or first.adapters.is_ready()):
@@ -343,12 +344,12 @@ def _owes(other: Tenant, tenant: Tenant, now: float) -> bool:
     return other.running > 1 and (other.tier.first >= tenant.tier.first or tenant.queue[0][0] <= now)
 
 
-def _rows(request: Request) -> int:
+def _rows(request: RunningRequest) -> int:
     """Return how many rows a request could have in a step; a decoding request has one."""
     return request.length - request.computed
 
 
-def _cheapness(request: Request) -> tuple[bool, int, int]:
+def _cheapness(request: RunningRequest) -> tuple[bool, int, int]:
     return request.preemptions < PREEMPTED_ENOUGH, -request.computed, request.id
 
 
