@@ -1,6 +1,6 @@
-"""Write the client that blocks from the one for asyncio: ``python make_sync.py`` (``--check`` only compares).
+"""Generate the blocking client from the asyncio client: ``python make_sync.py`` (``--check`` only compares).
 
-``aio.py`` and ``aio_stream.py`` are the source, ``client.py`` and ``stream.py`` what is made of them, word by word.
+``client.py`` and ``stream.py`` are generated from ``aio.py`` and ``aio_stream.py`` by replacing words.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / "infeng_client"
 MADE = {"aio.py": "client.py", "aio_stream.py": "stream.py"}
-NOTE = """# Made of {source} by make_sync.py: change that file and run it again.
+NOTE = """# Generated from {source} by make_sync.py: change that file and run it again.
 # fmt: off
 # ruff: noqa: I001 - names and imports stand in the order of the source
 """
@@ -32,16 +32,17 @@ WORDS = {
     "StopAsyncIteration": "StopIteration",
     "__a(enter|exit|iter|next)__": r"__\1__",
     r"\baclose\b": "close",
-    "The client for asyncio.": "The client that blocks.",
-    "chunks for asyncio.": "chunks, for callers that block.",
+    "The client for asyncio.": "The blocking client.",
+    "chunks for asyncio.": "chunks with blocking I/O.",
+    "An async iterator": "An iterator",
     "Tasks of one event loop may": "Threads may",
     r"Cancelling the task, or closing the iterator \(``contextlib.aclosing``\),": "Leaving the loop early, or Ctrl-C,",
 }
-"""Patterns and what they become, in this order."""
+"""Patterns and their replacements, applied in order."""
 
 
 def made_of(source: str) -> str:
-    """Return the module that blocks, made of a module for asyncio of this name."""
+    """Return the blocking module generated from the asyncio module ``source``."""
     text = (FOLDER / source).read_text("utf-8")
     for pattern, replacement in WORDS.items():
         text = re.sub(pattern, replacement, text)
@@ -54,7 +55,7 @@ def made_of(source: str) -> str:
 
 
 def stale() -> list[str]:
-    """Return the files that are not what would be made now."""
+    """Return the generated files that are out of date."""
     return [made for source, made in MADE.items() if (FOLDER / made).read_text("utf-8") != made_of(source)]
 
 

@@ -1,4 +1,4 @@
-"""What the parts of a server know of conversations: a template's face, prompts, and the pieces of an answer."""
+"""Interfaces between this package and a server: templates, prompts, parsers and the deltas of an answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ToolDelta:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What became certain of an answer."""
+    """A piece of an answer that further text cannot change."""
 
     content: str = ""
     reasoning: str = ""
@@ -28,37 +28,37 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """A conversation as the model reads it."""
+    """A conversation rendered as a prompt."""
 
     text: str
-    """As the template renders it, for people."""
+    """The rendered text, for people."""
     ids: tuple[int, ...]
-    """What the engine is given: special tokens of the template are tokens, those typed in messages stay text."""
+    """The token ids: special tokens of the template are tokens, special tokens typed in messages are text."""
     stop_token_ids: tuple[int, ...] = ()
-    """Tokens that end a turn, beside the model's own."""
+    """Tokens that end a turn, besides the model's own."""
     opens_reasoning: bool = False
-    """Whether the prompt ends inside of reasoning, so that the answer begins there."""
+    """Whether the prompt ends within reasoning, so that the answer begins with reasoning."""
     stop: tuple[str, ...] = ()
-    """Texts that end a turn, where no token does."""
+    """Texts that end a turn, if no token does."""
     reasoning_end: str = ""
-    """What ends the reasoning that the answer begins in: a grammar is to hold after it (its ``after``)."""
+    """Tag that ends the reasoning with which the answer begins; a grammar applies after it (its ``after``)."""
 
 
 class OutputParser(Protocol):
-    """Reads one answer as it comes: content, reasoning and calls."""
+    """Parses one answer incrementally into content, reasoning and calls."""
 
     reads_special_tokens: bool
-    """Whether it looks for special tokens: the answer is to be made with ``skip_special_tokens=False`` then."""
+    """Whether the parser needs special tokens in the text, and so requests need ``skip_special_tokens=False``."""
 
     def push(self, text: str) -> list[Delta]:
-        """Take more text; return what became certain, in order."""
+        """Parse more text; return the deltas that became certain, in order."""
 
     def finish(self) -> list[Delta]:
-        """Return what was held back; no text follows."""
+        """Return the remaining deltas; the text is complete."""
 
 
 class ChatTemplate(Protocol):
-    """What a model directory says of conversations."""
+    """A model's chat template, with the parser for its answers."""
 
     def prompt(
         self,
@@ -69,18 +69,18 @@ class ChatTemplate(Protocol):
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
     ) -> ChatPrompt:
-        """Render messages of OpenAI's form. Blocks for milliseconds; several threads may ask at a time.
+        """Render messages in OpenAI's form. Blocks for milliseconds; thread-safe.
 
-        Raises RequestError for messages that the template refuses, or that take it too long.
+        Raises RequestError for messages that the template refuses or that take too long to render.
         """
 
     def parser(self, prompt: ChatPrompt, *, tools: Sequence[Mapping[str, Any]] = ()) -> OutputParser:
-        """Return what reads one answer to ``prompt``; without tools, calls stay text."""
+        """Return a parser for one answer to ``prompt``; without tools, calls stay text."""
 
     def call_grammar(
         self, tools: Sequence[Mapping[str, Any]], *, name: str | None = None, parallel: bool = True
     ) -> Mapping[str, Any] | None:
-        """Return the argument of the processor ``grammar`` that leaves nothing but calls (of the tool ``name``).
+        """Return the argument of the processor ``grammar`` that admits only calls, of the tool ``name`` if given.
 
-        None where the template's form of calls is not known.
+        None if the template's syntax of calls is unknown.
         """

@@ -1,4 +1,4 @@
-"""What this plugin adds: the command ``chat``."""
+"""Hook of this plugin: the command ``chat``."""
 
 from infeng_core.api import hookimpl
 

@@ -1,4 +1,4 @@
-"""The template of a model directory: rendering, and reading what the model answers."""
+"""The chat template of a model directory: renders prompts and parses answers."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class ModelTemplate:
         override: Path | None = None,
         limits: RenderLimits = LIMITS,
     ) -> None:
-        """Read a model directory and try its template; raises ModelError."""
+        """Read a model directory and probe its template; raises ModelError."""
         files = TemplateFiles.read(directory, override)
         self.name = files.name
-        """Where the template is from; "plain" where the model has none."""
+        """The template's origin; "plain" if the model has none."""
         self.tokenizer = tokenizer
         source = f"{files.text}\n{files.with_tools or ''}"
         self._prompts = Prompts(files, tokenizer, limits)
@@ -50,7 +50,7 @@ class ModelTemplate:
 
     @property
     def takes_tools(self) -> bool:
-        """Whether the template writes tools into a prompt; else they are described in the system message."""
+        """Whether the template renders tools; if not, they are described in the system message."""
         return self._prompts.takes_tools
 
     def prompt(
@@ -62,9 +62,9 @@ class ModelTemplate:
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
     ) -> ChatPrompt:
-        """Render messages of OpenAI's form. Blocks for milliseconds; several threads may ask at a time.
+        """Render messages in OpenAI's form. Blocks for milliseconds; thread-safe.
 
-        Raises RequestError for messages that the template refuses, or that take it too long.
+        Raises RequestError for messages that the template refuses or that take too long to render.
         """
         pieces = self._prompts.render(messages, tools, add_generation_prompt, continue_final_message, variables or {})
         text = "".join(piece.text for piece in pieces)
@@ -77,7 +77,7 @@ class ModelTemplate:
         return ChatPrompt(text, self._prompts.tokens.of(pieces), self._stop_ids, opens, self._stops, end)
 
     def parser(self, prompt: ChatPrompt, *, tools: Sequence[Mapping[str, Any]] = ()) -> OutputParser:
-        """Return what reads one answer to ``prompt``; without tools, calls stay text."""
+        """Return a parser for one answer to ``prompt``; without tools, calls stay text."""
         known = functions(tools)
         if self._declared is not None:
             parser = Parser(self._declared.reader(known), self._new_id)
@@ -94,9 +94,9 @@ class ModelTemplate:
     def call_grammar(
         self, tools: Sequence[Mapping[str, Any]], *, name: str | None = None, parallel: bool = True
     ) -> Mapping[str, Any] | None:
-        """Return the argument of the processor ``grammar`` that leaves nothing but calls (of the tool ``name``).
+        """Return the argument of the processor ``grammar`` that admits only calls, of the tool ``name`` if given.
 
-        None where the template's form of calls is not known. Raises RequestError for a name that is no tool's.
+        None if the template's syntax of calls is unknown. Raises RequestError for the name of an unknown tool.
         """
         known = functions(tools)
         if name is not None and name not in known:
@@ -111,12 +111,12 @@ class ModelTemplate:
         self._prompts.close()
 
     def _tag(self, text: str) -> str:
-        """Return a tag as a grammar spells it: the number of a special token, or a text."""
+        """Return a tag in a grammar's notation: the number of a special token, or a quoted text."""
         token = self._prompts.tokens.single(text)
         return lark.quoted(text) if token is None else f"<[{token}]>"
 
     def _ends(self) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Return the tokens, or else the texts, with which the template ends a turn."""
+        """Return the tokens with which the template ends a turn, or if there are none, the texts."""
         tokens, can = self._prompts.tokens, self._prompts.can
         first = tokens.first_special(can.ending + (can.separator or ""))
         more = (tokens.single(text) for text in (self._syntax.stops if self._syntax is not None else ()))
@@ -126,7 +126,7 @@ class ModelTemplate:
 
 
 def _declared(response: Mapping[str, Any], directory: Path) -> Declared | None:
-    """Return how the model says that its answers are to be read; None where that is not understood."""
+    """Return the model's response template; None, with a warning, if it is not supported."""
     try:
         return Declared.of(response)
     except UnknownTemplateError as error:

@@ -1,4 +1,4 @@
-"""A model's chat template: messages to the text and ids of a prompt, and what reads the model's answer."""
+"""A model's chat template: rendering of messages to prompts, and parsing of the model's answers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ["ChatPrompt", "ChatTemplate", "Delta", "OutputParser", "ToolDelta", "
 
 
 def prepare() -> None:
-    """Let the process of the template that ``find`` will return start now, beside whatever comes in between."""
+    """Start the process for the template that ``find`` will return, so that it initializes in parallel."""
     from infeng_chat.rendering.renderer import prepare
 
     prepare()
 
 
 def find(directory: Path, tokenizer: Tokenizer, *, override: Path | None = None) -> ChatTemplate:
-    """Return the template of a model directory, or a plain one where it has none.
+    """Return the template of a model directory, or a plain one if it has none.
 
-    override: a file with a template to use instead. Raises ModelError for one that cannot be read or compiled.
+    override: a file with a template to use instead. Raises ModelError if the template cannot be read or compiled.
     """
     from infeng_chat.model import ModelTemplate
 

@@ -1,4 +1,4 @@
-"""A client of INF-ENG servers, and of others that speak OpenAI's protocol. It needs nothing of the engine."""
+"""A client for INF-ENG servers and other servers with OpenAI's API. It does not need the engine."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ _HOMES = {
     "UnauthorizedError": "errors",
     "Usage": "results",
 }
-"""By name, the module: httpx is loaded with the first name that needs it, and not by every ``infeng run``."""
+"""Modules of the public names, imported at first use: not every ``infeng run`` needs httpx."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for."""
+    """Import a public name at its first use."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"infeng_client.{_HOMES[name]}"), name)

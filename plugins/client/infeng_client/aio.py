@@ -34,11 +34,11 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """A server, by its address. Tasks of one event loop may share one; ``close`` it, or use it with ``async with``.
+    """A client of one server. Tasks of one event loop may share it; ``close`` it, or use it with ``async with``.
 
-    ``params`` of a call are the fields of its body as the server takes them: ``model``, ``max_tokens``,
-    ``temperature``, ``stop``, ``tools``, ``response_format`` and so on. Every call has a ``timeout`` of its own where
-    one is given, and raises ApiError or one of its subclasses.
+    ``params`` of a call are fields of the request body: ``model``, ``max_tokens``, ``temperature``, ``stop``,
+    ``tools``, ``response_format`` and so on. A ``timeout`` given to a call replaces the client's. Calls raise ApiError
+    or one of its subclasses.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class AsyncClient:
         retries: Retries | int = STANDARD,
         http: httpx.AsyncClient | None = None,
     ) -> None:
-        """base_url: with or without ``/v1``. timeout: seconds of a call, retries included; None for no end.
+        """base_url: with or without ``/v1``. timeout: seconds of a call, retries included; None: no limit.
 
-        retries: how many, or when. http: used for all requests and left open; made here where it is not given.
+        retries: their number, or a schedule. http: used for all requests and left open; created here by default.
         """
         self.base_url = calls.base_of(base_url)
         self.timeout = timeout
@@ -83,44 +83,44 @@ class AsyncClient:
         return await self._ask(calls.chat(messages, params), read_completion, timeout)
 
     def stream(self, prompt: Prompt, *, timeout: float | None = DEFAULT, **params: Any) -> AsyncStream:
-        """Complete a prompt piece by piece; nothing is sent before the first is asked for, or ``async with``."""
+        """Stream the completion of a prompt; the request is sent on ``async with`` or with the first chunk."""
         return self._stream(calls.completion(prompt, params), timeout)
 
     def stream_chat(self, messages: Messages, *, timeout: float | None = DEFAULT, **params: Any) -> AsyncStream:
-        """Answer messages piece by piece."""
+        """Stream the answer to messages."""
         return self._stream(calls.chat(messages, params), timeout)
 
     def complete_many(
         self, prompts: Iterable[Prompt], concurrency: int = 16, *, timeout: float | None = DEFAULT, **params: Any
     ) -> AsyncGenerator[Completion | ApiError, None]:
-        """Yield the completion of each prompt in their order, or the error that it ended with.
+        """Yield the completion of each prompt in order, or the error of its call.
 
-        At most ``concurrency`` calls run at once; prompts are taken as they are needed, a few times as many ahead.
-        Cancelling the task, or closing the iterator (``contextlib.aclosing``), cancels what runs, at the server too.
+        At most ``concurrency`` calls run at once; prompts are read as needed, a few times ``concurrency`` ahead.
+        Cancelling the task, or closing the iterator (``contextlib.aclosing``), cancels running calls at the server too.
         """
         return in_order((self._stream(calls.completion(each, params), timeout) for each in prompts), concurrency)
 
     def chat_many(
         self, chats: Iterable[Messages], concurrency: int = 16, *, timeout: float | None = DEFAULT, **params: Any
     ) -> AsyncGenerator[Completion | ApiError, None]:
-        """Yield the answer to each of the messages, like ``complete_many``."""
+        """Yield the answer to each chat, like ``complete_many``."""
         return in_order((self._stream(calls.chat(each, params), timeout) for each in chats), concurrency)
 
     async def models(self, *, timeout: float | None = DEFAULT) -> list[Model]:
-        """Return the models that the server offers, adapters among them."""
+        """Return the models that the server offers, including adapters."""
         return await self._ask(calls.get("/v1/models"), read_models, timeout)
 
     async def load_adapter(
         self, name: str, path: str, *, replace: bool = False, timeout: float | None = DEFAULT
     ) -> None:
-        """Make an adapter known under a name. path: of the server's file system, or a hub name.
+        """Load an adapter under a name. path: on the server's file system, or a hub name.
 
-        replace: read the files of one that is known already again, from where they were.
+        replace: reload the files if the name is loaded already.
         """
         await self._drive(answered(calls.load_adapter(name, path, replace=replace), self._terms(timeout)))
 
     async def unload_adapter(self, name: str, *, timeout: float | None = DEFAULT) -> None:
-        """Forget an adapter; calls that named it before are served."""
+        """Unload an adapter; calls that already use it are still answered."""
         await self._drive(answered(calls.unload_adapter(name), self._terms(timeout)))
 
     async def tokenize(self, text: str, *, timeout: float | None = DEFAULT, **params: Any) -> list[int]:
@@ -136,7 +136,7 @@ class AsyncClient:
         return await self._ask(calls.embed(inputs, params), read_embeddings, timeout)
 
     async def health(self, *, timeout: float | None = 10.0) -> Health:
-        """Return whether the server can answer, asked once; raises ApiError only where it cannot be reached."""
+        """Return whether the server is healthy, without retries; raises ApiError only if it cannot be reached."""
         return read_health(await self._drive(asked_once(calls.get("/health"), self._terms(timeout))))
 
     def _terms(self, timeout: float | None) -> Terms:
@@ -152,7 +152,7 @@ class AsyncClient:
         return AsyncExchange(self._http, self.base_url, self._api_key)
 
     async def _drive(self, steps: Steps[T]) -> T:
-        """Carry out the steps of a call that is not streamed."""
+        """Perform the steps of a call that is not streamed."""
         exchange = self._exchange()
         came: Came = None
         while True:

@@ -1,4 +1,4 @@
-"""A call carried out by asyncio."""
+"""Performs the steps of a call with asyncio."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from infeng_client.transport import as_error, reply_of, request_of
 
 
 class AsyncExchange:
-    """Carries out steps of one call, over one response at a time."""
+    """Performs the steps of one call, with one response at a time."""
 
     is_cancelled = False
-    """A task that is cancelled raises by itself; only threads have to be told."""
+    """Always False: a cancelled task raises by itself; only threads need a flag."""
 
     def __init__(self, http: httpx.AsyncClient, base: str, api_key: str | None) -> None:
-        """Have no response yet."""
+        """Start without a response."""
         self._http = http
         self._base = base
         self._api_key = api_key
@@ -26,7 +26,7 @@ class AsyncExchange:
         self._body: AsyncIterator[bytes] | None = None
 
     async def perform(self, step: Send | Read | Wait | Give) -> Came:
-        """Do one step; return what came of it."""
+        """Perform one step and return its result."""
         if isinstance(step, Wait):
             await asyncio.sleep(step.seconds)
             return None
@@ -53,11 +53,11 @@ class AsyncExchange:
             await self.close()
 
     async def close(self) -> None:
-        """Close the response, which tells the server that nobody reads on."""
+        """Close the response, which tells the server to stop."""
         response, self._response, self._body = self._response, None, None
         if response is not None:
             await response.aclose()
 
     def forgives(self, error: BaseException) -> bool:
-        """Return whether an error is what a call ends with that was cancelled from elsewhere: none is."""
+        """Return whether an error results from ``cancel``, which asyncio does not need: False."""
         return False

@@ -1,4 +1,4 @@
-"""Many calls at once for asyncio, no more than a number of them, answers in the order of the questions."""
+"""Concurrent calls for asyncio, bounded in number, with results in the order of the calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infeng_client.results import Completion
 
 
 def in_order(jobs: Iterable[AsyncStream], concurrency: int) -> AsyncGenerator[Completion | ApiError, None]:
-    """Yield what each job ends with. The jobs that run are cancelled when the iterator is closed."""
+    """Yield the result of each job. Running jobs are cancelled when the iterator is closed."""
     return _results(jobs, check(concurrency))
 
 

@@ -12,13 +12,13 @@ from infeng_client.streaming import SoFar, Streaming
 
 
 class AsyncStream(SoFar):
-    """The chunks of an answer as they come; an async iterator, best used with ``async with``.
+    """An async iterator over the chunks of an answer, best used with ``async with``.
 
-    ``text`` and ``completion`` say what has come so far. A stream that is closed early is cancelled at the server.
+    ``text`` and ``completion`` return the answer so far. Closing a stream early cancels the call at the server.
     """
 
     def __init__(self, exchange: AsyncExchange, streaming: Streaming) -> None:
-        """Take what was not begun yet."""
+        """Wrap a stream that has not begun."""
         self._exchange = exchange
         self._streaming = streaming
         self._steps: Steps[None] = streaming.steps()
@@ -42,14 +42,14 @@ class AsyncStream(SoFar):
         return self
 
     async def __anext__(self) -> Chunk:
-        """Return the next chunk; raises ApiError, BrokenStreamError among them."""
+        """Return the next chunk; raises ApiError, such as BrokenStreamError."""
         await self._fill()
         if self._ready:
             return self._ready.popleft()
         raise StopAsyncIteration
 
     async def _fill(self) -> None:
-        """Go on until there is a chunk or the end."""
+        """Perform steps until there is a chunk or the end."""
         while not self._ready and not self._over:
             if self._exchange.is_cancelled:
                 await self.close()
@@ -63,18 +63,18 @@ class AsyncStream(SoFar):
                     self._came = await self._exchange.perform(step)
             except StopIteration:
                 await self.close()
-            except BaseException as error:  # Ctrl-C and the cancellation of a task among them
+            except BaseException as error:  # including Ctrl-C and the cancellation of a task
                 await self.close()
                 if not self._exchange.forgives(error):
                     raise
 
     async def finish(self) -> Completion:
-        """Read to the end; return the whole answer."""
+        """Read to the end and return the whole answer."""
         async for _ in self:
             pass
         return self.completion()
 
     async def close(self) -> None:
-        """Stop reading; the server stops working on it."""
+        """Stop reading, which cancels the call at the server."""
         self._over = True
         await self._exchange.close()

@@ -1,4 +1,4 @@
-"""What is asked of a server, as plain data: a method, a path, headers and a body."""
+"""Requests to a server as plain data: a method, a path, headers and a body."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from urllib.parse import quote, urlsplit
 Prompt = str | Sequence[int]
 """A text, or token ids."""
 Messages = str | Sequence[Mapping[str, Any]]
-"""Messages as OpenAI's; a text is one message of the user."""
+"""Messages in OpenAI's form; a text stands for one user message."""
 
 POSITION = re.compile(r"(.+?)/[0-9][0-9.-]*(?:/[0-9]+){0,2}", re.DOTALL)
-"""The id of an event: a call's, which may have slashes, where each choice stands, and what else the server counts."""
+"""The id of an event: the call's id, which may have slashes, the position of each choice, and further counters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, the same however often it is sent."""
+    """One request, which is the same in every attempt."""
 
     method: str
     path: str
@@ -34,12 +34,12 @@ class Call:
 
 
 def get(path: str) -> Call:
-    """Return a call that changes nothing."""
+    """Return a read-only call."""
     return Call("GET", path)
 
 
 def post(path: str, body: Mapping[str, Any]) -> Call:
-    """Return a call with a key of its own, by which the server knows a repetition."""
+    """Return a call with a new Idempotency-Key, by which the server recognizes a repetition."""
     headers = {"content-type": "application/json", "idempotency-key": str(uuid.uuid4())}
     return Call("POST", path, body, headers)
 
@@ -62,23 +62,23 @@ def streamed(call: Call) -> Call:
 
 
 def resumed(last: str) -> Call:
-    """Return the call that goes on behind the event of the id ``<call id>/<where each choice stands>``."""
+    """Return the call that resumes a stream after the event with id ``<call id>/<position of each choice>``."""
     found = POSITION.fullmatch(last)
     name = found[1] if found else last
     return Call("GET", f"/v1/streams/{quote(name, safe='')}", headers={"last-event-id": last})
 
 
 def load_adapter(name: str, path: str, *, replace: bool = False) -> Call:
-    """Return a call that makes an adapter known. path: of the server's file system, or a hub name.
+    """Return a call that loads an adapter. path: on the server's file system, or a hub name.
 
-    replace: read the files of one that is known already again.
+    replace: reload the files if the name is loaded already.
     """
     again = {"load_inplace": True} if replace else {}
     return post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": path, **again})
 
 
 def unload_adapter(name: str) -> Call:
-    """Return a call that forgets an adapter."""
+    """Return a call that unloads an adapter."""
     return post("/v1/unload_lora_adapter", {"lora_name": name})
 
 
@@ -99,8 +99,8 @@ def embed(inputs: str | Sequence[str], params: Mapping[str, Any]) -> Call:
 
 
 def base_of(url: str) -> str:
-    """Return a server's address without a trailing ``/v1``; raises ValueError for what is no HTTP address."""
+    """Return a server's address without a trailing ``/v1``; raises ValueError for one that is not an HTTP address."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{url!r} is no address of a server: write it as http://localhost:8000")
+        raise ValueError(f"{url!r} is not an address of a server: write it as http://localhost:8000")
     return url.rstrip("/").removesuffix("/v1")

@@ -1,5 +1,5 @@
-"""The client that blocks."""
-# Made of aio.py by make_sync.py: change that file and run it again.
+"""The blocking client."""
+# Generated from aio.py by make_sync.py: change that file and run it again.
 # fmt: off
 # ruff: noqa: I001 - names and imports stand in the order of the source
 
@@ -37,11 +37,11 @@ T = TypeVar("T")
 
 
 class Client:
-    """A server, by its address. Threads may share one; ``close`` it, or use it with ``with``.
+    """A client of one server. Threads may share it; ``close`` it, or use it with ``with``.
 
-    ``params`` of a call are the fields of its body as the server takes them: ``model``, ``max_tokens``,
-    ``temperature``, ``stop``, ``tools``, ``response_format`` and so on. Every call has a ``timeout`` of its own where
-    one is given, and raises ApiError or one of its subclasses.
+    ``params`` of a call are fields of the request body: ``model``, ``max_tokens``, ``temperature``, ``stop``,
+    ``tools``, ``response_format`` and so on. A ``timeout`` given to a call replaces the client's. Calls raise ApiError
+    or one of its subclasses.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class Client:
         retries: Retries | int = STANDARD,
         http: httpx.Client | None = None,
     ) -> None:
-        """base_url: with or without ``/v1``. timeout: seconds of a call, retries included; None for no end.
+        """base_url: with or without ``/v1``. timeout: seconds of a call, retries included; None: no limit.
 
-        retries: how many, or when. http: used for all requests and left open; made here where it is not given.
+        retries: their number, or a schedule. http: used for all requests and left open; created here by default.
         """
         self.base_url = calls.base_of(base_url)
         self.timeout = timeout
@@ -86,44 +86,44 @@ class Client:
         return self._ask(calls.chat(messages, params), read_completion, timeout)
 
     def stream(self, prompt: Prompt, *, timeout: float | None = DEFAULT, **params: Any) -> Stream:
-        """Complete a prompt piece by piece; nothing is sent before the first is asked for, or ``with``."""
+        """Stream the completion of a prompt; the request is sent on ``with`` or with the first chunk."""
         return self._stream(calls.completion(prompt, params), timeout)
 
     def stream_chat(self, messages: Messages, *, timeout: float | None = DEFAULT, **params: Any) -> Stream:
-        """Answer messages piece by piece."""
+        """Stream the answer to messages."""
         return self._stream(calls.chat(messages, params), timeout)
 
     def complete_many(
         self, prompts: Iterable[Prompt], concurrency: int = 16, *, timeout: float | None = DEFAULT, **params: Any
     ) -> Generator[Completion | ApiError, None, None]:
-        """Yield the completion of each prompt in their order, or the error that it ended with.
+        """Yield the completion of each prompt in order, or the error of its call.
 
-        At most ``concurrency`` calls run at once; prompts are taken as they are needed, a few times as many ahead.
-        Leaving the loop early, or Ctrl-C, cancels what runs, at the server too.
+        At most ``concurrency`` calls run at once; prompts are read as needed, a few times ``concurrency`` ahead.
+        Leaving the loop early, or Ctrl-C, cancels running calls at the server too.
         """
         return in_order((self._stream(calls.completion(each, params), timeout) for each in prompts), concurrency)
 
     def chat_many(
         self, chats: Iterable[Messages], concurrency: int = 16, *, timeout: float | None = DEFAULT, **params: Any
     ) -> Generator[Completion | ApiError, None, None]:
-        """Yield the answer to each of the messages, like ``complete_many``."""
+        """Yield the answer to each chat, like ``complete_many``."""
         return in_order((self._stream(calls.chat(each, params), timeout) for each in chats), concurrency)
 
     def models(self, *, timeout: float | None = DEFAULT) -> list[Model]:
-        """Return the models that the server offers, adapters among them."""
+        """Return the models that the server offers, including adapters."""
         return self._ask(calls.get("/v1/models"), read_models, timeout)
 
     def load_adapter(
         self, name: str, path: str, *, replace: bool = False, timeout: float | None = DEFAULT
     ) -> None:
-        """Make an adapter known under a name. path: of the server's file system, or a hub name.
+        """Load an adapter under a name. path: on the server's file system, or a hub name.
 
-        replace: read the files of one that is known already again, from where they were.
+        replace: reload the files if the name is loaded already.
         """
         self._drive(answered(calls.load_adapter(name, path, replace=replace), self._terms(timeout)))
 
     def unload_adapter(self, name: str, *, timeout: float | None = DEFAULT) -> None:
-        """Forget an adapter; calls that named it before are served."""
+        """Unload an adapter; calls that already use it are still answered."""
         self._drive(answered(calls.unload_adapter(name), self._terms(timeout)))
 
     def tokenize(self, text: str, *, timeout: float | None = DEFAULT, **params: Any) -> list[int]:
@@ -139,7 +139,7 @@ class Client:
         return self._ask(calls.embed(inputs, params), read_embeddings, timeout)
 
     def health(self, *, timeout: float | None = 10.0) -> Health:
-        """Return whether the server can answer, asked once; raises ApiError only where it cannot be reached."""
+        """Return whether the server is healthy, without retries; raises ApiError only if it cannot be reached."""
         return read_health(self._drive(asked_once(calls.get("/health"), self._terms(timeout))))
 
     def _terms(self, timeout: float | None) -> Terms:
@@ -155,7 +155,7 @@ class Client:
         return Exchange(self._http, self.base_url, self._api_key)
 
     def _drive(self, steps: Steps[T]) -> T:
-        """Carry out the steps of a call that is not streamed."""
+        """Perform the steps of a call that is not streamed."""
         exchange = self._exchange()
         came: Came = None
         while True:

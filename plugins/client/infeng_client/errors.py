@@ -1,4 +1,4 @@
-"""What can go wrong with a call, by type: the server's refusals, and connections that do not hold."""
+"""Errors of calls by type: refusals of the server, and failures of the connection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ApiError(Exception):
-    """A call failed. The subclasses say what to do about it."""
+    """A call failed. The subclasses tell the cases apart."""
 
     def __init__(
         self,
@@ -25,10 +25,10 @@ class ApiError(Exception):
         code: str | None = None,
         request_id: str | None = None,
     ) -> None:
-        """status: of HTTP, None where the server did not say any. The rest is the server's error body.
+        """status: HTTP status, None without a response. The other fields are those of the server's error body.
 
-        type, code: for programs, such as invalid_request_error and model_not_found. param: the parameter at fault.
-        request_id: by which the server's log knows the call.
+        type, code: for programs, such as invalid_request_error and model_not_found. param: the wrong parameter.
+        request_id: the call's id in the server's log.
         """
         super().__init__(message)
         self.status = status
@@ -40,7 +40,7 @@ class ApiError(Exception):
 
 
 class BadRequestError(ApiError):
-    """The request is wrong (400 and the other 4xx): the same one would fail again."""
+    """The request is wrong (400 and other 4xx): a retry would fail again."""
 
 
 class UnauthorizedError(ApiError):
@@ -52,26 +52,26 @@ class NotFoundError(ApiError):
 
 
 class OverloadedError(ApiError):
-    """The server cannot take this call for now, and kept saying so for as many retries as there are.
+    """The server could not accept the call at present, after all retries.
 
-    It has no room (429, 503), or an earlier attempt of the same call still runs (409).
+    It is overloaded (429, 503), or an earlier attempt of the same call still runs (409).
     """
 
     def __init__(self, status: int | None, message: str, *, retry_after: float | None = None, **more: Any) -> None:
-        """retry_after: seconds that the server asked to wait, None where it did not."""
+        """retry_after: seconds that the server asked to wait, None if it did not."""
         super().__init__(status, message, **more)
         self.retry_after = retry_after
 
 
 class ServerError(ApiError):
-    """The server failed (5xx), or answered what is no answer."""
+    """The server failed (5xx), or its response is malformed."""
 
 
 class ConnectionFailedError(ApiError):
-    """The server cannot be reached, or the connection broke before the answer was whole. ``status`` is None."""
+    """The server cannot be reached, or the connection broke before the answer was complete. ``status`` is None."""
 
     def __init__(self, message: str, *, begun: bool = False) -> None:
-        """begun: whether a part of the answer had come; such a call is not repeated."""
+        """begun: whether a part of the answer had arrived; such a call is not repeated."""
         super().__init__(None, message)
         self.begun = begun
 
@@ -81,10 +81,10 @@ class TimedOutError(ApiError):
 
 
 class BrokenStreamError(ApiError):
-    """A stream broke and cannot be resumed; ``completion`` is what had come, each choice without its end."""
+    """A stream broke and cannot be resumed; ``completion`` is the answer so far, with choices unfinished."""
 
     def __init__(self, message: str, completion: Completion, **more: Any) -> None:
-        """completion: everything that was received."""
+        """completion: the answer so far."""
         super().__init__(None, message, **more)
         self.completion = completion
 
@@ -95,7 +95,7 @@ class BrokenStreamError(ApiError):
 
 
 IN_USE = "idempotency_key_in_use"
-"""Code of a refusal because the attempt before has not ended yet, whose connection broke a moment ago."""
+"""Code of a refusal because the previous attempt, whose connection just broke, has not ended yet."""
 CLASSES: Mapping[int, type[ApiError]] = {
     401: UnauthorizedError,
     403: UnauthorizedError,
@@ -112,11 +112,11 @@ TYPES = {
     "overloaded_error": 503,
     "unavailable_error": 503,
 }
-"""The status that an error stands for which comes within a stream, where HTTP's is spent."""
+"""Statuses of errors within a stream, whose HTTP status was already sent, by their type."""
 
 
 def refusal(status: int, headers: Mapping[str, str], body: bytes, now: float) -> ApiError:
-    """Return a response of status 400 or more as an error. headers: by lower-case names. now: seconds since 1970."""
+    """Return the error of a response with status 400 or more. headers: by lower-case names. now: Unix time."""
     try:
         error = json.loads(body)["error"]
         fields = dict(error) if isinstance(error, Mapping) else {"message": str(error)}
@@ -126,7 +126,7 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, now: float) ->
 
 
 def error_in_stream(fields: Mapping[str, Any], request_id: str | None = None) -> ApiError:
-    """Return what a stream's ``data: {"error": fields}`` says."""
+    """Return the error of a stream's event ``data: {"error": fields}``."""
     code = fields.get("code")
     known = code if isinstance(code, int) and 400 <= code < 600 else TYPES.get(str(fields.get("type")), 500)
     return _error(known, fields, request_id, None)
@@ -145,9 +145,9 @@ def _error(status: int, fields: Mapping[str, Any], request_id: str | None, secon
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Return the seconds that a response asks to wait (``retry-after-ms``, else ``Retry-After``), None for none.
+    """Return the seconds that a response asks to wait (``retry-after-ms``, else ``Retry-After``), or None.
 
-    headers: by lower-case names. now: seconds since 1970, for a ``Retry-After`` that is a date.
+    headers: by lower-case names. now: Unix time in seconds, for a ``Retry-After`` that is a date.
     """
     milliseconds = _seconds(headers.get("retry-after-ms"))
     if milliseconds is not None:

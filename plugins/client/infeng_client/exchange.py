@@ -1,4 +1,4 @@
-"""A call carried out by blocking."""
+"""Performs the steps of a call with blocking I/O."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from infeng_client.transport import as_error, reply_of, request_of
 
 
 class Exchange:
-    """Carries out steps of one call, over one response at a time."""
+    """Performs the steps of one call, with one response at a time."""
 
     def __init__(self, http: httpx.Client, base: str, api_key: str | None) -> None:
-        """Have no response yet."""
+        """Start without a response."""
         self._http = http
         self._base = base
         self._api_key = api_key
@@ -28,7 +28,7 @@ class Exchange:
         self._cancelled = threading.Event()
 
     def perform(self, step: Send | Read | Wait | Give) -> Came:
-        """Do one step; return what came of it."""
+        """Perform one step and return its result."""
         if isinstance(step, Wait):
             self._cancelled.wait(step.seconds)
             return None
@@ -58,30 +58,30 @@ class Exchange:
         return self._cancelled.is_set()
 
     def forgives(self, error: BaseException) -> bool:
-        """Return whether an error is what a cancelled call ends with."""
+        """Return whether an error results from ``cancel``."""
         return self.is_cancelled and isinstance(error, ApiError)
 
     def cancel(self) -> None:
-        """From any thread: end what runs. A read that waits for the server ends as if the connection broke."""
+        """End the call; thread-safe. A blocked read fails as if the connection broke."""
         self._cancelled.set()
         response = self._response
         network = None if response is None else response.extensions.get("network_stream")
         if network is not None:
             with suppress(OSError, AttributeError):
-                network.get_extra_info("socket").shutdown(socket.SHUT_RDWR)  # wakes a thread that reads
+                network.get_extra_info("socket").shutdown(socket.SHUT_RDWR)  # wakes a blocked read
 
     def close(self) -> None:
-        """Close the response, which tells the server that nobody reads on."""
+        """Close the response, which tells the server to stop."""
         response, self._response, self._body = self._response, None, iter(())
         if response is not None:
             response.close()
 
 
 class Cancellable(SoFar):
-    """A stream that another thread may end."""
+    """A stream that other threads may cancel."""
 
     _exchange: Exchange
 
     def cancel(self) -> None:
-        """From any thread: end the stream; whoever iterates over it sees its end."""
+        """Cancel the stream; thread-safe. Its iterator ends."""
         self._exchange.cancel()

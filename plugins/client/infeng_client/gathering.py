@@ -1,4 +1,4 @@
-"""A stream's events, put together to what the server would have answered without streaming."""
+"""Assembles a stream's events to the answer that the server would have sent without streaming."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any
 from infeng_client.results import Completion, Json, read_completion
 
 JOINED = ("content", "reasoning_content", "reasoning", "refusal", "arguments", "text")
-"""Fields that come in pieces; every other one comes whole."""
+"""Fields that arrive in pieces; other fields arrive whole."""
 
 
 class Gathering:
-    """What has come of a stream."""
+    """The answer of a stream so far."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start empty."""
         self._body: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
 
     def add(self, raw: Json) -> None:
-        """Take one event's JSON."""
+        """Add one event's JSON."""
         for place, choice in enumerate(raw.get("choices") or ()):
             index = int(choice.get("index", place))
             _merge(self._choices.setdefault(index, {}), {"message" if k == "delta" else k: choice[k] for k in choice})
         _merge(self._body, {key: value for key, value in raw.items() if key != "choices"})
 
     def has_ended(self, index: int) -> bool:
-        """Return whether a choice's finish reason has come."""
+        """Return whether a choice has its finish reason."""
         return bool(self._choices.get(index, {}).get("finish_reason"))
 
     def have_ended(self, count: int) -> bool:
-        """Return whether so many choices have ended."""
+        """Return whether ``count`` choices have ended."""
         return sum(map(self.has_ended, self._choices)) >= count
 
     def text(self) -> str:
@@ -40,14 +40,14 @@ class Gathering:
         return str((choice["message"].get("content") if "message" in choice else choice.get("text")) or "")
 
     def completion(self) -> Completion:
-        """Return what has come, as an answer of its own."""
+        """Return the answer so far."""
         object = str(self._body.get("object", "")).replace(".chunk", "")
         choices = [_whole(self._choices[index]) for index in sorted(self._choices)]
         return read_completion(self._body | {"object": object, "choices": choices})
 
 
 def _merge(whole: dict[str, Any], part: Mapping[str, Any]) -> None:
-    """Add the fields of a part: texts and lists grow, objects are merged in turn, everything else is replaced."""
+    """Add the fields of a part: texts and lists are appended, objects merged recursively, other values replaced."""
     for key, value in part.items():
         old = whole.get(key)
         if value is None:
@@ -67,7 +67,7 @@ def _merge(whole: dict[str, Any], part: Mapping[str, Any]) -> None:
 
 
 def _whole(choice: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a choice whose tool calls are a list in their order."""
+    """Return a choice with its tool calls as an ordered list."""
     message = choice.get("message")
     if message is None or "tool_calls" not in message:
         return dict(choice)

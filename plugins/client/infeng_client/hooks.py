@@ -1,6 +1,6 @@
-"""What this wheel adds where the engine is installed too: the commands `adapters` and `ask`.
+"""Hooks of this plugin: the commands `adapters` and `ask`, and ``--server`` of `run`.
 
-No module but these commands' knows the engine.
+Only this module and the commands import the engine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Many calls at once for callers that block, no more than a number of them, answers in the order of the questions."""
+"""Concurrent calls on threads, bounded in number, with results in the order of the calls."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from infeng_client.errors import ApiError
 from infeng_client.results import Completion
 
 AHEAD = 4
-"""Calls that may have been begun, for each one that runs, while the answer that is next is not there."""
+"""Calls that may be started ahead of the next result, as a multiple of the running ones."""
 
 
 class Job(Protocol):
-    """A call that has not begun."""
+    """A call that has not started."""
 
     def finish(self) -> Completion:
         """Do it."""
 
     def cancel(self) -> None:
-        """From another thread: end it."""
+        """Cancel the call; called from another thread."""
 
 
 def check(concurrency: int) -> int:
-    """Return the number; raises ValueError for less than one."""
+    """Return ``concurrency``; raises ValueError if it is less than 1."""
     if concurrency < 1:
         raise ValueError(f"concurrency {concurrency}: at least one call has to run")
     return concurrency
 
 
 def in_order(jobs: Iterable[Job], concurrency: int) -> Generator[Completion | ApiError, None, None]:
-    """Yield what each job ends with. The jobs that run are cancelled when the iterator is closed."""
+    """Yield the result of each job. Running jobs are cancelled when the iterator is closed."""
     return _results(jobs, check(concurrency))
 
 

@@ -1,4 +1,4 @@
-"""What servers answer, as small frozen dataclasses; each keeps the JSON that it was read from."""
+"""Responses of servers as frozen dataclasses, each with its original JSON in ``raw``."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens that a call was charged with."""
+    """Token counts of a call."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     total_tokens: int = 0
     cached_tokens: int = 0
-    """Of the prompt's, those that were not computed anew."""
+    """Prompt tokens found in the server's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token that was drawn, with the log-probabilities at its place, before every filter."""
+    """A token with the log-probabilities at its position, before sampling filters."""
 
     token: str
     logprob: float | None
-    """Of the token; None for the first of a prompt."""
+    """Log-probability of the token; None for the first of a prompt."""
     top: tuple[tuple[str, float], ...] = ()
-    """The likeliest tokens, as many as were asked for."""
+    """The most likely tokens, as many as were requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A function that the model wants to be called; of a chunk, the part of it that came."""
+    """A function that the model wants to call; in a chunk, a piece of the call."""
 
     index: int
     id: str
@@ -51,11 +51,11 @@ class Choice:
     index: int
     text: str
     finish_reason: str | None
-    """"stop", "length", "tool_calls"; None of one that was broken off."""
+    """"stop", "length" or "tool_calls"; None for an unfinished choice."""
     logprobs: tuple[TokenLogprob, ...] | None
     tool_calls: tuple[ToolCall, ...]
     reasoning: str
-    """What a model thought before it answered."""
+    """The model's reasoning before the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,28 +75,28 @@ class Completion:
 
     @property
     def finish_reason(self) -> str | None:
-        """Why the first choice ended."""
+        """The first choice's finish reason."""
         return self.choices[0].finish_reason if self.choices else None
 
     @property
     def logprobs(self) -> tuple[TokenLogprob, ...] | None:
-        """The first choice's, None if they were not asked for."""
+        """The first choice's log-probabilities, None if they were not requested."""
         return self.choices[0].logprobs if self.choices else None
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The first choice's."""
+        """The first choice's tool calls."""
         return self.choices[0].tool_calls if self.choices else ()
 
     @property
     def reasoning(self) -> str:
-        """The first choice's."""
+        """The first choice's reasoning."""
         return self.choices[0].reasoning if self.choices else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What came of one choice, or the usage of all, which belongs to none."""
+    """A piece of one choice, or the usage of all choices."""
 
     index: int
     text: str
@@ -109,7 +109,7 @@ class Chunk:
 
     @property
     def says_something(self) -> bool:
-        """Whether there is more in it than whose turn it is."""
+        """Whether the chunk has more than a role."""
         return any((self.text, self.finish_reason, self.logprobs, self.tool_calls, self.reasoning, self.usage))
 
 
@@ -118,17 +118,17 @@ class Model:
     """A model that the server offers: the base, or an adapter on it."""
 
     id: str
-    """What ``model`` of a call names it by."""
+    """The value for ``model`` in a call."""
     root: str | None
-    """Where it comes from."""
+    """The model's source."""
     parent: str | None
-    """An adapter's base; None for a base."""
+    """An adapter's base model; None for a base model."""
     raw: Json = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """A vector for each text, in their order."""
+    """A vector for each text, in order."""
 
     vectors: tuple[tuple[float, ...], ...]
     usage: Usage | None
@@ -141,18 +141,18 @@ class Health:
 
     ok: bool
     status: str
-    """"ok", or what it waits for, such as "Loading model"."""
+    """"ok", or the reason why not, such as "Loading model"."""
     raw: Json = field(repr=False, compare=False)
 
 
 def read_completion(raw: Json) -> Completion:
-    """Return an answer that was not streamed."""
+    """Parse an answer that was not streamed."""
     choices = tuple(_choice(place, choice, choice.get("message")) for place, choice in enumerate(_choices(raw)))
     return Completion(str(raw.get("id", "")), str(raw.get("model", "")), choices, read_usage(raw.get("usage")), raw)
 
 
 def read_chunks(raw: Json) -> Iterator[Chunk]:
-    """Yield what one event of a stream holds: a chunk for each choice, and one for the usage where there is any."""
+    """Yield the chunks of one event: one for each choice, and one for the usage if there is any."""
     for place, choice in enumerate(_choices(raw)):
         part = _choice(place, choice, choice.get("delta"))
         fields = (part.finish_reason, part.logprobs, part.tool_calls, part.reasoning)
@@ -163,7 +163,7 @@ def read_chunks(raw: Json) -> Iterator[Chunk]:
 
 
 def read_usage(raw: Any) -> Usage | None:
-    """Return the usage, None where there is none."""
+    """Parse the usage; None if there is none."""
     if not isinstance(raw, Mapping):
         return None
     prompt, completion, total = (int(raw.get(f"{name}_tokens") or 0) for name in ("prompt", "completion", "total"))
@@ -172,23 +172,23 @@ def read_usage(raw: Any) -> Usage | None:
 
 
 def read_models(raw: Json) -> list[Model]:
-    """Return the models that are offered."""
+    """Parse the list of models."""
     return [Model(str(each["id"]), each.get("root"), each.get("parent"), each) for each in _list(raw, "data")]
 
 
 def read_embeddings(raw: Json) -> Embeddings:
-    """Return the vectors in the order of their texts."""
+    """Parse vectors, in the order of their texts."""
     data = sorted(_list(raw, "data"), key=lambda each: int(each["index"]))
     return Embeddings(tuple(tuple(map(float, each["embedding"])) for each in data), read_usage(raw.get("usage")), raw)
 
 
 def read_tokens(raw: Json) -> list[int]:
-    """Return the ids of a text."""
+    """Parse the ids of a text."""
     return [int(token) for token in _list(raw, "tokens")]
 
 
 def read_text(raw: Json) -> str:
-    """Return the text of ids, by vLLM's name of it or llama.cpp's."""
+    """Parse the text of ids, under vLLM's or llama.cpp's name."""
     return str(raw["prompt"] if "prompt" in raw else raw["content"])
 
 
@@ -204,7 +204,7 @@ def _list(raw: Json, name: str) -> Sequence[Any]:
 
 
 def _choice(place: int, raw: Json, message: Json | None) -> Choice:
-    """Return a choice. message: of a chat, or its delta; None of a completion."""
+    """Parse a choice. message: a chat's message or delta; None for a completion."""
     inner = raw if message is None else message
     return Choice(
         index=int(raw.get("index", place)),
@@ -223,7 +223,7 @@ def _tool_call(place: int, raw: Json) -> ToolCall:
 
 
 def _logprobs(raw: Any) -> tuple[TokenLogprob, ...] | None:
-    """Return the log-probabilities of a chat (a list of tokens) or of a completion (a list of each field)."""
+    """Parse the log-probabilities of a chat (a list of tokens) or of a completion (a list for each field)."""
     if not isinstance(raw, Mapping):
         return None
     if "tokens" not in raw:

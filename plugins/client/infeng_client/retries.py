@@ -1,4 +1,4 @@
-"""When a call is tried again, and after how long."""
+"""The schedule of retries."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from infeng_client.errors import ApiError, ConnectionFailedError, OverloadedErro
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """Overload (429, 503) and connections that fail before anything was received are tried again.
+    """Calls are retried after overload (429, 503) and after connection failures before any part of an answer.
 
-    A server that says when (``retry-after-ms``, ``Retry-After``) is obeyed; otherwise the wait doubles each time. Both
-    have jitter, so that those who were refused together do not come back together.
+    The wait is the server's (``retry-after-ms``, ``Retry-After``), or else doubles each time. Jitter spreads out
+    clients that were refused together.
     """
 
     most: int = 4
-    """Further attempts after the first; a stream that makes progress has as many anew."""
+    """Attempts after the first; a stream's count restarts when it makes progress."""
     first: float = 0.5
-    """Seconds before the first of them."""
+    """Seconds before the first retry."""
     cap: float = 8.0
-    """Seconds that the wait grows to."""
+    """Upper bound of the doubling wait, in seconds."""
 
     def wait(self, failed: int, error: ApiError, draw: float) -> float | None:
-        """Return the seconds to wait after so many failed attempts, None if that was the last.
+        """Return the seconds to wait after ``failed`` failed attempts, None if the last one was final.
 
-        draw: a uniform random number of [0, 1). The wait is never shorter than the server asked for.
+        draw: a uniform random number in [0, 1). The wait is never shorter than the server asked for.
         """
         if failed > self.most or not isinstance(error, OverloadedError | ConnectionFailedError):
             return None

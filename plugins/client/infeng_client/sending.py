@@ -1,7 +1,7 @@
-"""How a call is carried out, without doing it: generators that yield steps and are sent what came of each.
+"""The logic of a call without I/O: generators that yield steps and receive the result of each.
 
-One loop that sleeps and one that awaits carry the same steps out (``client.py``, ``aio.py``); tests do so on a virtual
-clock.
+The blocking client (``client.py``) and the asyncio client (``aio.py``) perform the same steps; tests perform them on a
+virtual clock.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a call; comes back as a Reply, or an ApiError where there is none."""
+    """Send a call; the result is a Reply, or an ApiError without a response."""
 
     call: Call
     left: float | None
-    """Seconds that it may take, None for no end."""
+    """Seconds that the call may take, None for no limit."""
     stream: bool = False
-    """Whether to leave the body of a success unread."""
+    """Whether to leave the body of a successful response unread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read on; comes back as bytes, empty at the end, or an ApiError."""
+    """Read more of the body; the result is bytes, empty at the end, or an ApiError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Do nothing for so many seconds; comes back as None."""
+    """Wait ``seconds``; the result is None."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Give:
-    """Give chunks to the caller; comes back as None."""
+    """Pass chunks to the caller; the result is None."""
 
     chunks: list[Chunk]
 
@@ -57,19 +57,19 @@ class Reply:
 
     status: int
     headers: Mapping[str, str]
-    """By lower-case names."""
+    """Headers by lower-case names."""
     body: bytes
-    """Empty where it was left unread."""
+    """The body, empty if it was left unread."""
 
     def json(self) -> Json:
-        """Return the body; raises ServerError where it is no JSON object."""
+        """Decode the body; raises ServerError if it is not a JSON object."""
         try:
             value = json.loads(self.body)
         except ValueError:
             value = None
         if not isinstance(value, dict):
             start = self.body[:80].decode("utf-8", "replace")
-            raise ServerError(self.status, f"the server's answer is no JSON object: {start!r}")
+            raise ServerError(self.status, f"the server's answer is not a JSON object: {start!r}")
         return value
 
 
@@ -79,23 +79,23 @@ Steps = Generator[Send | Read | Wait | Give, Came, T]
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a call keeps to."""
+    """The limits of a call: its retries and its deadline."""
 
     retries: Retries
     timeout: float | None
-    """Seconds from now to its end, retries and waits included; None for no end."""
+    """Seconds from now on, retries and waits included; None for no limit."""
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
     draw: Callable[[], float] = random.random
     deadline: float | None = field(init=False)
 
     def __post_init__(self) -> None:
-        """Take the time."""
+        """Compute the deadline."""
         deadline = None if self.timeout is None else self.clock() + self.timeout
         object.__setattr__(self, "deadline", deadline)
 
     def left(self) -> float | None:
-        """Return the seconds that are left; raises TimedOutError where there are none."""
+        """Return the remaining seconds, None without a limit; raises TimedOutError if there are none."""
         if self.deadline is None:
             return None
         left = self.deadline - self.clock()
@@ -104,14 +104,14 @@ class Terms:
         return left
 
     def wait(self, failed: int, error: ApiError) -> Wait:
-        """Return how long to wait after so many failures; raises the error where it is not worth while."""
+        """Return the wait after ``failed`` failures; raises the error if no attempt is left or fits the deadline."""
         seconds = self.retries.wait(failed, error, self.draw())
         if seconds is None or (self.deadline is not None and self.clock() + seconds >= self.deadline):
             raise error
         return Wait(seconds)
 
     def error(self, came: Came) -> ApiError | None:
-        """Return what is wrong with what came of a Send, None if nothing is."""
+        """Return the error in the result of a Send, None if there is none."""
         if isinstance(came, ApiError):
             return came
         assert isinstance(came, Reply)
@@ -119,7 +119,7 @@ class Terms:
 
 
 def answered(call: Call, terms: Terms) -> Steps[Reply]:
-    """Send a call until it is answered; raises the last ApiError."""
+    """Send a call, with retries, until it is answered; raises the last ApiError."""
     failed = 0
     while True:
         came = yield Send(call, terms.left())
@@ -132,7 +132,7 @@ def answered(call: Call, terms: Terms) -> Steps[Reply]:
 
 
 def asked_once(call: Call, terms: Terms) -> Steps[Reply]:
-    """Send a call once, whatever the status; raises ApiError where there is no response."""
+    """Send a call once and return its reply of any status; raises ApiError without a response."""
     came = yield Send(call, terms.left())
     if isinstance(came, ApiError):
         raise came

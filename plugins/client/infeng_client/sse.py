@@ -1,4 +1,4 @@
-"""Server-sent events, as the HTML standard reads them: bytes in whatever pieces they come, events out."""
+"""Incremental parser for server-sent events, by the HTML standard."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ BOM = b"\xef\xbb\xbf"
 
 
 class Event(NamedTuple):
-    """One event that was received whole."""
+    """One complete event."""
 
     data: str
     """The lines of its ``data`` fields."""
     name: str = ""
-    """Of its ``event`` field."""
+    """The value of its ``event`` field."""
     id: str | None = None
-    """The last ``id`` that this event or one before it had: where a reader stands who has seen this event."""
+    """The last ``id`` of this event or an earlier one, from which to resume after this event."""
 
 
 class Parser:
-    """Reads one stream from its beginning. What is cut off at its end is no event."""
+    """Parses one stream from its beginning. An incomplete event at its end is dropped."""
 
     def __init__(self) -> None:
-        """Stand at the beginning of a stream."""
+        """Start at the beginning of a stream."""
         self._rest = bytearray()
         self._searched = 0
         self._begun = False
@@ -34,7 +34,7 @@ class Parser:
         self._id: str | None = None
 
     def feed(self, data: bytes) -> list[Event]:
-        """Take the next bytes; return the events that end in them."""
+        """Parse the next bytes; return the events that end in them."""
         rest = self._rest
         rest += data
         if not self._begun:

@@ -1,5 +1,5 @@
-"""The stream of a call's chunks, for callers that block."""
-# Made of aio_stream.py by make_sync.py: change that file and run it again.
+"""The stream of a call's chunks with blocking I/O."""
+# Generated from aio_stream.py by make_sync.py: change that file and run it again.
 # fmt: off
 # ruff: noqa: I001 - names and imports stand in the order of the source
 
@@ -16,13 +16,13 @@ from infeng_client.streaming import Streaming
 
 
 class Stream(Cancellable):
-    """The chunks of an answer as they come; an iterator, best used with ``with``.
+    """An iterator over the chunks of an answer, best used with ``with``.
 
-    ``text`` and ``completion`` say what has come so far. A stream that is closed early is cancelled at the server.
+    ``text`` and ``completion`` return the answer so far. Closing a stream early cancels the call at the server.
     """
 
     def __init__(self, exchange: Exchange, streaming: Streaming) -> None:
-        """Take what was not begun yet."""
+        """Wrap a stream that has not begun."""
         self._exchange = exchange
         self._streaming = streaming
         self._steps: Steps[None] = streaming.steps()
@@ -46,14 +46,14 @@ class Stream(Cancellable):
         return self
 
     def __next__(self) -> Chunk:
-        """Return the next chunk; raises ApiError, BrokenStreamError among them."""
+        """Return the next chunk; raises ApiError, such as BrokenStreamError."""
         self._fill()
         if self._ready:
             return self._ready.popleft()
         raise StopIteration
 
     def _fill(self) -> None:
-        """Go on until there is a chunk or the end."""
+        """Perform steps until there is a chunk or the end."""
         while not self._ready and not self._over:
             if self._exchange.is_cancelled:
                 self.close()
@@ -67,18 +67,18 @@ class Stream(Cancellable):
                     self._came = self._exchange.perform(step)
             except StopIteration:
                 self.close()
-            except BaseException as error:  # Ctrl-C and the cancellation of a task among them
+            except BaseException as error:  # including Ctrl-C and the cancellation of a task
                 self.close()
                 if not self._exchange.forgives(error):
                     raise
 
     def finish(self) -> Completion:
-        """Read to the end; return the whole answer."""
+        """Read to the end and return the whole answer."""
         for _ in self:
             pass
         return self.completion()
 
     def close(self) -> None:
-        """Stop reading; the server stops working on it."""
+        """Stop reading, which cancels the call at the server."""
         self._over = True
         self._exchange.close()

@@ -1,4 +1,4 @@
-"""A stream of chunks that survives its connection: what is sent, what is read, and where it goes on."""
+"""The logic of a stream that survives broken connections: sending, reading and resuming."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ END = "[DONE]"
 
 
 class Streaming:
-    """One call's stream. Before anything has come a failed attempt is repeated; later it is resumed behind the last.
+    """One call's stream. A failure before the first chunk repeats the call; a later one resumes after the last event.
 
-    The first event may say nothing but whose turn it is, and may have no id: a call that got no farther is repeated.
+    The first event may have only a role and no id; a call that received nothing more is repeated.
     """
 
     def __init__(self, call: Call, begin: Callable[[], Terms]) -> None:
-        """Take a call that is not yet streamed. begin: called when it is first sent; its time runs from then on."""
+        """call: not yet marked as streamed. begin: called when it is first sent, which starts its timeout."""
         self.gathering = Gathering()
         self.resumes = 0
-        """How often the connection broke and the stream went on."""
+        """How often the stream was resumed after its connection broke."""
         self._call = streamed(call)
         self._begin = begin
         self._last: str | None = None
@@ -44,7 +44,7 @@ class Streaming:
         self._request_id: str | None = None
 
     def steps(self) -> Steps[None]:
-        """Yield what is to be done until the stream has ended; raises ApiError."""
+        """Yield the steps of the whole stream; raises ApiError."""
         self._terms = terms = self._begin()
         while not self._ended:
             call = self._call if self._last is None else resumed(self._last)
@@ -58,7 +58,7 @@ class Streaming:
                 yield from self._recover(error)
 
     def _read(self) -> Steps[ApiError | None]:
-        """Read one response; return what broke it, None if it came to the stream's end."""
+        """Read one response; return the error that broke it, None at the stream's end."""
         parser = Parser()
         while not self._ended:
             self._terms.left()
@@ -73,11 +73,11 @@ class Streaming:
                 yield Give(chunks)
             if error is not None:
                 raise error
-        yield Read()  # the body's end: only then is the connection free for the next call
+        yield Read()  # the end of the body, which frees the connection for the next call
         return None
 
     def _take_all(self, events: Iterable[Event]) -> tuple[list[Chunk], ApiError | None]:
-        """Return the chunks of events up to one that is an error, and that error."""
+        """Return the chunks of events up to the first error, and that error."""
         chunks: list[Chunk] = []
         try:
             for event in events:
@@ -87,7 +87,7 @@ class Streaming:
         return chunks, None
 
     def _take(self, event: Event) -> Iterator[Chunk]:
-        """Yield the chunks of an event; raises ApiError for one that says what went wrong."""
+        """Yield the chunks of an event; raises ApiError for an error event."""
         if event.data == END:
             self._ended = True
         if self._ended:
@@ -97,7 +97,7 @@ class Streaming:
         except ValueError:
             raw = None
         if not isinstance(raw, dict):
-            raise ServerError(None, f"an event of the stream is no JSON object: {event.data[:80]!r}")
+            raise ServerError(None, f"an event of the stream is not a JSON object: {event.data[:80]!r}")
         if raw.get("error"):
             error = raw["error"]
             fields = error if isinstance(error, dict) else {"message": str(error)}
@@ -108,11 +108,11 @@ class Streaming:
             self._last, self._failed = event.id, 0  # progress
         for chunk in read_chunks(raw):
             self._begun = self._begun or bool(self._last or chunk.says_something)
-            if chunk.usage is not None or chunk.index not in over:  # a resumed stream may repeat how a choice ended
+            if chunk.usage is not None or chunk.index not in over:  # a resumed stream may repeat a choice's end
                 yield chunk
 
     def _recover(self, error: ApiError) -> Steps[None]:
-        """Wait until it is time to send again; raises the error, or that the stream is broken, where it is not."""
+        """Wait before the next attempt; raises the error, or BrokenStreamError, if there is none."""
         self._failed += 1
         if not self._begun:
             yield self._terms.wait(self._failed, error)
@@ -127,12 +127,12 @@ class Streaming:
             self._give_up(error)
             return
         if self._failed == 1:
-            self.resumes += 1  # at once: it was there a moment ago
+            self.resumes += 1  # without a wait: the server just answered
         else:
             yield wait
 
     def _give_up(self, error: ApiError) -> None:
-        """Raise what ends the stream, unless nothing but its end mark or its usage is missing."""
+        """Raise the error that ends the stream, unless only its end marker or its usage is missing."""
         if isinstance(error, TimedOutError):
             raise error
         if self.gathering.have_ended(int((self._call.body or {}).get("n") or 1)):
@@ -145,7 +145,7 @@ class Streaming:
 
 
 class SoFar:
-    """What both iterators over a stream tell of it."""
+    """Common properties of both stream iterators."""
 
     _streaming: Streaming
 
@@ -156,9 +156,9 @@ class SoFar:
 
     @property
     def resumes(self) -> int:
-        """How often the connection broke and the stream went on."""
+        """How often the stream was resumed after its connection broke."""
         return self._streaming.resumes
 
     def completion(self) -> Completion:
-        """Return what has come so far, as an answer of its own; whole once the iterator has ended."""
+        """Return the answer so far, which is complete once the iterator has ended."""
         return self._streaming.gathering.completion()

@@ -1,4 +1,4 @@
-"""What both clients share of httpx: requests, times, errors, and what is made of responses."""
+"""Use of httpx common to both clients: requests, timeouts, errors and responses."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from infeng_client.version import __version__
 
 T = TypeVar("T")
 DEFAULT: Any = object()
-"""Stands for the client's own timeout where None means none."""
+"""Stands for the client's own timeout, since None means no limit."""
 CONNECT = 10.0
-"""Seconds that a connection may take to be made."""
+"""Timeout for connecting, in seconds."""
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0)
-"""As many connections as there are calls: whoever starts many bounds them (``complete_many``)."""
+"""Limits of the connection pool: none, since callers bound the number of calls (``complete_many``)."""
 
 
 def request_of(http: httpx.Client | httpx.AsyncClient, step: Send, base: str, api_key: str | None) -> httpx.Request:
-    """Return a call as a request whose parts may each take what is left of its time."""
+    """Return a call as a request of httpx, whose timeouts are the remaining time of the call."""
     headers = {"user-agent": f"infeng-client/{__version__}", "accept": "application/json, text/event-stream"}
     if api_key is not None:
         headers["authorization"] = f"Bearer {api_key}"
@@ -37,7 +37,7 @@ def request_of(http: httpx.Client | httpx.AsyncClient, step: Send, base: str, ap
 
 
 def as_error(error: httpx.RequestError, base: str, *, begun: bool = False) -> ApiError:
-    """Return what went wrong on the way as an error of a call. begun: whether a part of the answer had come."""
+    """Convert an error of httpx. begun: whether a part of the answer had arrived."""
     if isinstance(error, httpx.ConnectTimeout):
         return ConnectionFailedError(f"{base}: no connection in time")
     if isinstance(error, httpx.TimeoutException):
@@ -51,16 +51,16 @@ def reply_of(response: httpx.Response, body: bytes) -> Reply:
 
 
 def read(reply: Reply, reader: Callable[[Json], T]) -> T:
-    """Return what a reader makes of a reply; raises ServerError where the reply is not of the shape it should be."""
+    """Parse a reply with ``reader``; raises ServerError if the reply has an unexpected form."""
     raw = reply.json()
     try:
         return reader(raw)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ServerError(reply.status, f"the server's answer has another shape than it should: {error!r}") from error
+        raise ServerError(reply.status, f"the server's answer has an unexpected form: {error!r}") from error
 
 
 def read_health(reply: Reply) -> Health:
-    """Return what ``/health`` says, in whatever form."""
+    """Parse the response of ``/health``, in any server's form."""
     try:
         raw = json.loads(reply.body)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A small Llama that this project trained itself, with its adapters, as package data."""
+"""A small Llama and its adapters, trained by this project, as package data."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`infeng demo`: the base and two adapters in one batch, streamed side by side, then what ran and how fast."""
+"""`infeng demo`: streams answers of the base and two adapters from one batch, then prints speeds and kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from infeng_core.api import BASE, Engine, Event, SamplingParams, without_control
 from infeng_demo import adapter_dir, model_dir
 
 KING = "Once upon a time, there was a king who"
-REQUESTS: tuple[tuple[str | None, str], ...] = (  # who answers, and what
+REQUESTS: tuple[tuple[str | None, str], ...] = (  # (adapter, prompt)
     (None, "Question: Tom has 3 boxes with 12 apples each. He eats 5 apples. How many apples are left?\nAnswer:"),
     (None, KING),
     ("shakespeare", KING),
@@ -42,7 +42,7 @@ class Demo:
         parser.add_argument("-t", "--threads", type=int, metavar="T", help="worker threads (default: all)")
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Run the batch and print the answers on stdout, the rest on stderr."""
+        """Run the batch; print answers on stdout, and speeds and kernels on stderr."""
         params = SamplingParams(temperature=0.6, top_p=0.95, seed=arguments.seed, max_tokens=arguments.max_tokens)
         with Engine(model_dir(), threads=arguments.threads) as engine:
             for name in ADAPTERS:
@@ -53,7 +53,7 @@ class Demo:
             seconds = time.perf_counter() - start
             notes = Console(stderr=True)
             if not notes.is_terminal:
-                notes.width = 200  # nothing wraps a log
+                notes.width = 200  # lines of a log are not wrapped
             notes.print(kernel_table(engine))
             for info in engine.adapters.infos():
                 seconds_taken = f"loaded in {info.load_seconds or 0:.3f} s"
@@ -79,7 +79,7 @@ def show_live(events: Iterable[Event]) -> int:
 
 
 def panels(answers: list[str]) -> Group:
-    """Return prompt (dim) and answer so far (in its colour) of each request, under the name of who answers."""
+    """Return a panel for each request, titled by its adapter: the prompt (dim) and the answer so far (coloured)."""
     boxes = []
     for (name, prompt), answer, colour in zip(REQUESTS, answers, COLOURS, strict=True):
         text = Text.assemble((prompt, "dim"), (answer, colour))
@@ -88,7 +88,7 @@ def panels(answers: list[str]) -> Group:
 
 
 def show_plain(events: Iterable[Event]) -> int:
-    """Print each answer below who gave it and its prompt, once it is whole; return the number of tokens."""
+    """Print each complete answer below its adapter's name and its prompt; return the number of tokens."""
     tokens = 0
     for event in events:
         tokens += len(event.token_ids)
@@ -101,7 +101,7 @@ def show_plain(events: Iterable[Event]) -> int:
 
 
 def kernel_table(engine: Engine) -> Table:
-    """Return which kernel serves each op, for which batch sizes, and why."""
+    """Return a table of the kernel that serves each op, for which batch sizes, and why."""
     table = Table("op", "what", "rows", "kernel", "why", title="kernels bound", title_justify="left", box=SIMPLE_HEAD)
     for op in engine.bound():
         low, high = op.rows

@@ -1,4 +1,4 @@
-"""What this wheel adds to the engine: the command `demo`."""
+"""Hook of this plugin: the command `demo`."""
 
 from infeng_core.api import hookimpl
 

@@ -1,6 +1,6 @@
 """Train the demo adapters on top of ``model/``: ``python adapters.py MINUTES DATA``; writes adapters/NAME here.
 
-Needs what base.py needs, and PEFT. MINUTES is the time for each adapter.
+The script needs PEFT and the requirements of base.py. MINUTES is the time for each adapter.
 """
 
 import argparse

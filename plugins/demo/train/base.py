@@ -36,7 +36,7 @@ def read_documents(data: Path) -> list[str]:
 
 
 def train_tokenizer(documents: list[str], data: Path) -> Tokenizer:
-    """Return a byte-level BPE with single digits; verse and code join in for the adapters' sake."""
+    """Return a byte-level BPE with single digits, trained on verse and code too, which the adapters need."""
     verse = (data / "text/tinyshakespeare.txt").read_text()[:400_000]
     code = "\n".join(json.dumps(json.loads(line)) for line in (data / "eval/mbpp.jsonl").open())[:200_000]
     tokenizer = Tokenizer(models.BPE(unk_token=None))
@@ -82,7 +82,7 @@ def learning_rate(step: int, progress: float, peak: float, warmup: int) -> float
 
 
 def batches(ids: torch.Tensor, batch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield (inputs, targets), each (batch, WINDOW), from random places of the stream, for ever."""
+    """Yield (inputs, targets), each (batch, WINDOW), from random positions of the stream, endlessly."""
     while True:
         starts = torch.randint(len(ids) - WINDOW - 1, (batch,))
         yield (
@@ -145,7 +145,7 @@ def train(model: LlamaForCausalLM, stream: torch.Tensor, held_out: torch.Tensor,
 
 
 def main() -> None:
-    """Train from nothing and write the model in bf16."""
+    """Train from scratch and write the model in bf16."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("minutes", type=float)
     parser.add_argument("data", type=Path)

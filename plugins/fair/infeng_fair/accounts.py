@@ -1,10 +1,10 @@
-"""What each tenant has had, by its weight: counters of service, which bring everybody to the same level.
+"""Service counters: the weighted cost of the work done for each tenant.
 
 The cost of service is that of the Virtual Token Counter (Sheng et al., "Fairness in Serving Large Language Models",
-OSDI 2024): a token of a prompt that is computed costs 1, a new token 2, one that was found in the cache nothing. A
-tenant's counter grows by cost / weight. Time, in this sense, is the largest counter with which a request was started
-(start-time fair queueing, Goyal et al. 1996). A tenant that begins to wait again has its counter lifted to that time
-less ``burst``: it is ahead of those that were there by no more than that, however long it was away.
+OSDI 2024): a computed prompt token costs 1, a new token 2, a cached token nothing. A tenant's counter grows by
+cost / weight. Virtual time is the largest counter with which a request was started (start-time fair queueing, Goyal et
+al. 1996). When an idle tenant queues a request again, its counter is lifted to virtual time less ``burst``: a tenant
+gains at most ``burst`` over the others by being idle, however long it was.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from infeng_fair.terms import Share, Terms, Tier
 PROMPT_COST = 1.0
 NEW_COST = 2.0
 
-Place = tuple[float, int, RunningRequest]
-"""(deadline, id, request): how a tenant's requests are sorted."""
+Queued = tuple[float, int, RunningRequest]
+"""(deadline, id, request): an entry of a tenant's queue, in sort order."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,42 +30,42 @@ class Tenant:
 
     name: str
     number: int
-    """In the order of their coming, to tell equals apart."""
+    """Tenants are numbered in order of arrival; the number breaks ties."""
     weight: float
     tier: Tier
     counter: float = 0.0
-    """Cost of all that it was served, over its weight, and what it was lifted by."""
-    queue: list[Place] = field(default_factory=list)
-    """Its requests that wait, the earliest deadline first."""
+    """Cost of all service over the weight, plus all lifts."""
+    queue: list[Queued] = field(default_factory=list)
+    """Its waiting requests, earliest deadline first."""
     running: int = 0
-    """Its requests that run."""
+    """Number of its running requests."""
     had_rows: float = -math.inf
-    """When a step with its requests began last."""
+    """Start of the last step with rows of its requests, in seconds of the scheduler's clock."""
     counts: Counts = field(default_factory=Counts)
 
     def deadline(self, request: RunningRequest) -> float:
-        """Return when a request's first token is due; a unit of priority is worth as much time as the tier gives."""
+        """Return when a request's first token is due; a unit of priority moves it earlier by the tier's ``first``."""
         return request.arrived + (1 - request.request.priority) * self.tier.first
 
     def charge(self, cost: float) -> None:
-        """Count what it was served; less than nothing: what it was charged for and did not get."""
+        """Add the cost of service to the counter; a negative cost refunds service that was not delivered."""
         self.counter += cost / self.weight
 
 
 class Accounts:
-    """The tenants, of whom a bounded number is told apart."""
+    """The tenants' accounts; a bounded number of tenants is told apart."""
 
     def __init__(self, terms: Terms) -> None:
-        """Nobody is known yet."""
+        """Start without tenants."""
         self._terms = terms
         self._tenants: dict[str, Tenant] = {}
         self._made = 0
-        self._rest = Counts()  # of those that were forgotten
+        self._rest = Counts()  # of forgotten tenants
         self.time = 0.0
-        """The largest counter with which a request that was served had started."""
+        """Virtual time: the largest counter with which a served request had started."""
 
     def of(self, name: str) -> Tenant:
-        """Return a tenant's account, of which there is one for all beyond ``max_tenants``."""
+        """Return a tenant's account; all tenants beyond ``max_tenants`` share one."""
         tenant = self._tenants.get(name)
         if tenant is None:
             if len(self._tenants) >= self._terms.max_tenants and not self._forget_one():
@@ -74,15 +74,15 @@ class Accounts:
         return tenant
 
     def __iter__(self) -> Iterator[Tenant]:
-        """Iterate over those that are told apart."""
+        """Iterate over all accounts."""
         return iter(self._tenants.values())
 
     def lift(self, tenant: Tenant) -> None:
-        """Let a tenant that begins to wait be ahead by no more than the burst."""
+        """Raise the counter of a tenant that queues again to virtual time less ``burst``, if it is lower."""
         tenant.counter = max(tenant.counter, self.time - self._terms.burst)
 
     def values(self) -> dict[str, Counts]:
-        """Return what was served of each."""
+        """Return the counts of each tenant by name."""
         found = {name: tenant.counts for name, tenant in self._tenants.items()}
         if self._rest.requests:
             rest = Counts()
@@ -99,7 +99,7 @@ class Accounts:
         return made
 
     def _forget_one(self) -> bool:
-        """Forget a tenant that has nothing here and would be lifted as a new one is; return whether there was any."""
+        """Forget an idle tenant whose counter is no higher than a new tenant's; return whether there was one."""
         level = self.time - self._terms.burst
         for name, tenant in self._tenants.items():
             if not tenant.queue and not tenant.running and tenant.counter <= level and name != OTHERS:

@@ -1,4 +1,4 @@
-"""What was served of whom, for metrics."""
+"""Counts of requests and tokens for metrics, by tenant and by adapters."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from dataclasses import dataclass, fields
 from infeng_core.api import RunningRequest
 
 OTHERS = "(others)"
-"""Stands for all tenants, or adapters, beyond those that are told apart."""
+"""Name of the shared entry for all tenants, or adapters, beyond the bound."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """Of one tenant or of one set of adapters, since the policy was made."""
+    """Counts of one tenant or of one set of adapters, since the policy was made."""
 
     requests: int = 0
-    """That came."""
+    """Requests added."""
     waiting: int = 0
-    """That wait now."""
+    """Requests that wait now."""
     running: int = 0
-    """That run now."""
+    """Requests that run now."""
     preemptions: int = 0
     prompt_tokens: int = 0
-    """That were computed."""
+    """Prompt tokens that were computed."""
     cached_tokens: int = 0
-    """Of prompts, that were found in the cache."""
+    """Prompt tokens that were found in the cache."""
     new_tokens: int = 0
 
     def add(self, other: Counts) -> None:
-        """Count what another one has counted."""
+        """Add another one's figures to these."""
         for field in fields(Counts):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
@@ -39,10 +39,10 @@ class Counts:
 
 
 class ByAdapters:
-    """Counts of each set of adapters; a bounded number of them is told apart."""
+    """Counts of each set of adapters; a bounded number of sets is told apart."""
 
     def __init__(self, most: int) -> None:
-        """Tell the first ``most`` apart that come."""
+        """Tell the first ``most`` sets apart; later ones share an entry."""
         self._most = most
         self._counts: dict[str, Counts] = {}
 
@@ -54,12 +54,12 @@ class ByAdapters:
         return self._counts.setdefault(name, Counts())
 
     def values(self) -> Mapping[str, Counts]:
-        """Return all of them by name; "" is the base alone."""
+        """Return the counts by name; "" is the base model alone."""
         return self._counts
 
 
 def label(request: RunningRequest) -> str:
-    """Return a name of a request's adapters: "" of none, "a+b" of several, whatever their weights."""
+    """Return a name for a request's adapters: "" for none, "a+b" for several, whatever their weights."""
     adapter = request.request.adapter
     if adapter is None or isinstance(adapter, str):
         return adapter or ""

@@ -1,4 +1,4 @@
-"""What this plugin adds: the scheduler ``fair``."""
+"""Hook of this plugin: the scheduler ``fair``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from infeng_core.api import Limits, PolicyFactory, hookimpl
 
 @hookimpl
 def infeng_policies(settings: Mapping[str, Any]) -> dict[str, PolicyFactory]:
-    """Return the policy; its settings are read when it is used."""
+    """Return the policy's factory; it reads the settings when an engine uses the policy."""
 
     def fair(limits: Limits) -> Any:
         from infeng_fair.policy import Fair

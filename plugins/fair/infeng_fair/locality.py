@@ -1,9 +1,9 @@
-"""Which of one tenant's requests is next: the earliest deadline, and before it what is cheaper to run now.
+"""The order of one tenant's requests: earliest deadline first, with a bounded preference for cheaper requests.
 
-Cheaper is a request whose adapters run already, since no further range of rows with adapters joins the steps, and one
-whose beginning is in the cache (longest prefix match within what fairness allows: Cao et al., "Locality-aware Fair
-Scheduling in LLM Serving", arXiv 2501.14312). Either counts as half of ``group`` seconds of an earlier deadline. So
-nobody is passed by a request whose deadline is more than ``group`` seconds later.
+A request is cheaper if its adapters run already, since it adds no further range of adapter rows to the steps, or if its
+prefix is cached (longest prefix match within what fairness allows: Cao et al., "Locality-aware Fair Scheduling in LLM
+Serving", arXiv 2501.14312). Each of the two counts as a deadline up to ``group`` / 2 seconds earlier, so a request is
+never passed by one whose deadline is more than ``group`` seconds later.
 """
 
 from __future__ import annotations
@@ -13,61 +13,61 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 
 from infeng_core.api import RunningRequest
-from infeng_fair.accounts import Place
+from infeng_fair.accounts import Queued
 
 LOOKAHEAD = 32
-"""Requests of a tenant that are compared with each other at a time."""
+"""Number of a tenant's requests that are compared with each other at a time."""
 
 PEEKS = 16
-"""Requests at most whose beginnings are looked for in the cache in one step ..."""
+"""Most cache lookups in one step."""
 
 REMEMBERED = 16
-"""... and the steps for which what was found is believed."""
+"""Steps for which the result of a cache lookup is reused."""
 
 
 class Locality:
-    """Knows which adapters run and what of prompts is in the cache."""
+    """Tracks which adapters run and how much of each waiting request is cached."""
 
     def __init__(self, group: float) -> None:
-        """Nothing runs. group: seconds."""
+        """Start without requests. group: seconds."""
         self.group = group
         self.cached: Callable[[RunningRequest], int] | None = None
-        """How many tokens of a request are in the cache; None: nobody knows."""
-        self._running: Counter[object] = Counter()  # adapters, by how many requests
+        """Returns how many tokens of a request are cached; None: unknown for all."""
+        self._running: Counter[object] = Counter()  # requests by their adapters
         self._waiting: Counter[object] = Counter()
-        self._found: dict[RunningRequest, tuple[int, float]] = {}  # (when, share of its tokens)
+        self._found: dict[RunningRequest, tuple[int, float]] = {}  # (step of the lookup, cached share of its tokens)
         self._steps = 0
         self._peeks = PEEKS
 
     def wait(self, request: RunningRequest) -> None:
-        """Note a request that waits."""
+        """Count a request as waiting."""
         self._waiting[request.request.adapter] += 1
 
     def go(self, request: RunningRequest) -> None:
-        """Note that it waits no longer."""
+        """Count a request as waiting no longer."""
         _take(self._waiting, request.request.adapter)
         self._found.pop(request, None)
 
     def start(self, request: RunningRequest) -> None:
-        """Note a request that runs."""
+        """Count a request as running."""
         self._running[request.request.adapter] += 1
 
     def stop(self, request: RunningRequest) -> None:
-        """Note that it runs no longer."""
+        """Count a request as running no longer."""
         _take(self._running, request.request.adapter)
 
     def step(self) -> None:
-        """Note that a step has run: the cache may hold something else."""
+        """Begin a new step: the cache may have changed, so lookups are allowed again."""
         self._steps += 1
         self._peeks = PEEKS
 
-    def ordered(self, queue: list[Place]) -> Iterator[RunningRequest]:
-        """Iterate over a tenant's requests, who is next first."""
+    def ordered(self, queue: list[Queued]) -> Iterator[RunningRequest]:
+        """Iterate over a tenant's waiting requests in the order in which they should start."""
         if self.group <= 0 or (self.cached is None and len(self._waiting) < 2):
-            for place in queue:
-                yield place[2]
+            for entry in queue:
+                yield entry[2]
             return
-        window: list[Place] = []
+        window: list[Queued] = []
         for deadline, id_, request in queue:
             while window and (window[0][0] <= deadline - self.group or len(window) == LOOKAHEAD):
                 yield heappop(window)[2]
@@ -76,16 +76,16 @@ class Locality:
             yield heappop(window)[2]
 
     def gain(self, request: RunningRequest) -> float:
-        """Return by how many seconds a request's deadline counts as earlier, from 0 to ``group``."""
+        """Return the seconds by which a request's deadline counts as earlier, from 0 to ``group``."""
         return self.gain_of_adapters(request) + self.group / 2 * self._share(request)
 
     def gain_of_adapters(self, request: RunningRequest) -> float:
-        """Return the part of it for adapters: nothing new joins the steps with them."""
+        """Return the part of the gain that adapters give: ``group`` / 2 if they run already or there are none."""
         adapter = request.request.adapter
         return self.group / 2 if adapter is None or adapter in self._running else 0.0
 
     def _share(self, request: RunningRequest) -> float:
-        """Return which part of a request is in the cache, as far as it was looked for."""
+        """Return the cached share of a request's tokens, from 0 to 1; 0 where no lookup was left for it."""
         if self.cached is None:
             return 0.0
         found = self._found.get(request)

@@ -1,8 +1,8 @@
-"""The policy ``fair``: who has had least, by weight, is next; within that, the earliest deadline and what is cheap.
+"""The policy ``fair``: the tenant with the least service by weight is next, with its most urgent request.
 
-A tenant's counter says what it has had (accounts.py). Counters are compared in rounds of ``quantum``, as in deficit
-round robin (Shreedhar & Varghese, 1995): of the tenants in the lowest round the one goes first whose next request is
-due first. Which of its requests that is, locality.py says. Weights say how much a tenant gets, tiers how soon.
+A tenant's counter measures its service (accounts.py). Counters are compared in rounds of ``quantum``, as in deficit
+round robin (Shreedhar & Varghese, 1995): among the tenants in the lowest round, the one whose next request is due first
+goes first. locality.py orders the requests of one tenant. Weights set how much a tenant gets, tiers how soon.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ from infeng_fair.locality import Locality
 from infeng_fair.terms import Terms
 
 ORDERED = 64
-"""Requests, the first ones, that are put in order; hardly anybody looks further."""
+"""Number of requests at the head of the queue that are put in order; the engine rarely reads further."""
 
 PREEMPTED_ENOUGH = 3
-"""Preemptions after which a request is among the last to be preempted again."""
+"""Preemptions after which a request is preempted again only after the other requests of its tenant."""
 
 MANY_PLACES = 16
-"""Places of a batch from which on the last one is kept for tenants that have nothing to do at the moment ..."""
+"""Batch size from which on the last place is kept free for recently active tenants that are idle now."""
 
 LATELY = 10.0
-"""... and had in these seconds."""
+"""Seconds since its last step within which an idle tenant counts as recently active."""
 
 _Turn = tuple[bool, float, float, int, int, float, Tenant, Iterator[RunningRequest] | None]
-"""(whether it does not go first, round, deadline of the next request, number, requests named, counter after those,
-tenant, its requests)."""
+"""(whether the tenant does not go first, round, deadline of its next request, its number, count of its requests already
+listed, its counter after these, tenant, iterator over its requests)."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """A request that has come and has not ended."""
+    """State of a request from its arrival to its end."""
 
     tenant: Tenant
     adapters: Counts
     runs: bool = False
     prepaid: int = 0
-    """Tokens of its prompt that its tenant was charged for when it started, and that are not computed yet."""
+    """Prompt tokens that its tenant was charged for at the start and that are not computed yet."""
     tag: float | None = None
-    """The counter with which it started, until it has been served."""
+    """The tenant's counter at the start; None once the request has been served."""
 
 
 class _Full(NamedTuple):
-    """What tenants without a place of a full batch are owed."""
+    """The rule by which tenants without a place in a full batch are owed one."""
 
     level: float
-    """The counter up to which a tenant is owed one place; less than any while places are free."""
+    """Largest counter with which a tenant is owed one place; -inf while places are free."""
     several: tuple[Tenant, ...]
-    """Those that have more than one."""
+    """Tenants with more than one place."""
 
 
 class Fair(Policy):
@@ -65,35 +65,35 @@ class Fair(Policy):
     shares = True
 
     def __init__(self, terms: Terms, limits: Limits) -> None:
-        """Nobody waits yet."""
+        """Start without requests."""
         self._terms = terms
         self._places = limits.max_segments
         self._accounts = Accounts(terms)
         self._by_adapters = ByAdapters(terms.max_tenants)
         self._locality = Locality(terms.group)
         self._known: dict[RunningRequest, _Known] = {}
-        self._queued: dict[Tenant, None] = {}  # those with requests that wait
-        self._busy: dict[Tenant, None] = {}  # those with requests that run
-        self._ahead: Collection[Tenant] = ()  # those that start nothing in the step that is being made
-        self._freed_for: Tenant | None = None  # whom a request has made room for in this step, until anything starts
-        self._called = -1  # the id of the request for which others were paused though it had not started
+        self._queued: dict[Tenant, None] = {}  # tenants with waiting requests
+        self._busy: dict[Tenant, None] = {}  # tenants with running requests
+        self._ahead: Collection[Tenant] = ()  # tenants that start nothing in the current step
+        self._freed_for: Tenant | None = None  # the tenant that a preemption in this step made room for
+        self._called = -1  # id of the waiting request that tenants were last paused for
 
     def attach(self, cached: Callable[[RunningRequest], int]) -> None:
-        """Take what tells how many tokens of a request are in the cache."""
+        """Use ``cached``, which returns how many tokens of a request are in the cache."""
         self._locality.cached = cached
 
     def counts(self) -> dict[str, Mapping[str, Counts]]:
-        """Return what was served: by ``tenants`` and by ``adapters``."""
+        """Return the counts by ``tenants`` and by ``adapters``."""
         return {"tenants": self._accounts.values(), "adapters": self._by_adapters.values()}
 
-    # ------------------------------------------------------------------------------------------ what it is told ---
+    # --------------------------------------------------------------------------------------------------- events ---
 
     def add(self, request: RunningRequest, now: float) -> None:
-        """Let a request wait, a new one or one that was preempted."""
+        """Queue a new or a preempted request."""
         known = self._known.get(request)
         if known is None:
             known = _Known(self._accounts.of(request.request.tenant), self._by_adapters.of(request))
-        place = known.tenant.deadline(request), request.id, request  # before anything is noted of one that has none
+        entry = known.tenant.deadline(request), request.id, request  # may raise: before any state changes
         if request not in self._known:
             self._known[request] = known
             _count(known, requests=1)
@@ -104,12 +104,12 @@ class Fair(Policy):
         if not tenant.queue:
             self._accounts.lift(tenant)
             self._queued[tenant] = None
-        insort(tenant.queue, place)
+        insort(tenant.queue, entry)
         self._locality.wait(request)
         _count(known, waiting=1)
 
     def remove(self, request: RunningRequest, now: float) -> None:
-        """Let it wait no longer. Whatever leaves is taken as started; one that has ended is named by ``ended`` next."""
+        """Take a request off the queue. It counts as started, until ``ended`` is called for it."""
         known = self._known[request]
         tenant = known.tenant
         del tenant.queue[bisect_left(tenant.queue, (tenant.deadline(request), request.id))]
@@ -128,13 +128,13 @@ class Fair(Policy):
             tenant.charge(PROMPT_COST * known.prepaid)
 
     def served(self, work: Sequence[Served], now: float) -> None:
-        """Charge tenants for what a step did."""
+        """Charge the tenants for a step's rows and new tokens."""
         accounts = self._accounts
         for request, rows, new in work:
             known = self._known[request]
             tenant = known.tenant
             if not (rows or new) and _rows(request) == 1:
-                tenant.charge(NEW_COST)  # it held a place of the batch, and its logit processors were late
+                tenant.charge(NEW_COST)  # it held a place of the batch while its logit processors were late
             if known.tag is not None:
                 accounts.time = max(accounts.time, known.tag)
                 known.tag = None
@@ -152,7 +152,7 @@ class Fair(Policy):
         self._locality.step()
 
     def ended(self, request: RunningRequest, now: float) -> None:
-        """Give back what a request was charged for and did not get."""
+        """Forget a request and refund the prompt tokens that were charged and not computed."""
         known = self._known.pop(request)
         if known.runs:
             self._stopped(request, known)
@@ -166,10 +166,10 @@ class Fair(Policy):
         self._locality.stop(request)
         _count(known, running=-1)
 
-    # ------------------------------------------------------------------------------------------- what it decides ---
+    # ------------------------------------------------------------------------------------------------- decisions ---
 
     def order(self, now: float) -> Iterator[RunningRequest]:
-        """Iterate over those that wait, but for tenants that are ahead; only the first few are put in order."""
+        """Iterate over the waiting requests of tenants not held back; only the first ``ORDERED`` are sorted."""
         quantum, locality = self._terms.quantum, self._locality
         held_back = {*self._ahead, *self._without_the_last_place(now)}
         tenants = [tenant for tenant in self._queued if tenant not in held_back]
@@ -183,14 +183,14 @@ class Fair(Policy):
         heapify(heap)
         named: set[RunningRequest] = set()
         while heap and len(named) < ORDERED:
-            _, _, _, number, place, counter, tenant, requests = heap[0]
+            _, _, _, number, listed, counter, tenant, requests = heap[0]
             requests = requests or locality.ordered(tenant.queue)
             request = next(requests)
-            place += 1
-            if place < len(tenant.queue):
+            listed += 1
+            if listed < len(tenant.queue):
                 counter += PROMPT_COST * request.prompt_length / tenant.weight
-                due = tenant.queue[place][0]
-                heapreplace(heap, (True, counter // quantum, due, number, place, counter, tenant, requests))
+                due = tenant.queue[listed][0]
+                heapreplace(heap, (True, counter // quantum, due, number, listed, counter, tenant, requests))
             else:
                 heappop(heap)
             named.add(request)
@@ -201,12 +201,13 @@ class Fair(Policy):
                     yield request
 
     def active(self, running: Sequence[RunningRequest], now: float) -> Sequence[RunningRequest]:
-        """Return those that have rows: all, but for tenants that are paused for the prompts of others.
+        """Return the running requests that have rows in the next step.
 
-        Those of them that decode pause for a bounded time, their prompts for as long as there are such others.
+        Tenants with more service pause while a prompt of a tenant with less is computed or can start. Their prompts
+        pause for as long as that lasts, their decoding requests for ``pause`` seconds at most.
         """
         self._freed_for = None
-        self._ahead = ahead = self._those_ahead(running, now) if self._terms.pause > 0 else ()
+        self._ahead = ahead = self._tenants_ahead(running, now) if self._terms.pause > 0 else ()
         paused = {one for one in ahead if now - one.had_rows < self._terms.pause and self._wants_more(one)}
         for tenant in self._busy:
             if tenant not in paused:
@@ -218,22 +219,23 @@ class Fair(Policy):
             tenant = self._known[request].tenant
             if tenant not in ahead or (tenant not in paused and _rows(request) == 1):
                 kept.append(request)
-        return kept  # nobody, if whoever is next can start: else this is asked again, and nobody is ahead of him
+        return kept  # empty only if the next request should start; if it cannot, the next call pauses nothing for it
 
     def prompts(self, running: Sequence[RunningRequest], now: float) -> Iterable[RunningRequest]:
-        """Return them in the order in which they would start now."""
+        """Return the running requests in the order in which their prompts are computed."""
         return sorted(running, key=self._rank) if len(running) > 1 else running
 
     def victim(self, running: Sequence[RunningRequest], now: float) -> RunningRequest:
-        """Return, of the tenant that has had most, the request that loses least."""
+        """Return the request to preempt: of the tenant with the most service, the one with the least to recompute."""
         return max(running, key=lambda request: (self._known[request].tenant.counter, *_cheapness(request)))
 
     def displaced(
         self, request: RunningRequest, running: Sequence[RunningRequest], now: float
     ) -> RunningRequest | None:
-        """Return a request of a tenant that has more than its share while this one's has less, or of a lower tier.
+        """Return a running request that ``request`` displaces: one of a lower tier or of a tenant above its share.
 
-        Whoever makes room may have had less, and would start again at once: the place is for this one's tenant.
+        The freed place is reserved for the tenant of ``request``, since the displaced request may have had less service
+        and would otherwise start again at once.
         """
         tenant, full = self._known[request].tenant, self._full()
         ahead = {other for other in self._busy if self._gives_way(other, tenant, full, now)}
@@ -244,23 +246,23 @@ class Fair(Policy):
         return self.victim(candidates, now)
 
     def seconds(self, decoding: Sequence[RunningRequest], now: float) -> float | None:
-        """Return the shortest time to the next token that a tier of those that decode asks for.
+        """Return the bound of a step in seconds: the shortest time per token among the tiers of decoding requests.
 
-        Where nobody decodes, whoever comes waits for no more than a pause until the step has run.
+        Without decoding requests the bound is ``pause``, so that a new request waits no longer to be considered.
         """
         if not decoding:
             return self._terms.pause or None
         targets = [self._known[request].tenant.tier.token for request in decoding]
         return min((target for target in targets if target is not None), default=None)
 
-    # ----------------------------------------------------------------------------------------------- how it does ---
+    # --------------------------------------------------------------------------------------------------- helpers ---
 
     def _rank(self, request: RunningRequest) -> tuple[float, float, int]:
         tenant = self._known[request].tenant
         return tenant.counter // self._terms.quantum, tenant.deadline(request), request.id
 
     def _gives_way(self, other: Tenant, tenant: Tenant, full: _Full, now: float) -> bool:
-        """Return whether a request of one tenant is to make room for one of another."""
+        """Return whether a request of ``other`` makes room for one of ``tenant``."""
         if other.tier.first > tenant.tier.first and other.counter >= tenant.counter:
             return True
         if tenant.running == 0 and tenant.counter <= full.level and _owes(other, tenant, now):
@@ -269,9 +271,10 @@ class Fair(Policy):
         return has_more_places and other.counter > tenant.counter + self._terms.quantum
 
     def _full(self) -> _Full:
-        """Return what tenants without a place are owed.
+        """Return the rule for tenants without a place.
 
-        Long answers, and requests whose logit processors are late, keep all places while their tenant spends its burst.
+        Without it, a tenant could keep all places with long answers, or with requests whose logit processors are late,
+        while it spends its burst.
         """
         if self._free_places:
             return _Full(-math.inf, ())
@@ -284,9 +287,9 @@ class Fair(Policy):
         return self._places - sum(tenant.running for tenant in self._busy)
 
     def _without_the_last_place(self, now: float) -> list[Tenant]:
-        """Return the tenants that have their share of a batch, if one place is left and another tenant is soon back.
+        """Return the tenants that may not take the last place: they have their share, and another was active lately.
 
-        A free place is one of many and costs little; without it, a request would be preempted for each that comes.
+        A free place among many costs little; without it, each request of the other tenant would preempt one.
         """
         if self._places < MANY_PLACES or self._free_places != 1:
             return []
@@ -297,13 +300,13 @@ class Fair(Policy):
         return [one for one in self._queued if one.running >= max(1.0, share * one.weight)]
 
     def _is_owed_a_place(self, tenant: Tenant, full: _Full, now: float) -> bool:
-        """Return whether a tenant that waits has no place of a full batch while another has several."""
+        """Return whether a waiting tenant without a place in a full batch is owed one by a tenant with several."""
         if tenant.running or tenant.counter > full.level:
             return False
         return any(_owes(other, tenant, now) for other in full.several)
 
-    def _those_ahead(self, running: Sequence[RunningRequest], now: float) -> Collection[Tenant]:
-        """Return who has had more than one whose prompt is computed, or can be from this step on."""
+    def _tenants_ahead(self, running: Sequence[RunningRequest], now: float) -> Collection[Tenant]:
+        """Return the tenants with over a quantum more service than one whose prompt is computed or can start now."""
         there = self._queued.keys() | self._busy.keys()
         if len(there) < 2:
             return ()
@@ -318,18 +321,18 @@ class Fair(Policy):
         places = self._full().level
         ahead = {one for one in there if one.counter > level and (one.running > 1 or one.counter > places)}
         if called is not None and prompts <= ahead:
-            self._called = called.id  # it has the step; should it not start, then for other reasons
+            self._called = called.id  # pauses for one step only: a request that does not start has another obstacle
         return ahead
 
     def _wants_more(self, tenant: Tenant) -> bool:
-        """Return whether a tenant has requests waiting, or more running, by weight, than others on average."""
+        """Return whether a tenant has waiting requests, or more running ones by weight than the others on average."""
         others = [one for one in self._busy if one is not tenant]
         if tenant.queue or not others:
             return True
         return tenant.running / tenant.weight > sum(one.running for one in others) / sum(one.weight for one in others)
 
     def _next_to_call(self, now: float) -> RunningRequest | None:
-        """Return the request that starts next, if nobody has been held back for it in vain and it has its adapters."""
+        """Return the next request to start, unless its adapters are not loaded or a pause for it was in vain."""
         first = next(self.order(now), None)
         if first is None or first.id == self._called or not (first.adapters is None or first.adapters.is_ready()):
             return None
@@ -337,12 +340,12 @@ class Fair(Policy):
 
 
 def _owes(other: Tenant, tenant: Tenant, now: float) -> bool:
-    """Return whether a tenant has a place for one that waits; one of an earlier tier has it once that is due."""
+    """Return whether ``other`` gives up a place for ``tenant``; with an earlier tier, only once the request is due."""
     return other.running > 1 and (other.tier.first >= tenant.tier.first or tenant.queue[0][0] <= now)
 
 
 def _rows(request: RunningRequest) -> int:
-    """Return how many rows it could have in a step: one, if it decodes."""
+    """Return how many rows a request could have in a step; a decoding request has one."""
     return request.length - request.computed
 
 
@@ -351,7 +354,7 @@ def _cheapness(request: RunningRequest) -> tuple[bool, int, int]:
 
 
 def _count(known: _Known, **changes: int) -> None:
-    """Count for the tenant and for the adapters."""
+    """Add ``changes`` to the counts of the request's tenant and of its adapters."""
     for counts in (known.tenant.counts, known.adapters):
         for name, change in changes.items():
             setattr(counts, name, getattr(counts, name) + change)

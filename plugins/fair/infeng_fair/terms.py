@@ -1,4 +1,4 @@
-"""What the settings say: weights of tenants, targets of tiers."""
+"""The plugin's settings, parsed: weights of tenants and latency targets of tiers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ MOST_WEIGHT = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """How soon requests are to be answered. The sooner the first token, the higher the tier."""
+    """Latency targets. A tier is higher the sooner its first token is due."""
 
     name: str
     first: float
-    """Seconds from the arrival to the first token."""
+    """Target for the time to first token, in seconds."""
     token: float | None = None
-    """Seconds from one token to the next; None: whatever ``scheduler.step_ms`` gives."""
+    """Target for the time per further token, in seconds; None: ``scheduler.step_ms`` alone bounds a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a tenant is entitled to."""
+    """A tenant's weight and tier."""
 
     weight: float
     tier: Tier
@@ -39,16 +39,16 @@ class Terms:
     tenants: Mapping[str, Share]
     others: Share
     quantum: float = 512.0
-    """Cost, by weight, within which deadlines and not past service decide who is next."""
+    """Width of a round in cost by weight: within a round, deadlines decide and not past service."""
     burst: float = 4096.0
-    """Cost, by weight, that a tenant is ahead with when it comes back."""
+    """Credit of a tenant that comes back, in cost by weight."""
     group: float = 0.2
     pause: float = 0.5
     max_tenants: int = 256
 
     @staticmethod
     def read(settings: Mapping[str, Any]) -> Terms:
-        """Return the settings as they come to a hook; raises ManifestError naming the one that is wrong."""
+        """Parse the settings that a hook gets; raises ManifestError naming the wrong one."""
         tiers = {name: _tier(name, text) for name, text in settings["tiers"].items()}
         if not tiers:
             raise ManifestError("fair.tiers", "no tier is left", 'name one: {standard: "2000"}')
@@ -68,7 +68,7 @@ class Terms:
 
 
 def _share(where: str, text: str, tiers: Mapping[str, Tier], default: Tier | None) -> Share:
-    """Read WEIGHT or WEIGHT@TIER."""
+    """Parse WEIGHT or WEIGHT@TIER."""
     number, at, name = (part.strip() for part in text.partition("@"))
     weight = _number(where, number, "a weight", 'write "WEIGHT@TIER", such as "4@interactive"')
     if weight > MOST_WEIGHT:
@@ -81,7 +81,7 @@ def _share(where: str, text: str, tiers: Mapping[str, Tier], default: Tier | Non
 
 
 def _tier(name: str, text: str) -> Tier:
-    """Read FIRST or FIRST/TOKEN, in milliseconds."""
+    """Parse FIRST or FIRST/TOKEN, in milliseconds."""
     where, remedy = f"fair.tiers.{name}", 'write milliseconds as "FIRST/TOKEN", such as "500/100"'
     first, slash, token = (part.strip() for part in text.partition("/"))
     return Tier(

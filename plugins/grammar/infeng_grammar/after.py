@@ -1,4 +1,4 @@
-"""Waits for a text, such as ``</think>``, in the bytes of tokens: Knuth, Morris and Pratt's automaton."""
+"""Waits for a text, such as ``</think>``, in the bytes of tokens, with a Knuth-Morris-Pratt automaton."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ _BLANK = b" \t\r\n"
 
 
 class Waiting:
-    """The states of waiting for one text: how many of its bytes stand at the end of what is written.
+    """The automaton for one text. A state is the number of its bytes that the output ends with.
 
-    Meanwhile the request's text is free, but that it may not end, and that a token may not go on behind the text unless
-    with whitespace: what stands there belongs to the grammar.
+    Until the text is complete, the output is unconstrained with two exceptions: it may not end, and no token may hold
+    the end of the text and more than whitespace behind it, since what follows the text is the grammar's.
     """
 
     def __init__(self, text: str, tokens: Tokens) -> None:
-        """Wait for ``text``."""
+        """Build the automaton for ``text``."""
         self._text = text.encode()
         self._spelt = tokens.spelt()
         self._back = _borders(self._text)
         forbidden = self._forbidden()
         rows = {ids: Adjustment(tokens.mask_without(list(ids))) for ids in dict.fromkeys(forbidden)}
         self.rows: Sequence[Adjustment] = [rows[ids] for ids in forbidden]
-        """By state: what is wanted of the next token."""
+        """The adjustment of the next token's logits, by state."""
 
     def next(self, state: int, token: int) -> int:
-        """Return the state behind ``token``."""
+        """Return the state after ``token``."""
         return self._run(state, self._spelt[token])[0]
 
     def _run(self, state: int, spelt: bytes) -> tuple[int, bytes]:
-        """Return the state behind some bytes, and those of them that stand behind the text."""
+        """Return the state after some bytes, and the bytes that follow the text once it is complete."""
         for place, byte in enumerate(spelt):
             while state and self._text[state] != byte:
                 state = self._back[state]
@@ -45,7 +45,7 @@ class Waiting:
         return state, b""
 
     def _forbidden(self) -> list[tuple[int, ...]]:
-        """Return the tokens that may not come in each state."""
+        """Return the forbidden tokens of each state."""
         last = self._text[-1:]
         longer = [(id_, spelt) for id_, spelt in enumerate(self._spelt) if spelt[:-1].find(last) >= 0]
         return [
@@ -55,7 +55,7 @@ class Waiting:
 
 
 def _borders(text: bytes) -> list[int]:
-    """Return for each length the longest shorter beginning of the text that ends there as well."""
+    """Return the KMP failure function: by length of a prefix, the length of its longest border."""
     found = [0, 0]
     for byte in text[1:]:
         border = found[-1]

@@ -1,4 +1,4 @@
-"""The argument of the processor, ``{"json_schema": SCHEMA, "after": "</think>"}``: read, bounded, made comparable."""
+"""The processor's argument, ``{"json_schema": SCHEMA, "after": "</think>"}``: parsed, bounded and made hashable."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from typing import Any, NoReturn
 from infeng_core.api import RequestError
 
 KINDS = ("json_object", "json_schema", "regex", "choice", "lark", "gbnf")
-"""What may constrain a text; exactly one is given."""
+"""Kinds of constraint; an argument has exactly one."""
 
 JSON_KINDS = ("json_object", "json_schema")
 
 OPTIONS = ("after", "whitespace")
 
 MOST_BYTES = 1 << 18
-"""Of a grammar as UTF-8; the largest schemas of published tools have about a tenth."""
+"""Most bytes of a grammar as UTF-8; the largest schemas of published tools have about a tenth."""
 
 MOST_CHOICES = 4096
 
 MOST_AFTER = 64
-"""Characters of ``after``."""
+"""Most characters of ``after``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A grammar, equal where the same is compiled."""
+    """A requested grammar; equal ones compile to the same."""
 
     kind: str
-    """One of KINDS, ``json_schema`` for ``json_object``."""
+    """One of KINDS; ``json_object`` becomes ``json_schema``."""
     text: str
-    """The schema or the list of choices as JSON, or else what was given."""
+    """A schema or a list of choices as JSON; a regular expression or grammar as it was given."""
     whitespace: bool | None = None
-    """Between the tokens of JSON: as ``json.dumps`` puts it (None), none (False), or bounded (True)."""
+    """Whitespace between the tokens of JSON: as ``json.dumps`` writes it (None), none (False), or bounded (True)."""
 
 
 def read(argument: Any) -> tuple[Wanted, str]:
-    """Return what is asked for and the text after which it begins, "" for at once; raises RequestError."""
+    """Return the requested grammar and the text after which it begins, "" for at once; raises RequestError."""
     if not isinstance(argument, Mapping):
         _refuse("grammar", f"its argument is {_show(argument)}, not a mapping", f'give {{"{KINDS[1]}": ...}}')
     unknown = [key for key in argument if key not in KINDS + OPTIONS]
@@ -49,7 +49,7 @@ def read(argument: Any) -> tuple[Wanted, str]:
         _refuse("grammar", f"{', '.join(kinds) or 'nothing'} is given", f"give one of {', '.join(KINDS)}")
     after = argument.get("after", "")
     if after is not None and (not isinstance(after, str) or len(after) > MOST_AFTER or not _is_utf8(after)):
-        _refuse("grammar after", f"{_show(after)} is no text of at most {MOST_AFTER} characters", "leave it out")
+        _refuse("grammar after", f"{_show(after)} is not a text of at most {MOST_AFTER} characters", "leave it out")
     whitespace = argument.get("whitespace")
     if whitespace is not None and (not isinstance(whitespace, bool) or kinds[0] not in JSON_KINDS):
         why = f"{_show(whitespace)} is given with {kinds[0]}"
@@ -70,35 +70,37 @@ def _object(given: Any) -> str:
 
 
 def _schema(given: Any) -> str:
-    """Return the schema as JSON, its keys in their order: that of the properties."""
+    """Return the schema as JSON with its keys in the given order, which is the order of the properties in an answer."""
     if isinstance(given, str):
         try:
             given = json.loads(given)
         except (ValueError, RecursionError) as error:
-            _refuse("grammar json_schema", f"it is no JSON: {error}", "give an object, or its text")
+            _refuse("grammar json_schema", f"it is not JSON: {error}", "give an object, or its text")
     if given is True:
         given = {}
     if not isinstance(given, Mapping):
         _refuse("grammar json_schema", f"{_show(given)} is not an object", "give a JSON schema")
-    # The library's own options would loosen what is checked here.
+    # Options of llguidance within a schema would switch off checks that are made here.
     schema = {key: value for key, value in given.items() if key != "x-guidance"}
     try:
         return json.dumps(schema, ensure_ascii=False, allow_nan=False, check_circular=True)
     except (TypeError, ValueError, RecursionError) as error:
-        _refuse("grammar json_schema", f"it is no JSON: {error}", "give what JSON can hold")
+        _refuse("grammar json_schema", f"it is not JSON: {error}", "give values that JSON can hold")
 
 
 def _choice(given: Any) -> str:
     if not isinstance(given, (list, tuple)) or not given or not all(isinstance(text, str) and text for text in given):
-        _refuse("grammar choice", f"{_show(given)} are no texts", 'give some that are not empty: ["yes", "no"]')
+        _refuse(
+            "grammar choice", f"{_show(given)} is not a list of texts", 'give texts that are not empty: ["yes", "no"]'
+        )
     if len(given) > MOST_CHOICES:
-        _refuse("grammar choice", f"there are {len(given)}", f"give at most {MOST_CHOICES}")
+        _refuse("grammar choice", f"it has {len(given)} texts", f"give at most {MOST_CHOICES}")
     return json.dumps(list(dict.fromkeys(given)), ensure_ascii=False)
 
 
 def _text(kind: str, given: Any) -> str:
     if not isinstance(given, str) or not given:
-        _refuse(f"grammar {kind}", f"{_show(given)} is no text", "give one that is not empty")
+        _refuse(f"grammar {kind}", f"{_show(given)} is not a text", "give one that is not empty")
     return given
 
 

@@ -1,4 +1,4 @@
-"""Bounds of what is compiled: the library's own limits leave some schemas and expressions that take minutes."""
+"""Bounds on schemas and expressions: within llguidance's own limits, compiling some of them takes minutes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any, NoReturn
 from infeng_core.api import RequestError
 
 MOST_COUNT = 20_000
-"""Of repetitions, lengths, items and a multipleOf without its decimal point: each may become a state."""
+"""Largest repetition, length, number of items, and multipleOf without its decimal point: each may become a state."""
 
 MOST_PATTERN = 1 << 13
-"""Characters of a regular expression, in which compiling takes quadratic time."""
+"""Most characters of a regular expression; compiling takes time quadratic in it."""
 
 MOST_PROPERTIES = 1000
-"""Of one object."""
+"""Most properties of one object."""
 
 MOST_BRANCHES = 500
-"""Of one anyOf, oneOf or allOf."""
+"""Most branches of one anyOf, oneOf or allOf."""
 
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 _BRANCHES = ("anyOf", "oneOf", "allOf")
@@ -45,7 +45,7 @@ def check_repeats(kind: str, text: str) -> None:
 
 
 def check_schema(kind: str, schema: Any) -> None:
-    """Raise RequestError for what makes compiling a schema take too long."""
+    """Raise RequestError for a schema that would take too long to compile."""
     for one in _schemas(schema):
         for name in _COUNTS:
             if isinstance(value := one.get(name), int | float) and value > MOST_COUNT:
@@ -69,12 +69,12 @@ def embedded(lark: str) -> Iterator[Any]:
     for match in re.finditer(r"%json\s*", lark):
         try:
             yield json.JSONDecoder().raw_decode(lark, match.end())[0]
-        except (ValueError, RecursionError):  # which the library will say
+        except (ValueError, RecursionError):  # llguidance reports it
             continue
 
 
 def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield every schema in a schema; names of properties are no keywords."""
+    """Yield a schema and every schema within it; names of properties are not taken for keywords."""
     left: list[tuple[Any, bool]] = [(schema, False)]
     while left:
         value, is_named = left.pop()
@@ -89,7 +89,7 @@ def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def _digits(value: float) -> int:
-    """Return a number without its decimal point; a large one for what is none."""
+    """Return the digits of a number as an integer, at most MOST_COUNT + 1, which also stands for inf and nan."""
     number = Decimal(repr(value))
     if not number.is_finite():
         return MOST_COUNT + 1

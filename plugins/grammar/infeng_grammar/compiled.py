@@ -1,4 +1,4 @@
-"""Grammars compiled for the tokens of one engine, kept by their content."""
+"""Grammars compiled for one engine's tokens, cached by content."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infeng_grammar.argument import Wanted
 from infeng_grammar.source import source
 
 KEPT = 4
-"""Used matchers of a grammar that are kept for further requests: what they have learnt makes masks faster."""
+"""Used matchers of a grammar that are kept for later requests: their lexer caches make masks faster."""
 
 LIMITS = LLParserLimits(
     max_items_in_row=2000,
@@ -26,19 +26,19 @@ LIMITS = LLParserLimits(
     max_grammar_size=60_000,
     verbose_errors=False,
 )
-"""Work of the library, in its own units: it stops, with an error, where a grammar or a step would take more."""
+"""Limits of llguidance, in its own units: it fails with an error where a grammar or a step would exceed them."""
 
 
 class Compiled:
-    """One grammar. Several threads may use it."""
+    """A compiled grammar. Thread-safe."""
 
     def __init__(self, template: LLMatcher) -> None:
-        """Copy ``template``, which stands at the grammar's start and stays there."""
+        """Make matchers as copies of ``template``, a matcher at the start of the grammar."""
         self._template = template
         self._used: deque[LLMatcher] = deque(maxlen=KEPT)
 
     def take(self) -> LLMatcher:
-        """Return a matcher that stands at the start, for one request."""
+        """Return a matcher at the start of the grammar, for one request."""
         try:
             matcher = self._used.pop()
         except IndexError:
@@ -46,18 +46,18 @@ class Compiled:
         return matcher if matcher.reset() else self._template.deep_copy()
 
     def give_back(self, matcher: LLMatcher) -> None:
-        """Keep a matcher that its request needs no longer; without a lock, for garbage may be collected anywhere."""
+        """Keep the matcher of a finished request. Takes no lock, since garbage collection may call it anywhere."""
         self._used.append(matcher)
 
 
 STACK = 256 << 20
-"""Bytes of address space: the library descends into chains of rules, and an overflow would end the process."""
+"""Bytes of the compiling thread's stack: llguidance recurses along chains of rules, and an overflow aborts."""
 
 _stacks = threading.Lock()
 
 
 def compile_grammar(tokenizer: LLTokenizer, wanted: Wanted) -> Compiled:
-    """Return the grammar; raises RequestError where it is none, or too much."""
+    """Compile a grammar; raises RequestError for one that is invalid or too large."""
     found: list[Compiled | BaseException] = []
 
     def run() -> None:
@@ -84,13 +84,13 @@ def _compile(tokenizer: LLTokenizer, wanted: Wanted) -> Compiled:
     try:
         matcher = LLMatcher(tokenizer, source(wanted), log_level=0, limits=LIMITS)
         if not matcher.is_error():
-            probe = matcher.deep_copy()  # what the first step would find is found here
+            probe = matcher.deep_copy()  # errors of the first mask are reported here
             probe.compute_bitmask()
             matcher = probe if probe.is_error() else matcher
         why = matcher.get_error() if matcher.is_error() else ""
     except (KeyboardInterrupt, SystemExit, RequestError):
         raise
-    except BaseException as error:  # panics of the library are no Exceptions
+    except BaseException as error:  # llguidance's panics are not of class Exception
         raise RequestError(what, f"it cannot be compiled: {tidy(str(error))}", _remedy(wanted, "")) from None
     if why:
         raise RequestError(what, tidy(why), _remedy(wanted, why))
@@ -111,7 +111,7 @@ def _remedy(wanted: Wanted, why: str) -> str:
 
 
 def tidy(message: str) -> str:
-    """Return an error of the library without the state of its parser, and without options that there are not here."""
+    """Return an error of llguidance without parser state, and without options that cannot be set here."""
     message = re.sub(
         r"Enable 'coerce_one_of' option to approximate .*", "but where its branches exclude each other", message
     )
@@ -123,16 +123,16 @@ _V = TypeVar("_V")
 
 
 class Cache(Generic[_V]):
-    """The values that were asked for last, each made once, refusals included. Several threads may ask at a time."""
+    """A thread-safe LRU cache that computes each value once; errors are cached too."""
 
     def __init__(self, most: int) -> None:
-        """Keep ``most``."""
+        """Keep the ``most`` values that were used last."""
         self._most = most
         self._entries: OrderedDict[object, _Entry[_V]] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: object, make: Callable[[], _V]) -> _V:
-        """Return what ``make`` returns for ``key``, or raise its RequestError; who asks meanwhile waits."""
+        """Return ``make()``'s value for ``key``, or raise its RequestError; other threads wait for the same value."""
         with self._lock:
             entry = self._entries.pop(key, None) or _Entry()
             self._entries[key] = entry

@@ -1,4 +1,4 @@
-"""What this plugin adds: the logit processor ``grammar``, and the options of the command line that stand for it."""
+"""Hooks of this plugin: the logit processor ``grammar``, and the command-line options that use it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def infeng_logit_processors(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the processor; the library is imported when a request names it."""
+    """Return the processor's factory; it imports llguidance when a request first uses it."""
 
     def grammar(vocabulary: Vocabulary) -> LogitProcessors:
         from infeng_grammar.processor import Grammars

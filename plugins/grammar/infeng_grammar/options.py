@@ -1,4 +1,4 @@
-"""Options that say what an answer has to be: the argument of the logit processor ``grammar``."""
+"""Command-line options for structured output, converted to the argument of the logit processor ``grammar``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from infeng_core.api import RunOptions, UsageError
 
 FIELDS = {"json_schema": "json", "regex": "regex", "choice": "choice", "lark": "grammar"}
-"""What a server calls each kind, within ``structured_outputs``."""
+"""By kind, its field of ``structured_outputs`` in a request to a server."""
 
 
 class GrammarOptions(RunOptions):
@@ -32,7 +32,7 @@ class GrammarOptions(RunOptions):
         return (("grammar", wanted),) if wanted else ()
 
     def fields(self, arguments: argparse.Namespace) -> Mapping[str, object]:
-        """Return what servers call the same; raises UsageError."""
+        """Return the fields of a request to a server; raises UsageError."""
         wanted = argument(arguments)
         if "gbnf" in wanted:
             return {"grammar": wanted["gbnf"]}
@@ -40,7 +40,7 @@ class GrammarOptions(RunOptions):
 
 
 def argument(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what the options say, as the processor takes it; raises UsageError for what cannot be read."""
+    """Return the processor's argument, empty without an option; raises UsageError for an unreadable file or schema."""
     if arguments.json_schema is not None:
         return {"json_schema": _schema(arguments.json_schema)}
     if arguments.regex is not None:
@@ -59,7 +59,7 @@ def _schema(given: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         remedy = "give a schema, or a file that holds one"
-        raise UsageError("--json-schema", f"it is no JSON: {error}", remedy) from None
+        raise UsageError("--json-schema", f"it is not JSON: {error}", remedy) from None
 
 
 def _read(path: Path) -> str:

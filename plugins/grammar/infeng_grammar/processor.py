@@ -1,4 +1,4 @@
-"""The logit processor ``grammar``: the tokens that a grammar allows, as one bitset for each row."""
+"""The logit processor ``grammar``: a bitset of the allowed tokens for each row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Grammars:
     """Makes the processors of one engine."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        """Read nothing before the first request."""
+        """Defer reading the tokenizer to the first request."""
         self._vocabulary = vocabulary
         self._tokens: Tokens | None = None
         self._lock = threading.Lock()
@@ -31,7 +31,7 @@ class Grammars:
         self._afters: Cache[Waiting] = Cache(MOST_AFTERS)
 
     def make(self, argument: Any, prompt: Sequence[int]) -> LogitProcessor:
-        """Return the processor of one request; raises RequestError for an argument that cannot be."""
+        """Return the processor of one request; raises RequestError for an invalid argument."""
         wanted, after = read(argument)
         tokens = self._known()
         compiled = self._compiled.get(wanted, lambda: compile_grammar(tokens.library, wanted))
@@ -46,18 +46,18 @@ class Grammars:
 
 
 class Place(NamedTuple):
-    """Where a request stands, beside its matcher."""
+    """A request's position, apart from its matcher's state."""
 
     waiting: int
-    """The state of waiting for the text before the grammar; DONE from there on."""
+    """State of the automaton for ``after``; DONE once the grammar applies."""
     ended: bool = False
 
 
 class Grammar:
-    """Follows one request. It may stand behind guesses, and goes back from them when it is told what came."""
+    """Follows one request. It may be ahead of it by guessed tokens, and rolls back those that were not accepted."""
 
     def __init__(self, wanted: Wanted, tokens: Tokens, compiled: Compiled, waiting: Waiting | None) -> None:
-        """Stand at the start."""
+        """Start before the first token of the answer."""
         self._wanted = wanted
         self._tokens = tokens
         self._compiled = compiled
@@ -65,27 +65,27 @@ class Grammar:
         self._matcher = compiled.take()
         self._budget = Budget(self._what)
         self._place = Place(DONE if waiting is None else 0)
-        self._ahead: list[tuple[int, Place]] = []  # guesses that it stands behind, each with the place before it
+        self._ahead: list[tuple[int, Place]] = []  # guessed tokens consumed so far, each with the place before it
         bits = np.zeros(-(-tokens.size // 32), np.uint32)
-        self._bits = bits  # which the library fills
+        self._bits = bits  # llguidance writes masks here
         self._pointer, self._nbytes = bits.ctypes.data, bits.nbytes
         self._row = Adjustment(bits[: len(tokens.end_mask)])
         self._end_row = Adjustment(tokens.end_mask)
 
     def __del__(self) -> None:
-        """Leave the matcher to others."""
+        """Return the matcher for reuse."""
         if matcher := getattr(self, "_matcher", None):
             self._compiled.give_back(matcher)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Take the tokens that the request has gained."""
+        """Consume the request's new tokens."""
         self._budget.earn(len(tokens))
         with self._budget:
             self._go(tokens)
             self._ahead.clear()
 
     def row(self, guesses: Sequence[int]) -> Adjustment:
-        """Return what may come behind the tokens and ``guesses``."""
+        """Return the mask of the tokens that may follow the request's tokens and ``guesses``."""
         with self._budget:
             self._go(guesses)
             if self._place.ended:
@@ -95,13 +95,13 @@ class Grammar:
             return self._mask()
 
     def forced(self) -> list[int]:
-        """Return the tokens that come next because nothing else is allowed at their places."""
+        """Return the next tokens as far as the grammar allows only one at each position."""
         with self._budget:
             self._go(())
             return self._matcher.compute_ff_tokens() if self._place == Place(DONE) else []
 
     def _mask(self) -> Adjustment:
-        """Return what the grammar allows where it stands."""
+        """Return the mask that the grammar gives at the matcher's position."""
         self._matcher.unsafe_compute_mask_ptr(self._pointer, self._nbytes)
         self._check()
         row, ends = self._row.allowed, self._tokens.end_mask
@@ -112,7 +112,7 @@ class Grammar:
         return self._row
 
     def _go(self, guesses: Sequence[int]) -> None:
-        """Stand behind the tokens and ``guesses``."""
+        """Move to the position after the request's tokens and ``guesses``."""
         ahead, same = self._ahead, 0
         while same < min(len(ahead), len(guesses)) and ahead[same][0] == guesses[same]:
             same += 1
@@ -135,7 +135,7 @@ class Grammar:
         return place
 
     def _go_back(self, count: int) -> None:
-        """Stand behind the first ``count`` of the guesses."""
+        """Roll back to the position after the first ``count`` guesses."""
         left = self._ahead[count:]
         if not left:
             return
@@ -145,7 +145,7 @@ class Grammar:
         self._place = left[0][1]
         if taken and not self._matcher.rollback(taken):
             self._check()
-            raise RequestError(self._what, "it cannot be gone back in", "run it without speculation")
+            raise RequestError(self._what, "its matcher cannot roll back", "run it without speculation")
 
     def _check(self) -> None:
         if self._matcher.is_error():

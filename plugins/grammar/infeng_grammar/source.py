@@ -1,4 +1,4 @@
-"""What is asked for as a grammar of llguidance, checked for what the library would fail on or not hold to."""
+"""Requested grammars converted to llguidance's format, after checks for input that it fails on or ignores."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from infeng_grammar.argument import Wanted
 from infeng_grammar.bounds import check_pattern, check_repeats, check_schema, embedded
 
 DEEPEST = 64
-"""Brackets in brackets: the library descends into them on the stack of its caller."""
+"""Most nested brackets: llguidance recurses into them on its caller's stack."""
 
 MOST_RULES = 4096
-"""Rules of a grammar, or references of a schema: chains of them are descended into as well."""
+"""Most rules of a grammar, or references of a schema: llguidance recurses along chains of them."""
 
 MOST_GBNF = 1 << 14
-"""Characters; turning it into Lark takes quadratic time."""
+"""Most characters of a GBNF grammar: converting it to Lark takes quadratic time."""
 
 WHITESPACE: dict[bool | None, dict[str, Any]] = {
     None: {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
     False: {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"},
     True: {"whitespace_pattern": r"\x20|\n[\x20\t]{0,40}", "item_separator": ",", "key_separator": ":"},
 }
-"""A pattern is matched once at each place, so that the longest run of whitespace is a line break and 40 characters."""
+"""llguidance's options by ``Wanted.whitespace``. With True the longest run of whitespace is a line break and 40
+characters."""
 
 _LITERALS = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|#[^\n]*|/(?:[^/\\\n]|\\.)+/')
 _SPECIAL = re.compile(r"<[^\s<>]+>")
@@ -35,7 +36,7 @@ _OPTION = re.compile(r"\b(max_tokens|temperature|stop|stop_capture)\s*=")
 
 
 def source(wanted: Wanted) -> str:
-    """Return the grammar; raises RequestError where it cannot be one."""
+    """Return the grammar in llguidance's format; raises RequestError for an invalid or oversized one."""
     return _MAKERS[wanted.kind](wanted)
 
 
@@ -55,12 +56,12 @@ def _regex(wanted: Wanted) -> str:
 
 
 def _choice(wanted: Wanted) -> str:
-    """Return a grammar whose only string is one regular expression: choices may begin with each other."""
+    """Return one regular expression for all choices, since one choice may be a prefix of another."""
     return LLMatcher.grammar_from_regex("|".join(map(_escaped, json.loads(wanted.text))))
 
 
 def _escaped(text: str) -> str:
-    """Return a text as a pattern of Rust's regular expressions."""
+    """Return a text escaped for Rust's regex syntax."""
     return "".join(letter if letter.isalnum() else f"\\x{{{ord(letter):X}}}" for letter in text)
 
 
@@ -75,8 +76,8 @@ def _gbnf(wanted: Wanted) -> str:
         _refuse("gbnf", f"it has {len(wanted.text)} characters", f"give at most {MOST_GBNF}, or write it as lark")
     try:
         lark = gbnf_to_lark(wanted.text)
-    except Exception as error:  # bare ones, and those of indices
-        _refuse("gbnf", f"it cannot be read: {error}", "give a grammar as llama.cpp reads it, with a rule root")
+    except Exception as error:  # gbnf_to_lark raises plain Exception and IndexError
+        _refuse("gbnf", f"it cannot be parsed: {error}", "give a grammar that llama.cpp accepts, with a rule root")
     _check_lark("gbnf", lark)
     return _listed(lark)
 
@@ -98,7 +99,7 @@ def _check_lark(kind: str, lark: str) -> None:
     if rules > MOST_RULES:
         _refuse(kind, f"it has about {rules} rules", f"give at most {MOST_RULES}")
     if special := _SPECIAL.search(bare):
-        why = f"it names the special token {special[0]}, and those are never allowed within a constrained text"
+        why = f"it names the special token {special[0]}, and a constrained text never holds special tokens"
         _refuse(kind, why, "write it as a text in quotes, or use `after`")
     if option := _OPTION.search(bare):
         _refuse(kind, f"{option[1]} is not supported", "leave it out; a request has max_tokens, temperature and stop")

@@ -1,4 +1,4 @@
-"""What this plugin adds: the prefix store ``disk``."""
+"""Hook of this plugin: the prefix store ``disk``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from infeng_core.api import PrefixStore, PrefixStoreFactory, hookimpl
 
 @hookimpl
 def infeng_prefix_stores() -> dict[str, PrefixStoreFactory]:
-    """Return the store; it is imported when it is used."""
+    """Return the store's factory; it imports the store when an engine uses it."""
 
     def disk(directory: Path, identity: str, block_bytes: int, most_bytes: int) -> PrefixStore:
         from infeng_prefix_store.store import DiskStore

@@ -1,7 +1,7 @@
 """Bytes of a segment file of saved prefixes: a header, then records of one size. See docs/format.md, "Saved prefixes".
 
-A record is a cache block with what it stands for. Nothing in a record is believed: who wants a block knows which record
-it must be, makes its head from that and from the bytes that are there, and compares.
+A record is a KV block behind a head, which names the tokens of the prefix and has checksums. A reader trusts nothing in
+a record: it computes the expected head from the tokens it looks for and the bytes of the block, and compares.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zlib_ng.zlib_ng import crc32  # zlib's numbers at the speed of memory
 VERSION = 1
 
 TOKENS = 16
-"""Positions of a cache block."""
+"""Token positions of a KV block."""
 
 HEADER_BYTES = 64
 HEAD_BYTES = 192
@@ -35,9 +35,9 @@ _SEGMENT_MAGIC, _INDEX_MAGIC, _RECORD_MAGIC = b"infengPS", b"infengPI", b"IPR1"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What all records of a file have in common."""
+    """Properties that all records of a file share."""
 
-    identity: bytes  # (32,) of the model and the layout of its blocks
+    identity: bytes  # (32,) digest of the model and the layout of its blocks
     block_bytes: int
 
     @staticmethod
@@ -55,7 +55,7 @@ class Kind:
         return max(0, nbytes - HEADER_BYTES) // self.stride
 
     def segment_header(self) -> bytes:
-        """Return the first bytes of a segment file."""
+        """Return the header of a segment file, ``HEADER_BYTES`` long."""
         return self._header(_SEGMENT_MAGIC)
 
     def index(self, heads: bytes) -> bytes:
@@ -77,49 +77,49 @@ class Kind:
 
 
 def is_segment(header: bytes) -> bool:
-    """Return whether a file that begins like this is a segment, of whatever kind and version."""
+    """Return whether a file with this header is a segment, of any kind and version."""
     return header.startswith(_SEGMENT_MAGIC)
 
 
 class Place(NamedTuple):
-    """A block of a prefix: the 16 tokens after those that ``parent`` stands for."""
+    """A block's place in a prefix: its 16 tokens and the digest ``parent`` of all tokens before them."""
 
     key: bytes
     parent: bytes
     digest: bytes
-    """(32,) stands for the key and all tokens up to and with these."""
+    """(32,) digest of the key and all tokens up to the end of this block."""
     tokens: bytes
 
     def head(self, block: NDArray[np.uint8]) -> bytes:
-        """Return the head of this block's record, where ``block`` are its bytes.
+        """Return the head of this block's record. block: the bytes of the block.
 
-        CRC-32, because it keeps up with storage (3 GB/s, without Python's lock) and finds every error of one place,
-        which is what disks and interrupted writes make. It is no defence against forgery; permissions are.
+        The checksum is CRC-32: it keeps up with storage (3 GB/s, without the GIL) and detects every single burst error,
+        the usual damage by disks and interrupted writes. File permissions, not the checksum, prevent forgery.
         """
         fields = _HEAD.pack(_RECORD_MAGIC, crc32(block.data), *self)
         return (fields + _CHECKSUM.pack(crc32(fields))).ljust(HEAD_BYTES, b"\0")
 
 
 def digest_of(head: bytes) -> bytes | None:
-    """Return what the record stands for that has this head, None if the head is damaged."""
+    """Return the digest in a record's head, None if the head is damaged."""
     fields, end = head[: _HEAD.size], head[_HEAD.size : _HEAD.size + 4]
     is_whole = fields.startswith(_RECORD_MAGIC) and end == _CHECKSUM.pack(crc32(fields))
     return head[_DIGEST] if is_whole else None
 
 
 def digests_of(heads: bytes) -> Iterator[bytes]:
-    """Give what each record stands for, of heads that are known to be whole."""
+    """Yield the digest of each head; the heads must be intact."""
     for begin in range(0, len(heads), HEAD_BYTES):
         yield heads[begin + _DIGEST.start : begin + _DIGEST.stop]
 
 
 def after(key: bytes, parent: bytes, tokens: bytes) -> Place:
-    """Return the block of ``tokens`` behind what ``parent`` stands for; the first block's parent is the key."""
+    """Return the place of the block of ``tokens`` that follows the prefix ``parent``; the first parent is the key."""
     return Place(key, parent, hashlib.sha256(parent + tokens).digest(), tokens)
 
 
 def places(key: bytes, tokens: NDArray[np.int32]) -> Iterator[Place]:
-    """Give the whole blocks of ``tokens`` (n,), in order."""
+    """Yield the places of all full blocks of ``tokens`` (n,), in order."""
     data = tokens[: len(tokens) // TOKENS * TOKENS].astype(np.int32, copy=False).tobytes()
     parent = key
     for begin in range(0, len(data), 4 * TOKENS):

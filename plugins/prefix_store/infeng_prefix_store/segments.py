@@ -1,4 +1,4 @@
-"""Segment files of saved prefixes: those of a directory, whoever writes them, and one that this process appends to."""
+"""Segment files of saved prefixes: all segments of a directory, and the one that this process appends to."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _NAME = re.compile(r"(\d{10})\.segment")
 
 
 class Segments:
-    """The segments of a directory by their numbers; larger ones are newer."""
+    """The segments of a directory by number; a larger number is newer."""
 
     def __init__(self, directory: Path, kind: Kind) -> None:
-        """Read and make those of ``kind``; those of others lie beside them."""
+        """Read and create segments of ``kind``; the directory may hold segments of other kinds too."""
         self._directory = directory
         self._kind = kind
 
@@ -54,16 +54,16 @@ class Segments:
         return {int(name[1]) for name in names if name}
 
     def is_ours(self, handle: int, number: int) -> bool:
-        """Return whether an open segment is of this kind; says so of what is no segment."""
+        """Return whether an open file is a segment of this kind; logs a warning for a file that is no segment."""
         header = os.pread(handle, HEADER_BYTES, 0)
         if header != self._kind.segment_header():
             if not is_segment(header):
-                _log.warning("no file of saved prefixes", path=str(self.path(number)))
+                _log.warning("file is not a segment of saved prefixes", path=str(self.path(number)))
             return False
         return True
 
     def digests(self, handle: int, number: int, first: int, end: int) -> Iterator[bytes | None]:
-        """Give what records [first, end) stand for: from the index as far as it goes, then from the segment itself."""
+        """Yield the digests of records [first, end), from the index as far as it goes, then from the segment."""
         heads = b""
         if first == 0 and self.index_path(number).exists():
             try:
@@ -71,14 +71,14 @@ class Segments:
             except InfengError:
                 found = None
             if found is None:
-                _log.warning("a damaged index of saved prefixes is not used", path=str(self.index_path(number)))
+                _log.warning("damaged index of saved prefixes is ignored", path=str(self.index_path(number)))
             heads = (found or b"")[: end * HEAD_BYTES]
         yield from digests_of(heads)
         for slot in range(first + len(heads) // HEAD_BYTES, end):
             yield digest_of(os.pread(handle, HEAD_BYTES, HEADER_BYTES + slot * self._kind.stride))
 
     def sizes(self) -> dict[int, int]:
-        """Return the bytes of every segment, of whatever kind, the oldest first."""
+        """Return the size in bytes of every segment of any kind by number, oldest first."""
         found = {}
         for number in sorted(self.numbers()):
             with contextlib.suppress(OSError):
@@ -95,7 +95,7 @@ class Segments:
                 return Writer.create(self.path(number), number, self._kind)
 
     def remove(self, number: int) -> bool:
-        """Remove a segment with its index unless somebody writes it or it is none; return whether it is gone."""
+        """Remove a segment and its index, unless it has a writer or is no segment; return whether it is gone."""
         try:
             handle = os.open(self.path(number), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
@@ -115,20 +115,20 @@ class Segments:
         return True
 
     def write_index(self, writer: Writer) -> None:
-        """Write the index of a segment where it lacks some records."""
+        """Write the index of a writer's segment if it lacks records."""
         if writer.is_dirty and writer.is_there():
             replace_file(self.index_path(writer.number), self._kind.index(writer.heads()))
             writer.is_dirty = False
 
 
 class Writer:
-    """A segment that this process appends to, under its lock."""
+    """A segment that this process appends to while it holds the file's lock."""
 
     def __init__(self, path: Path, number: int, kind: Kind, handle: int) -> None:
-        """Append to an open file that holds no record yet."""
+        """Append to an open file without records."""
         self.number = number
         self.count = 0  # records
-        self.is_dirty = True  # the index lacks some
+        self.is_dirty = True  # the index lacks records
         self._path = path
         self._kind = kind
         self._handle = handle
@@ -148,7 +148,7 @@ class Writer:
 
     @staticmethod
     def open(path: Path, number: int, kind: Kind) -> Writer | None:
-        """Return a writer for a file of this kind, None where it is none, is gone or has a writer."""
+        """Return a writer for an existing file, None if it is of another kind, is gone or has a writer."""
         try:
             handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
@@ -157,7 +157,7 @@ class Writer:
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if writer.is_there() and os.pread(handle, HEADER_BYTES, 0) == kind.segment_header():
-                writer.count = kind.count(os.fstat(handle).st_size)  # a record that did not end is written over
+                writer.count = kind.count(os.fstat(handle).st_size)  # the next append overwrites a partial record
                 return writer
         writer.close()
         return None
@@ -168,14 +168,14 @@ class Writer:
         return HEADER_BYTES + self.count * self._kind.stride
 
     def is_there(self) -> bool:
-        """Return whether the file still has its name."""
+        """Return whether the path still names the open file."""
         try:
             return os.path.samestat(self._path.stat(), os.fstat(self._handle))
         except FileNotFoundError:
             return False
 
     def append(self, records: Sequence[tuple[Place, NDArray[np.uint8]]]) -> None:
-        """Write records behind the others; raises OSError, and then has written none."""
+        """Append records: all of them, or none and OSError."""
         padding = bytes(self._kind.stride - HEAD_BYTES - self._kind.block_bytes)
         parts: list[bytes | memoryview] = []
         for place, block in records:
@@ -196,13 +196,13 @@ class Writer:
         return b"".join(os.pread(self._handle, HEAD_BYTES, begin) for begin in begins)
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Close the file, which releases its lock."""
         os.close(self._handle)
 
 
 def _write(handle: int, parts: Sequence[bytes | memoryview], begin: int) -> None:
     """Write all of ``parts`` from byte ``begin`` on; raises OSError."""
-    for first in range(0, len(parts), 512):  # the system takes 1024 at once
+    for first in range(0, len(parts), 512):  # IOV_MAX is 1024
         left = [memoryview(part).cast("B") for part in parts[first : first + 512] if len(part)]
         while left:
             done = os.pwritev(handle, left, begin)

@@ -1,8 +1,8 @@
-"""Prefixes that outlive a process: cache blocks in segment files, found by the tokens that they stand for.
+"""Computed prefixes on disk: KV blocks in segment files, looked up by the tokens of the prefix.
 
-A directory may serve several processes and models at once. Each process appends to segments of its own and holds their
-locks for as long; whoever needs room removes the oldest segment that nobody writes. What cannot be read is no error: it
-is computed again.
+A directory may serve several processes and models at once. Each process appends to its own segments and holds their
+locks meanwhile. A process that needs room removes the oldest segment without a writer. Unreadable blocks are not an
+error: the engine computes them again.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from infeng_prefix_store.segments import Segments, Writer
 _log = get_logger(__name__)
 
 SEGMENTS = 16
-"""Segments that one process fills up to the cap: what goes at once when room is wanted is one of them."""
+"""Number of segments that fill the cap; eviction removes one at a time."""
 
 WRITE_BYTES = 16 << 20
-"""Bytes of blocks that are copied out of the cache at once."""
+"""Bytes of blocks that are copied out of the KV cache at once."""
 
 READ_BYTES = 2 << 20
-"""Bytes that are read at once: few enough to be in the processor's cache when they are checked and written on."""
+"""Bytes of one read: few enough to stay in the CPU's cache until they are checked and copied."""
 
 
 class Saved(NamedTuple):
-    """A saved block: what it stands for, and where it lies."""
+    """A saved block: its place in a prefix, and the segment and record that hold it."""
 
     place: Place
     segment: int
@@ -48,22 +48,22 @@ class Saved(NamedTuple):
 
 
 class DiskStore:
-    """Blocks on disk by the prefix that they end. Used by one thread at a time; other processes may use the directory.
+    """Blocks on disk by the prefix that they end. Not thread-safe; other processes may use the directory.
 
-    ``found = store.find(key, tokens, begin)`` says cheaply which blocks from block ``begin`` on are there, and
-    ``store.load(found, blocks, write_blocks)`` puts them into the cache, as many as are whole.
+    ``found = store.find(key, tokens, begin)`` looks up in memory which blocks from block ``begin`` on are saved, and
+    ``store.load(found, blocks, write_blocks)`` reads them into the KV cache, up to the first damaged one.
     """
 
     def __init__(self, directory: Path, *, identity: str, block_bytes: int, most_bytes: int) -> None:
-        """Open a directory, which need not exist.
+        """Open a directory, or create it.
 
-        identity: of the model and of what the bytes of a block mean: ``LoadedModel.id`` and
-            ``BlockAccess.block_layout``. Other blocks in the directory are not seen.
+        identity: the model and the layout of its blocks, from ``LoadedModel.id`` and ``BlockAccess.block_layout``.
+            Blocks of other identities in the directory are ignored.
         block_bytes: bytes of one block.
-        most_bytes: all segments in the directory together, of whatever identity.
+        most_bytes: cap on the size of all segments in the directory, of any identity.
 
-        Raises ResourceError where the directory cannot be made, belongs to somebody else or may be written by
-        everybody, and where ``most_bytes`` has no room for a block.
+        Raises ResourceError if the directory cannot be created, belongs to another user or is writable by all users,
+        and if ``most_bytes`` is too small for one block.
         """
         self._directory = directory
         self._kind = Kind.of(identity, block_bytes)
@@ -80,23 +80,23 @@ class DiskStore:
             raise ResourceError(f"prefix cache {directory}", why, remedy) from None
         require_own(directory)
         self._saved: dict[bytes, tuple[int, int]] = {}  # digest -> segment, slot
-        self._sizes: dict[int, int] = {}  # bytes that are known of each segment of this kind
-        self._reported: set[Path] = set()  # what cannot be read and was said to be so
+        self._sizes: dict[int, int] = {}  # bytes of each segment when it was last read
+        self._reported: set[Path] = set()  # unreadable files that were logged
         self._writer: Writer | None = None
         self._buffer_records = max(1, READ_BYTES // self._kind.stride)
         self._buffer = np.empty((self._buffer_records, self._kind.stride), np.uint8)
         self.blocks_saved = 0
         self.blocks_loaded = 0
         self.blocks_refused = 0
-        """Records that were not what they should have been."""
+        """Number of damaged or unexpected records."""
         self.refresh()
 
     def __len__(self) -> int:
-        """Return how many blocks are known to be saved."""
+        """Return how many saved blocks are known."""
         return len(self._saved)
 
     def refresh(self) -> None:
-        """Look for what other processes have saved or removed since the last time."""
+        """Update the known blocks with what other processes saved or removed since the last call."""
         there = self._segments.numbers()
         for number in self._sizes.keys() - there:
             self._forget(number)
@@ -123,7 +123,7 @@ class DiskStore:
         blocks: NDArray[np.int32],
         write_blocks: Callable[[NDArray[np.int32], NDArray[np.uint8]], None],
     ) -> int:
-        """Write what is saved of ``tokens`` (n,), from block ``begin`` on, to ``blocks``; return how many."""
+        """Read the saved blocks of ``tokens`` (n,) from block ``begin`` on into ``blocks``; return how many."""
         found = self.find(key, tokens, begin)
         return self.load(found, blocks[: len(found)], write_blocks)
 
@@ -133,12 +133,12 @@ class DiskStore:
         blocks: NDArray[np.int32],
         write_blocks: Callable[[NDArray[np.int32], NDArray[np.uint8]], None],
     ) -> int:
-        """Write what was ``found`` to ``blocks`` (len(found),) of the cache; return how many of the first are written.
+        """Read the ``found`` blocks into ``blocks`` (len(found),) of the KV cache; return how many were written.
 
         write_blocks: as ``BlockAccess.write_blocks``.
 
-        Each is compared with what it must be before it is written: key, tokens, all tokens before them, and checksum.
-        One that is not is forgotten, with a warning, and those behind it are left out.
+        Each record is verified before its block is written: key, tokens, all tokens before them, and checksum. The
+        first record that fails is forgotten, with a warning, and loading stops before it.
         """
         done = 0
         for begin, end in _runs(found, self._buffer_records):
@@ -146,7 +146,7 @@ class DiskStore:
             try:
                 self._read_run(found[begin], records)
             except InfengError as error:
-                if self._segments.path(found[begin].segment).exists():  # else another process has made room
+                if self._segments.path(found[begin].segment).exists():  # else another process has evicted it
                     _log.warning("saved prefixes cannot be read", error=str(error))
                 self._forget(found[begin].segment)
                 break
@@ -165,13 +165,13 @@ class DiskStore:
         read_blocks: Callable[[NDArray[np.int32]], NDArray[np.uint8]],
         most_blocks: int | None = None,
     ) -> int:
-        """Append the blocks of ``entries`` that are not saved yet; return how many that were.
+        """Append the blocks of ``entries`` that are not saved yet; return how many were appended.
 
-        entries: as ``PrefixTree.entries`` gives them: a block after the one before it on its path.
+        entries: as ``PrefixTree.entries`` gives them: each block after its parent.
         read_blocks: as ``BlockAccess.read_blocks``.
-        most_blocks: stop after so many, so that a caller can look for work in between; None: save all.
+        most_blocks: stop after so many, so that the caller can do other work in between; None: save all.
 
-        Where the disk refuses, a warning is logged and the rest is left out.
+        If writing fails, a warning is logged and the remaining blocks are not saved.
         """
         if most_blocks == 0:
             return 0
@@ -196,13 +196,13 @@ class DiskStore:
         return saved
 
     def clear(self) -> None:
-        """Remove every segment, of whatever identity, that no other process writes."""
+        """Remove every segment, of any identity, that no other process writes."""
         self.close()
         for number in self._segments.numbers():
             self._remove(number)
 
     def close(self) -> None:
-        """Let others write to this process's segment; saving again opens one again."""
+        """Release this process's segment to other writers; the next save opens one again."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -210,7 +210,7 @@ class DiskStore:
     # ----------------------------------------------------------------------------------------------------- reading ---
 
     def _learn(self, number: int) -> None:
-        """Take in the records of a segment that are new; one that is not of this kind counts as empty."""
+        """Add the new records of a segment to the known blocks; a segment of another kind counts as empty."""
         known = self._sizes.get(number)
         try:
             with own_file(self._segments.path(number), folders=0) as handle:
@@ -227,41 +227,41 @@ class DiskStore:
                 digests = self._segments.digests(handle, number, first, self._kind.count(size))
                 for slot, digest in enumerate(digests, first):
                     if digest is not None:
-                        self._saved[digest] = (number, slot)  # the newest: an older one may have been refused
+                        self._saved[digest] = (number, slot)  # the newest wins: an older one may be damaged
         except InfengError as error:
             path = self._segments.path(number)
-            if path not in self._reported and path.exists():  # else another process has made room
+            if path not in self._reported and path.exists():  # else another process has evicted it
                 self._reported.add(path)
                 _log.warning("saved prefixes cannot be read", error=str(error))
 
     def _read_run(self, first: Saved, records: NDArray[np.uint8]) -> None:
-        """Fill ``records`` from the segment; raises ResourceError."""
+        """Fill ``records`` from the segment, beginning at ``first``; raises ResourceError."""
         with own_file(self._segments.path(first.segment), remedy="it will be computed again", folders=0) as handle:
             begin = HEADER_BYTES + first.slot * self._kind.stride
             read_into(handle, records.reshape(-1).data, begin, self._segments.path(first.segment), ResourceError)
 
     def _whole(self, found: Sequence[Saved], records: NDArray[np.uint8]) -> int:
-        """Return how many of these records, from the first on, are what they must be."""
+        """Return how many of these records, from the first on, are valid; the first invalid one is forgotten."""
         for index, (saved, record) in enumerate(zip(found, records, strict=True)):
             block = record[HEAD_BYTES : HEAD_BYTES + self._kind.block_bytes]
             if saved.place.head(block) != record[:HEAD_BYTES].tobytes():
                 path = self._segments.path(saved.segment)
-                _log.warning("a damaged record of a saved prefix is not used", path=str(path), record=saved.slot)
+                _log.warning("damaged record of a saved prefix is ignored", path=str(path), record=saved.slot)
                 self.blocks_refused += 1
                 self._saved.pop(saved.place.digest, None)
                 return index
         return len(found)
 
     def _forget(self, number: int) -> None:
-        """Let go of what a segment holds that is gone."""
+        """Drop the known blocks of a segment that is gone."""
         self._sizes.pop(number, None)
         self._saved = {digest: at for digest, at in self._saved.items() if at[0] != number}
 
     # ----------------------------------------------------------------------------------------------------- writing ---
 
     def _unsaved(self, entries: Iterable[PrefixEntry]) -> Iterator[tuple[Place, int]]:
-        """Give the blocks that are to be saved, each once."""
-        path: list[bytes] = []  # what each depth of the current path stands for
+        """Yield each block that is not saved yet, once."""
+        path: list[bytes] = []  # the digest at each depth of the current path
         given: set[bytes] = set()
         for key, depth, tokens, (block,), _ in entries:
             if len(key) != 32 or len(tokens) != 4 * TOKENS or depth > len(path):
@@ -275,7 +275,7 @@ class DiskStore:
     def _append(
         self, new: Sequence[tuple[Place, int]], read_blocks: Callable[[NDArray[np.int32]], NDArray[np.uint8]]
     ) -> int:
-        """Write records; return how many. Raises ResourceError or OSError; what was written by then is known."""
+        """Append records; return how many. Raises ResourceError or OSError; blocks written before it stay known."""
         data = read_blocks(np.array([block for _, block in new], np.int32))
         done = 0
         while done < len(new):
@@ -292,10 +292,10 @@ class DiskStore:
         return done
 
     def _writer_with_room(self) -> Writer:
-        """Return a writer whose segment is not full, and for which there is room under the cap."""
+        """Return a writer with room in its segment; evicts old segments so that it can fill up under the cap."""
         full = self._kind.count(self._segment_bytes)
         if self._writer is not None and not self._writer.is_there():
-            self.close()  # somebody has cleared the directory
+            self.close()  # the directory was cleared
         if self._writer is not None and self._writer.count >= full:
             self._segments.write_index(self._writer)
             self.close()
@@ -305,18 +305,18 @@ class DiskStore:
         return self._writer
 
     def _reopened(self, full: int) -> Writer | None:
-        """Return a writer for the newest segment of this kind that is not full and nobody writes, or None."""
+        """Return a writer for the newest segment of this kind that is neither full nor being written, or None."""
         for number in sorted(self._sizes, reverse=True):
             if self._kind.count(self._sizes[number]) >= full:
                 continue
             writer = Writer.open(self._segments.path(number), number, self._kind)
             if writer is not None:
-                self._learn(number)  # what its last writer added
+                self._learn(number)  # its last writer may have added records
                 return writer
         return None
 
     def _make_room(self) -> None:
-        """Remove the oldest segments that nobody writes until a full segment fits under the cap."""
+        """Remove the oldest segments without a writer until a full segment fits under the cap."""
         sizes = self._segments.sizes()
         own = self._writer.number if self._writer is not None else -1
         total = self._segment_bytes + sum(size for number, size in sizes.items() if number != own)
@@ -326,11 +326,11 @@ class DiskStore:
             if number != own and self._remove(number):
                 total -= size
         if total > self._most_bytes:
-            why = f"segments that others write, or that are none, take {total - self._segment_bytes} bytes of it"
+            why = f"segments in use and other files take {total - self._segment_bytes} bytes of {self._most_bytes}"
             raise ResourceError(f"prefix cache {self._directory}", why, "allow it more")
 
     def _remove(self, number: int) -> bool:
-        """Remove a segment unless somebody writes it or it is none; return whether it is gone."""
+        """Remove a segment, unless it has a writer or is no segment; return whether it is gone."""
         is_gone = self._segments.remove(number)
         if is_gone:
             self._forget(number)
@@ -338,7 +338,7 @@ class DiskStore:
 
 
 def _runs(found: Sequence[Saved], most: int) -> Iterator[tuple[int, int]]:
-    """Give [begin, end) of the blocks that follow each other in one segment, up to ``most`` at a time."""
+    """Yield [begin, end) of each run of blocks that are adjacent in one segment, at most ``most`` long."""
     begin = 0
     for end in range(1, len(found) + 1):
         last = found[end - 1]

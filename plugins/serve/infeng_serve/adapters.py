@@ -1,4 +1,4 @@
-"""Adapters as callers see them: whose they are, what they are called, and from where they may be loaded."""
+"""Adapters as callers see them: their owners, their names, and the folders they may be loaded from."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from infeng_serve.auth import Caller
 from infeng_serve.protocol.errors import ApiError, unavailable
 
 MOST_OWN = 1024
-"""Adapters that one tenant may have loaded."""
+"""Most adapters that one tenant may load."""
 
 MOST_NAME = 117
-"""Characters of an adapter's name: the engine's own name of it has 11 more, and 128 at most."""
+"""Most characters of an adapter's name: the engine's name for it has 11 more, and at most 128."""
 
 Mix = tuple[tuple[str, float], ...]
-"""Adapters of the engine that a tenant has laid on the base model, with their weights."""
+"""Adapters that a tenant merged into the base model, by the engine's names, with their weights."""
 
 
 class AdapterNames:
     """The adapters of an engine by the names that callers know.
 
-    The operator's are everybody's, as far as a key says so. What a tenant loads is its own: it has a name of its own in
-    the engine, so that two tenants may give one name to different adapters, and neither learns of the other.
+    The operator's adapters are visible to every key that allows them. An adapter that a tenant loads is visible to that
+    tenant alone and gets a unique name in the engine, so two tenants may use one name for different adapters.
     """
 
     def __init__(
         self, engine: Engine, base: Collection[str], *, roots: Iterable[str] = (), share: bool = False
     ) -> None:
-        """Take the adapters that the engine has for the operator's.
+        """Treat the adapters that the engine has now as the operator's.
 
-        base: names of the model without any. roots: folders from which tenants may load. share: what they load is
-        everybody's.
+        base: names of the base model. roots: folders from which tenants may load. share: adapters that tenants load are
+        visible to all.
         """
         self._engine = engine
         self._base = frozenset({*base, BASE})
@@ -46,10 +46,10 @@ class AdapterNames:
         self._own: dict[str, dict[str, str]] = {}
         self._mixes: dict[str, Mix] = {}
 
-    # ---------------------------------------------------------------------------------------------- who sees what ---
+    # ------------------------------------------------------------------------------------------------- visibility ---
 
     def visible(self, caller: Caller) -> dict[str, str]:
-        """Return the names that a caller may ask for, and what the engine calls each; its own go first."""
+        """Return the names that a caller may use, with the engine's name of each; its own adapters take precedence."""
         own = self._own.get(caller.tenant, {})
         found = {name: inner for name, inner in self._shared.items() if self._may_see(caller, name)} | own
         if caller.sees_all:
@@ -78,9 +78,9 @@ class AdapterNames:
     # -------------------------------------------------------------------------------------------------- loading ---
 
     def load(self, caller: Caller, name: str, path: str, *, replace: bool = False) -> None:
-        """Load an adapter for a caller, an admin's for everybody. Blocks while its files are read.
+        """Load an adapter for a caller; one that an admin loads is for all. Blocks while its files are read.
 
-        replace: read the files of one that is there again. Raises ApiError.
+        replace: reload the files if the name is loaded already. Raises ApiError.
         """
         if len(name) > MOST_NAME:
             raise ApiError(400, f"lora_name has more than {MOST_NAME} characters.", param="lora_name")
@@ -99,12 +99,12 @@ class AdapterNames:
                 raise ApiError(400, f"There are {MOST_OWN} adapters of this key; unload one.", param="lora_name")
             inner = name if is_shared else inner_name(name, caller.tenant)
             with _told(caller, {source: path, inner: name}):
-                self._engine.adapters.load(inner, source, pin=True)  # so that a broken one is told now
+                self._engine.adapters.load(inner, source, pin=True)  # a broken adapter is reported now
             self._engine.adapters.pin(inner, False)
             known[name] = inner
 
     def unload(self, caller: Caller, name: str) -> None:
-        """Forget an adapter of a caller's own, or for an admin, anybody's; raises ApiError 404 or 403."""
+        """Unload an adapter of the caller, or for an admin, of any tenant; raises ApiError 404 or 403."""
         with self._lock:
             known = self._own.get(caller.tenant, {})
             if name not in known and name in self.visible(caller):
@@ -123,7 +123,7 @@ class AdapterNames:
         return next(names for names in self._own.values() if name in names)
 
     def _source(self, caller: Caller, path: str) -> str:
-        """Return what may be loaded: anything for an admin, for others what lies in one of the folders."""
+        """Return the path to load: any path for an admin, for others a path within one of the folders."""
         if not path.strip():
             raise ApiError(400, "lora_path is empty; name a directory.", param="lora_path")
         if caller.is_admin:
@@ -138,16 +138,16 @@ class AdapterNames:
         why = "Adapters are loaded from the folders that the server was given (--lora-root), or with an admin's key."
         raise ApiError(403, why, type="permission_error", param="lora_path")
 
-    # --------------------------------------------------------------------------------- what the base is mixed with ---
+    # ------------------------------------------------------------------------- adapters merged into the base model ---
 
     def mix(self, caller: Caller) -> Mapping[str, float]:
-        """Return the weights of adapters, by the engine's names, that a caller has laid on the base model."""
+        """Return the adapters that a caller's tenant merged into the base model: weights by the engine's names."""
         return dict(self._mixes.get(caller.tenant, ()))
 
     def set_mix(self, caller: Caller, weights: Mapping[str, float]) -> None:
-        """Lay adapters on the base model, by the engine's names, for the calls of one tenant alone.
+        """Merge adapters into the base model, by the engine's names, for the calls of one tenant alone.
 
-        Blocks while files are read. Raises ApiError for weights with which those calls could not be answered.
+        Blocks while files are read. Raises ApiError for weights that the engine refuses.
         """
         mix = tuple((inner, weight) for inner, weight in weights.items() if weight)
         try:
@@ -162,12 +162,12 @@ class AdapterNames:
 
 
 def inner_name(name: str, tenant: str) -> str:
-    """Return what the engine calls an adapter that a tenant has loaded; no client hears of it."""
+    """Return the engine's name for an adapter that a tenant loads; clients never see it."""
     return f"{name}.{_mark(tenant)}"
 
 
 def told_name(inner: str, tenant: str) -> str:
-    """Return what a tenant calls the adapter that the engine calls ``inner``."""
+    """Return a tenant's name for the adapter that the engine calls ``inner``."""
     return inner.removesuffix(f".{_mark(tenant)}")
 
 
@@ -177,9 +177,9 @@ def _mark(tenant: str) -> str:
 
 @contextlib.contextmanager
 def _told(caller: Caller, said: Mapping[str, str]) -> Iterator[None]:
-    """Raise what goes wrong with an adapter as an ApiError, to all but admins in the words of ``said``.
+    """Turn an error of an adapter into an ApiError; for callers other than admins, texts in ``said`` are replaced.
 
-    said: what only the server knows, and what the client calls it.
+    said: texts that only the server may know, with the client's words for them.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""What plugins may import of the server, for the hook ``infeng_serve_routes``; all else may change without notice."""
+"""The server's stable API for plugins that add routes (hook ``infeng_serve_routes``); the rest may change anytime."""
 
 from infeng_serve.app import Route
 from infeng_serve.auth import Caller

@@ -1,4 +1,4 @@
-"""The ASGI application: who may call, which route answers, and what is said where none does."""
+"""The ASGI application: authenticates a call, dispatches it to its route, and answers errors."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _EXPOSED = (b"access-control-expose-headers", b"x-request-id, x-infeng-ignored, 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What is done at one path."""
+    """The handlers of one path."""
 
     handlers: Mapping[str, Handler]
-    """By method; HEAD is answered as GET is."""
+    """Handlers by method; GET also answers HEAD."""
     is_open: bool = False
-    """Whether no key is asked for."""
+    """Whether the path needs no API key."""
 
     @property
     def allowed(self) -> str:
-        """The methods, as a header lists them."""
+        """The value of the header ``Allow``."""
         names = {*self.handlers, "OPTIONS", *(["HEAD"] if "GET" in self.handlers else [])}
         return ", ".join(sorted(names))
 
 
 class App:
-    """Answers every call, whatever it is."""
+    """The ASGI application."""
 
     def __init__(self, service: Service, routes: Mapping[str, Route], hosts: Hosts) -> None:
-        """Answer by ``routes``: paths, those that end with / and more for whatever begins with them."""
+        """Dispatch by ``routes``: handlers by path; a path that ends with / matches every path that begins with it."""
         self._service = service
         self._hosts = hosts
         self._routes = dict(routes)
@@ -51,7 +51,7 @@ class App:
         self._origins = frozenset(origin.encode("latin-1") for origin in service.settings.cors)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one call."""
+        """Answer one HTTP call; the ASGI entry point."""
         if scope["type"] != "http":
             return
         call = Call(scope, receive, send)
@@ -61,7 +61,7 @@ class App:
             pass
         except Exception as error:
             if call.is_started:
-                raise  # nothing can be said any more: the connection is closed
+                raise  # the head is sent already: uvicorn closes the connection
             await call.fail(failure(error, call.id))
         finally:
             call.close()
@@ -91,7 +91,7 @@ class App:
         return found
 
     def _authenticate(self, call: Call) -> None:
-        """Find out who calls; raises ApiError 401."""
+        """Set the caller from the API key; raises ApiError 401."""
         caller = self._service.keys.caller(call.headers.get(b"authorization"))
         if caller is not None:
             call.caller = caller
@@ -99,24 +99,24 @@ class App:
         self._turn_away(call, unauthenticated(b"authorization" in call.headers))
 
     def _turn_away(self, call: Call, error: ApiError) -> NoReturn:
-        """Tell observers of a call from nobody who is known, and refuse it."""
+        """Report an unauthenticated call to the observers and raise ``error``."""
         for observer in self._service.observers:
             record = Record(call.id, call.path, "", "", client=call.client, wall=call.wall, arrived=call.arrived)
             record.status = error.status
             observer.rejected(record, reason_of(error))
         raise error
 
-    # ------------------------------------------------------------------------------------------- pages of others ---
+    # ---------------------------------------------------------------------------------- cross-origin protection ---
 
     def _check_host(self, call: Call) -> None:
-        """Refuse a call by a name that is not this server's; raises ApiError 403."""
+        """Check the header ``Host``; raises ApiError 403 for a name that is not this server's."""
         try:
             self._hosts.check(call.headers.get(b"host"))
         except ApiError as error:
             self._turn_away(call, error)
 
     def _mark_origin(self, call: Call) -> None:
-        """Let a browser's page read the answer, where its origin may."""
+        """Add the CORS headers that let a page of an allowed origin read the answer."""
         if not self._origins:
             return
         origin = call.headers.get(b"origin")

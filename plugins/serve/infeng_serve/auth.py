@@ -1,4 +1,4 @@
-"""Keys: who calls, as which tenant, and which adapters that one sees."""
+"""API keys: the tenant of each key and the adapters that it may use."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pathlib import Path
 from infeng_core.api import InfengError, UsageError, get_logger, read_text
 
 LARGEST = 16 << 20
-"""Bytes of a file of keys."""
+"""Most bytes of a file of keys."""
 
 CHECK_SECONDS = 0.5
-"""How often the file is looked at, at most."""
+"""Least seconds between two checks of the file for changes."""
 
 _COMMENT = re.compile(r"(?:^|\s)#")
 _log = get_logger(__name__)
@@ -25,31 +25,31 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who a key belongs to."""
+    """The tenant and permissions of a key."""
 
     tenant: str
-    """Named by the file of keys, or made from the key; "" where the server asks for none."""
+    """Named in the file of keys, or derived from the key; "" on a server without keys."""
     adapters: frozenset[str] | None = None
-    """Which of the operator's adapters it sees; None: all of them."""
+    """The operator's adapters that the key may use; None: all of them."""
     sees_all: bool = False
-    """Whether it sees what other tenants have loaded."""
+    """Whether the key may use adapters that other tenants have loaded."""
     is_admin: bool = False
-    """Whether it may load adapters from anywhere, and unload everybody's."""
+    """Whether the key may load adapters from any path, and unload those of all tenants."""
     may_watch: bool = True
-    """Whether it may see the metrics, which name tenants and their adapters."""
+    """Whether the key may read the metrics, which name tenants and their adapters."""
 
 
 NOBODY = Caller("")
-"""Everybody, where the server asks for no key."""
+"""The caller of every call on a server without keys."""
 
 
 class Keys:
-    """The keys that are known now. Of each only a digest is kept, and every one is compared at each look-up."""
+    """The current keys. Only digests are kept, and each look-up compares all of them, in constant time."""
 
     def __init__(
         self, keys: Iterable[str] = (), *, admin_keys: Iterable[str] = (), file: str | Path | None = None
     ) -> None:
-        """Take single keys and a file of them, which is read again when it changes; raises UsageError."""
+        """Accept single keys and a file of keys, which is reread when it changes; raises UsageError."""
         self._fixed = [(digest(key), Caller(unnamed(key))) for key in map(_checked, keys)]
         self._fixed += [(digest(key), Caller(unnamed(key), None, True, True)) for key in map(_checked, admin_keys)]
         self._file = None if file is None else Path(file)
@@ -62,34 +62,34 @@ class Keys:
 
     @property
     def are_asked_for(self) -> bool:
-        """Whether a call needs a key. A file that has none lets nobody in."""
+        """Whether a call needs a key. With an empty file of keys every call is refused."""
         return self._file is not None or bool(self._fixed)
 
     @property
     def are_shared(self) -> bool:
-        """Whether there is more than one tenant, or a file to which one may be added."""
+        """Whether there are several tenants, or a file of keys that may gain some."""
         return self._file is not None or len({caller.tenant for caller in self.callers}) > 1
 
     def caller(self, authorization: bytes | None) -> Caller | None:
-        """Return whose key a header ``Authorization: Bearer KEY`` has; None where it is nobody's."""
+        """Return the caller for a header ``Authorization: Bearer KEY``; None for an unknown key."""
         if not self.are_asked_for:
             return NOBODY
         self._refresh()
         scheme, _, key = (authorization or b"").strip().partition(b" ")
         given = hashlib.sha256(key.strip()).digest()
         found = None
-        for known, caller in self._entries:  # all of them: how long it takes tells nothing
+        for known, caller in self._entries:  # all of them, so that timing reveals nothing
             if hmac.compare_digest(given, known):
                 found = caller
         return found if scheme.lower() == b"bearer" else None
 
     @property
     def callers(self) -> tuple[Caller, ...]:
-        """Who has a key, each once; NOBODY where none is asked for."""
+        """The callers of all keys, each once; NOBODY alone on a server without keys."""
         return tuple(dict.fromkeys(caller for _, caller in self._entries)) if self.are_asked_for else (NOBODY,)
 
     def _refresh(self) -> None:
-        """Read the file again if it has changed; while it is missing or wrong, what was read before holds."""
+        """Reread the file if it has changed; while it is missing or wrong, the old keys stay valid."""
         now = time.monotonic()
         if self._file is None or now < self._looked + CHECK_SECONDS:
             return
@@ -101,7 +101,7 @@ class Keys:
             entries = read_keys(self._file)
         except InfengError as error:
             if self._seen is not None:
-                _log.warning("the keys stay as they were", error=str(error))
+                _log.warning("the file of keys is wrong, the old keys stay valid", error=str(error))
             self._seen = None
             return
         self._entries, self._seen = [*self._fixed, *entries], signature
@@ -109,19 +109,20 @@ class Keys:
 
 
 def digest(key: str) -> bytes:
-    """Return what is kept of a key."""
+    """Return the digest of a key, which is all that is kept of it."""
     return hashlib.sha256(key.encode()).digest()
 
 
 def unnamed(key: str) -> str:
-    """Return the tenant of a key that names none: the same after every start, and no way back to the key."""
+    """Return the tenant of a key without a tenant name: stable across restarts, and not invertible."""
     return "key-" + hashlib.blake2b(key.encode(), digest_size=6, person=b"infeng-tenant").hexdigest()
 
 
 def read_keys(path: Path) -> list[tuple[bytes, Caller]]:
-    """Read lines ``KEY [TENANT [ADAPTERS [admin]]] [# comment]``; raises UsageError with the line, without the key.
+    """Read lines ``KEY [TENANT [ADAPTERS [admin]]] [# comment]``; raises UsageError with the line number, not the key.
 
-    TENANT: ``-`` stands for none. ADAPTERS: names with commas, ``-`` for none of the operator's, ``*`` for everybody's.
+    TENANT: ``-`` for none. ADAPTERS: comma-separated names, ``-`` for none of the operator's, ``*`` for those of all
+    tenants too.
     """
     return list(_parsed(path, read_text(path, LARGEST, UsageError, "give a file of keys that can be read")))
 
@@ -134,7 +135,9 @@ def _parsed(path: Path, text: str) -> Iterator[tuple[bytes, Caller]]:
             continue
         place = f"{path}:{number}"
         if len(words) > 4 or words[3:] not in ([], ["admin"]):
-            raise UsageError(place, "it is no line of keys", "write KEY TENANT ADAPTERS admin, the last three optional")
+            raise UsageError(
+                place, "it is not a line of keys", "write KEY TENANT ADAPTERS admin, the last three optional"
+            )
         key = _checked(words[0], place)
         if digest(key) in known:
             raise UsageError(place, "the key is listed twice", "give it to one tenant")

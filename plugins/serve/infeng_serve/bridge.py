@@ -1,4 +1,5 @@
-"""Between the event loop and the engine's thread: requests go in from a pool, events come out once for each step."""
+"""The bridge between the event loop and the engine's thread: a thread pool submits requests, and each step's events
+are delivered to the event loop together."""
 
 from __future__ import annotations
 
@@ -19,33 +20,33 @@ _T = TypeVar("_T")
 
 
 class Asked(Protocol):
-    """What the bridge looks at of an answer in the making."""
+    """The part of an answer in progress that the bridge uses."""
 
     @property
     def requests(self) -> Sequence[Request]:
-        """One for each choice; they are submitted together."""
+        """The requests, one for each choice; they are submitted together."""
 
     @property
     def streams(self) -> bool:
-        """Whether events are wanted as they come."""
+        """Whether the answer is streamed."""
 
 
 _A = TypeVar("_A", bound=Asked)
 
 Settled = list[tuple[Request, Record]]
-"""The requests of a call as the server wants them, each with its record."""
+"""A call's requests with tenant and time limit set, each with its record."""
 
 Given = list[tuple[int, Event | Exception]]
-"""What one step gave, by the keys of choices."""
+"""The events of one step by choice."""
 
 
 class Bridge:
-    """Runs an engine by its own thread for the event loop that makes this object."""
+    """Runs an engine on a thread for the event loop that creates this object."""
 
     def __init__(self, engine: Engine, readers: Readers, makers: Readers) -> None:
         """Start the engine's thread.
 
-        readers: read and submit requests. makers: submit those with logit processors, which are made first.
+        readers: threads that read calls and submit requests. makers: threads that create logit processors, then submit.
         """
         self._engine = engine
         self._readers = readers
@@ -55,16 +56,16 @@ class Bridge:
         self._choices: dict[int, Choice] = {}
         self._keys = itertools.count()
         self.queues: set[EventQueue] = set()
-        """Of calls that are being answered."""
-        self._coming: set[EventQueue] = set()  # of calls that were let in and are being read
+        """Queues of calls that are being answered."""
+        self._coming: set[EventQueue] = set()  # queues of admitted calls whose bodies are being read
         engine.start(self._on_step)
 
     async def run(self, tenant: str, work: Callable[[], _T]) -> _T:
-        """Do on a reading thread what takes long, when it is the tenant's turn."""
+        """Run slow work on a reader thread when it is the tenant's turn."""
         return await self._readers.run(tenant, work)
 
     def check_room(self, tenant: str) -> None:
-        """Raise the OverloadedError that one more call of a tenant would meet behind those that are being read."""
+        """Raise OverloadedError if the queue is full for one more call of a tenant, calls being read included."""
         self._engine.check_room(coming=len(self._coming), tenant=tenant)
 
     async def submit(
@@ -74,13 +75,13 @@ class Bridge:
         read: Callable[[], _A],
         settle: Callable[[Request], tuple[Request, Record]],
     ) -> _A:
-        """Read a call and submit its requests, both on a thread in the tenant's turn; its events come to ``queue``.
+        """Read a call and submit its requests on a reader thread in the tenant's turn; events arrive in ``queue``.
 
-        Where logit processors are made, which may take as long as a grammar takes to compile, other threads do it.
+        Requests with logit processors are submitted by separate threads, since compiling a grammar can take long.
 
-        settle: returns a request as the server wants it, and its record. The requests are let in together: where there
-        is room for the first, the others follow. Raises whatever reading and submitting raise, OverloadedError before
-        anything is read; then nothing of the call is left in the engine.
+        settle: returns a request with tenant and time limit set, and its record. The requests are admitted together: if
+        there is room for the first, the others follow. Raises OverloadedError before reading, and the errors of reading
+        and submitting; after an error nothing of the call is left in the engine.
         """
         self.check_room(tenant)
         self.queues.add(queue)
@@ -97,7 +98,7 @@ class Bridge:
         return answer
 
     def close(self, queue: EventQueue) -> None:
-        """End a call: what it has in flight is cancelled."""
+        """End a call and cancel its unfinished requests."""
         self.queues.discard(queue)
         self._coming.discard(queue)
         queue.leave()
@@ -105,7 +106,7 @@ class Bridge:
     def _read(
         self, queue: EventQueue, read: Callable[[], _A], settle: Callable[[Request], tuple[Request, Record]]
     ) -> tuple[_A, Settled]:
-        """Return the answer in the making, and its requests where they have logit processors; others are submitted."""
+        """Return the answer and, if they have logit processors, its requests; without, the requests are submitted."""
         queue.check()
         answer = read()
         queue.is_whole, queue.paths = not answer.streams, getattr(answer, "paths", {})
@@ -131,13 +132,13 @@ class Bridge:
             except BaseException:
                 del self._choices[key]
                 raise
-        if queue.is_left:  # it left while the last one was submitted
+        if queue.is_left:  # the client left while the last request was submitted
             queue.leave()
 
     # ---------------------------------------------------------------------------------------------- after a step ---
 
     def _on_step(self) -> None:
-        """Hand over, on the engine's thread, whatever the step gave."""
+        """Hand a step's events to the event loop. Called on the engine's thread."""
         ready = self._ready
         if not ready:
             return
@@ -153,7 +154,7 @@ class Bridge:
                 given.append((output.index, event))
         try:
             self._loop.call_soon_threadsafe(self._deliver, given, now)
-        except RuntimeError:  # it is closed: nobody is there any more
+        except RuntimeError:  # the event loop is closed
             ready.clear()
 
     def _deliver(self, given: Given, now: float) -> None:
@@ -176,10 +177,10 @@ class Bridge:
             queue.abort(error)
 
     async def shut(self, error: ApiError) -> None:
-        """Close the engine, once nobody waits for it; what is left in it ends with ``error``."""
+        """Close the engine; calls that have not ended get ``error``."""
         await self._loop.run_in_executor(None, self._engine.close)
         self._on_step()
-        await asyncio.sleep(0)  # for what was just handed over
+        await asyncio.sleep(0)  # lets callbacks that were just scheduled run
         now = time.perf_counter()
         for choice in list(self._choices.values()):
             choice.queue.end(choice, now, error)

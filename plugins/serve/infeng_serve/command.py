@@ -1,4 +1,4 @@
-"""``infeng serve``: its arguments, which settings they are, and its end."""
+"""``infeng serve``: its arguments, their mapping to settings, and running the server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = get_logger(__name__)
 
 
 class Options(Protocol):
-    """What options are added to: a parser, or a group of one."""
+    """An argument parser or a group of one."""
 
     def add_argument(self, *names: str, **how: Any) -> object:
         """Add one."""
@@ -37,39 +37,45 @@ class Serve:
     help = "serve a model, and adapters as further models, by OpenAI's HTTP API"
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Take the settings' defaults, and those of the environment."""
+        """settings: the defaults, with those of the environment."""
         self._settings = settings
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments; where one is a setting too, it outranks the manifest's."""
+        """Add the arguments; an argument overrides the manifest's setting of the same name."""
         parser.add_argument("model", nargs="?", metavar="MODEL", help="model directory or hub name (model.path)")
         parser.add_argument("-t", "--threads", type=int, metavar="N", help="worker threads (default: usable cores)")
-        parser.add_argument("--host", metavar="ADDRESS", help="address to listen at (127.0.0.1)")
-        parser.add_argument("--port", type=int, metavar="N", help="port to listen at; 0: any that is free (8000)")
-        parser.add_argument("--grpc-port", type=int, metavar="N", help="serve gRPC too, here; 0: any free port (no)")
-        parser.add_argument("--ready-file", metavar="FILE", help="gets the URL once requests are served")
+        parser.add_argument("--host", metavar="ADDRESS", help="address to listen on (127.0.0.1)")
+        parser.add_argument("--port", type=int, metavar="N", help="port to listen on; 0: any free port (8000)")
         parser.add_argument(
-            "--served-model-name", action="append", dest="names", metavar="NAME", help="of the base model; repeats"
+            "--grpc-port", type=int, metavar="N", help="port of the gRPC service; 0: any free port (none)"
+        )
+        parser.add_argument("--ready-file", metavar="FILE", help="write the URL here once requests are served")
+        parser.add_argument(
+            "--served-model-name", action="append", dest="names", metavar="NAME", help="name of the base model; repeats"
         )
         parser.add_argument("--chat-template", metavar="FILE", help="a Jinja file instead of the model's own template")
         parser.add_argument(
-            "--lora", action="append", default=[], metavar="NAME=PATH[:SCALE]", help="an adapter, as a model; repeats"
+            "--lora",
+            action="append",
+            default=[],
+            metavar="NAME=PATH[:SCALE]",
+            help="serve an adapter as a model; repeats",
         )
         parser.add_argument(
-            "--warm", action="append", metavar="WHAT", help="what is in memory before /ready: adapters; repeats"
+            "--warm", action="append", metavar="WHAT", help="adapters: load all adapters before /ready; repeats"
         )
         parser.add_argument(
             "--warm-prompts",
             action="append",
             metavar="FILE",
-            help="prompts computed before /ready, JSON in each line; repeats",
+            help="JSON lines of prompts to compute before /ready; repeats",
         )
         parser.add_argument(
             "--logit-processor",
             action="append",
             dest="logit_processors",
             metavar="NAME",
-            help="of a plugin, which requests may name; repeats",
+            help="logit processor of a plugin that requests may name; repeats",
         )
         parser.add_argument(
             "--no-cache",
@@ -83,12 +89,12 @@ class Serve:
         self._configure_limits(parser.add_argument_group("limits"))
         self._configure_observability(parser.add_argument_group("observability"))
         parser.add_argument(
-            "--journal", metavar="DIR", help="accepted calls are written here, so that streams go on after a break"
+            "--journal", metavar="DIR", help="write accepted calls here, so that streams can be resumed"
         )
         add_config_options(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Serve until SIGTERM or Ctrl-C; raises InfengError, and what loading the model raises."""
+        """Serve until SIGTERM or Ctrl-C; raises InfengError, also for errors of loading the model."""
         from infeng_core.api import Plugins
         from infeng_serve.defaults import as_served
         from infeng_serve.hookspecs import routes_of
@@ -118,7 +124,7 @@ class Serve:
         plugins = Plugins.discover(config)
         config = as_served(config, keys, plugins)
         if settings.otlp_endpoint:
-            check(settings.otlp_endpoint)  # now, and not after the model has been loaded
+            check(settings.otlp_endpoint)  # fail before the model is loaded
 
         warming = Warming(settings, keys)
 
@@ -140,48 +146,66 @@ class Serve:
             startup=startup,
         )
         if not keys.are_asked_for and not server.is_local:
-            _log.warning("anybody who reaches this address may call: no API key is set", host=settings.host)
+            _log.warning("every client that reaches this address may call: no API key is set", host=settings.host)
         if not keys.are_asked_for and "*" in settings.cors:
-            _log.warning("any page that is open in a browser may call: no API key is set", cors="*")
+            _log.warning("every page that is open in a browser may call: no API key is set", cors="*")
         say(f"listening at {server.url}, loading {config.model.path}", to_stderr=True)
         server.run(has_signals=True)
         return 0
 
     def _configure_access(self, group: Options) -> None:
         group.add_argument(
-            "--api-key", action="append", default=[], metavar="KEY", help="a key that callers need; repeats"
+            "--api-key", action="append", default=[], metavar="KEY", help="an API key that callers need; repeats"
         )
         group.add_argument(
-            "--admin-key", action="append", default=[], metavar="KEY", help="one that may load adapters from anywhere"
+            "--admin-key",
+            action="append",
+            default=[],
+            metavar="KEY",
+            help="an API key that may load adapters from any path",
         )
         group.add_argument(
-            "--api-keys", metavar="FILE", help="lines KEY TENANT [ADAPTERS [admin]]; followed as it changes"
+            "--api-keys", metavar="FILE", help="file of lines KEY TENANT [ADAPTERS [admin]]; reread when it changes"
         )
         group.add_argument(
-            "--lora-root", action="append", dest="lora_roots", metavar="DIR", help="callers load from here; repeats"
+            "--lora-root",
+            action="append",
+            dest="lora_roots",
+            metavar="DIR",
+            help="folder from which callers may load; repeats",
         )
         group.add_argument("--cors", action="append", metavar="ORIGIN", help="origin whose pages may call; repeats")
         group.add_argument(
-            "--allowed-hosts", action="append", metavar="NAME", help="name that it answers to without keys; repeats"
+            "--allowed-hosts", action="append", metavar="NAME", help="host name to answer to without keys; repeats"
         )
         group.add_argument("--tls-cert", metavar="FILE", help="certificate chain")
         group.add_argument("--tls-key", metavar="FILE", help="its private key")
 
     def _configure_limits(self, group: Options) -> None:
         group.add_argument(
-            "--unknown-parameters", choices=("error", "ignore"), help="of calls, that could change an answer (error)"
+            "--unknown-parameters",
+            choices=("error", "ignore"),
+            help="treatment of those that could change an answer (error)",
         )
-        group.add_argument("--max-body", type=int, metavar="BYTES", help="of a request (16 MiB)")
-        group.add_argument("--max-connections", type=int, metavar="N", help="open at a time (4096)")
-        group.add_argument("--max-requests", type=int, metavar="N", help="answered or waiting at a time (1024)")
-        group.add_argument("--request-timeout", type=float, metavar="S", help="an answer ends with what it has (never)")
-        group.add_argument("--drain-timeout", type=float, metavar="S", help="for answers in the making at the end (30)")
+        group.add_argument("--max-body", type=int, metavar="BYTES", help="largest request body (16 MiB)")
+        group.add_argument("--max-connections", type=int, metavar="N", help="most open connections (4096)")
+        group.add_argument("--max-requests", type=int, metavar="N", help="most calls that run or wait (1024)")
+        group.add_argument("--request-timeout", type=float, metavar="S", help="cut answers off after S seconds (never)")
+        group.add_argument(
+            "--drain-timeout", type=float, metavar="S", help="seconds for running answers after SIGTERM (30)"
+        )
 
     def _configure_observability(self, group: Options) -> None:
         group.add_argument(
-            "--access-log", nargs="?", const="logfmt", metavar="FORMAT", help="a line for each answer: logfmt or json"
+            "--access-log",
+            nargs="?",
+            const="logfmt",
+            metavar="FORMAT",
+            help="log a line for each answer: logfmt or json",
         )
-        group.add_argument("--otlp-endpoint", metavar="URL", help="collector that gets traces: http://localhost:4317")
+        group.add_argument(
+            "--otlp-endpoint", metavar="URL", help="send traces to this collector: http://localhost:4317"
+        )
 
 
 def keys_of(given: list[str], admins: list[str], file: str | None) -> Any:

@@ -18,7 +18,7 @@ from infeng_serve.protocol.errors import ApiError
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of connections; times in seconds."""
+    """Bounds on connections; times in seconds."""
 
     connections: int
     head: int
@@ -28,7 +28,7 @@ class Bounds:
 
 
 LOOK_SECONDS = 0.1
-"""How often a connection that is not read is looked at: its client may have left."""
+"""Seconds between checks whether the client of a paused connection has left."""
 
 HEAD_END = b"\r\n\r\n"
 
@@ -36,14 +36,14 @@ _LEFT = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
 class RefusedError(Exception):
-    """Ends the parsing of a call that was answered already."""
+    """Stops the parser for a call that was refused already."""
 
 
 class Flow(FlowControl):
-    """Flow control that tells of a client's leaving also while nothing is read, as behind pipelined calls."""
+    """Flow control that detects a client's disconnect even while reading is paused, as with pipelined calls."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        """Look after ``transport``."""
+        """Control ``transport``."""
         super().__init__(transport)
         self._client = transport
         self._loop = loop
@@ -53,7 +53,7 @@ class Flow(FlowControl):
         self._poll.register(opened.fileno(), select.POLLRDHUP)
 
     def pause_reading(self) -> None:
-        """Read no more for now."""
+        """Pause reading and begin to poll for a disconnect."""
         super().pause_reading()
         if self._timer is None:
             self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
@@ -64,7 +64,7 @@ class Flow(FlowControl):
         super().resume_reading()
 
     def forget(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -78,7 +78,7 @@ class Flow(FlowControl):
 
 
 class Pieces:
-    """What is written of a streamed answer without ASGI's coroutines, as long as its client keeps up."""
+    """Writes chunks of a streamed answer synchronously, without ASGI's coroutines, while its client keeps up."""
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         """Write to the answer of ``cycle``."""
@@ -86,19 +86,19 @@ class Pieces:
 
     @property
     def is_open(self) -> bool:
-        """Whether the answer has begun, in chunks, and nothing of it waits for the client."""
+        """Whether the chunked answer has begun and nothing of it is buffered."""
         cycle = self._cycle
         return bool(cycle.chunked_encoding) and not (
             cycle.flow.write_paused or cycle.disconnected or cycle.response_complete
         )
 
     def write(self, data: bytes) -> None:
-        """Write a chunk, not an empty one, to an answer that is open."""
+        """Write a nonempty chunk; ``is_open`` must be true."""
         self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
 class Connection(HttpToolsProtocol):
-    """One connection of a client."""
+    """One client connection."""
 
     def __init__(self, bounds: Bounds, config: Config, state: ServerState, loop: asyncio.AbstractEventLoop) -> None:
         """Serve the app of ``config``; ``state`` is that of all connections."""
@@ -107,15 +107,15 @@ class Connection(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._in_head = True
-        self._head_bytes = 0  # as they came, as far as a head begins where data does
-        self._head_tail = b""  # the last of them, in which its end may begin
-        self._parsed_bytes = 0  # of the head's parts
+        self._head_bytes = 0  # raw bytes of the current head, counted where it begins at the start of a read
+        self._head_tail = b""  # its last bytes, which may hold the beginning of its end marker
+        self._parsed_bytes = 0  # bytes of the head's parsed parts
         self._messages = 0
         self._answered: RequestResponseCycle | None = None
-        """The call that is being answered, or was; uvicorn's ``cycle`` is the last one that was sent."""
+        """The call being answered, or the last one; uvicorn's ``cycle`` is the last one received."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a head, or refuse one connection too many."""
+        """Start the timer for the head, or refuse the connection if there are too many."""
         super().connection_made(transport)
         self.flow = Flow(transport, self.loop)
         if len(self.connections) > self._bounds.connections:
@@ -124,7 +124,7 @@ class Connection(HttpToolsProtocol):
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timers, and let the call that is being answered know."""
+        """Cancel the timers and notify the call that is being answered."""
         self._disarm()
         self.resume_writing()
         if isinstance(self.flow, Flow):
@@ -140,7 +140,7 @@ class Connection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
-        """Parse, but for a head that is too long."""
+        """Parse the data, unless the head is too long."""
         if self.transport.is_closing():
             return
         if self._in_head:
@@ -151,14 +151,14 @@ class Connection(HttpToolsProtocol):
             super().data_received(data)
 
     def _count_head(self, data: bytes) -> None:
-        """Count what of ``data`` belongs to the head that is being read."""
+        """Count the bytes of ``data`` that belong to the current head."""
         joined = self._head_tail + data
         end = joined.find(HEAD_END)
         self._head_bytes += len(data) if end < 0 else end + len(HEAD_END) - len(self._head_tail)
         self._head_tail = joined[1 - len(HEAD_END) :] if end < 0 else b""
 
     def on_message_begin(self) -> None:
-        """Count a head's seconds from here on."""
+        """Start the timer for a head."""
         super().on_message_begin()
         self._messages += 1
         self._parsed_bytes = 0
@@ -166,36 +166,36 @@ class Connection(HttpToolsProtocol):
             self._arm()
 
     def on_headers_complete(self) -> None:
-        """The head is there."""
+        """Check a complete head and stop its timer."""
         self._in_head = False
         self._disarm()
         self._check_host()
         super().on_headers_complete()
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the target."""
+        """Count and store a part of the request target."""
         self._count_parsed(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
+        """Count and store a header."""
         self._count_parsed(len(name) + len(value) + len(": \r\n"))
         super().on_header(name, value)
 
     def on_message_complete(self) -> None:
-        """The body is there: another head may follow."""
+        """Note that the body is complete: another head may follow."""
         self._in_head, self._head_bytes, self._head_tail = True, 0, b""
         super().on_message_complete()
 
     def _count_parsed(self, size: int) -> None:
-        """Count a part of a head: one that comes together with the call before it is known by its parts alone."""
+        """Count a parsed part of a head; the raw bytes of a pipelined head cannot be counted."""
         self._parsed_bytes += size
         if self._parsed_bytes > self._bounds.head:
             self._refuse_head()
             raise RefusedError
 
     def _check_host(self) -> None:
-        """Refuse what RFC 9112 (3.2) has refused: a call of HTTP/1.1 with no Host, or any with several."""
+        """Refuse an HTTP/1.1 call without a Host header and any call with several (RFC 9112, 3.2)."""
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts > 1 or (hosts == 0 and self.parser.get_http_version() != "1.0"):
             self._refuse(400, f"The header Host is there {hosts} times; send it once.")
@@ -205,13 +205,13 @@ class Connection(HttpToolsProtocol):
         self._refuse(431, f"The head has more than {self._bounds.head} bytes.")
 
     def pause_writing(self) -> None:
-        """The client reads too slowly, or no more."""
+        """Start the timer for a client that reads too slowly or not at all."""
         super().pause_writing()
         if self._write_timer is None:
             self._write_timer = self.loop.call_later(self._bounds.write_timeout, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The client has read on."""
+        """Stop the timer: the client reads again."""
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
@@ -219,7 +219,7 @@ class Connection(HttpToolsProtocol):
             super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP."""
+        """Answer data that is not HTTP."""
         self._refuse(400, msg)
 
     def _arm(self) -> None:
@@ -238,11 +238,11 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer without asking the app, and close."""
+        """Answer without calling the app, and close the connection."""
         self._disarm()
         if self.transport.is_closing():
             return
-        if self.cycle is None or self.cycle.response_complete:  # else an answer to an earlier call is on its way
+        if self.cycle is None or self.cycle.response_complete:  # else an earlier call is still being answered
             body = ApiError(status, message).body()
             phrase = HTTPStatus(status).phrase
             head = f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
@@ -251,7 +251,7 @@ class Connection(HttpToolsProtocol):
 
 
 def config_of(app: Any, *, keep_alive: float, backlog: int, cert: str | None, key: str | None) -> Config:
-    """Return uvicorn's configuration of what this server leaves to it."""
+    """Return uvicorn's configuration for ``app``."""
     config = Config(
         app,
         loop="none",
@@ -265,7 +265,7 @@ def config_of(app: Any, *, keep_alive: float, backlog: int, cert: str | None, ke
         proxy_headers=False,
         server_header=False,
         backlog=backlog,
-        timeout_keep_alive=keep_alive,  # type: ignore[arg-type]  # it is handed to call_later
+        timeout_keep_alive=keep_alive,  # type: ignore[arg-type]  # uvicorn passes it to call_later, which takes fractions
         ssl_certfile=cert,
         ssl_keyfile=key,
     )

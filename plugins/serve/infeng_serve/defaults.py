@@ -1,4 +1,4 @@
-"""Settings of the engine that a server has otherwise than a program, where nobody sets them."""
+"""Engine settings whose defaults differ in a server."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from infeng_core.api import EngineConfig, Plugins, get_logger
 from infeng_serve.auth import Keys
 
 MAX_WAIT_MS = 5000
-"""``scheduler.max_wait_ms``: longer than a burst takes, and shorter than people wait."""
+"""``scheduler.max_wait_ms``: longer than a burst of calls takes, and shorter than people wait."""
 
 FAIR = "fair"
-"""``scheduler.use`` where tenants share: first-come lets one that fills the engine keep the others waiting."""
+"""``scheduler.use`` with several tenants: under first-come one tenant could keep the others waiting."""
 
 _log = get_logger(__name__)
 
 
 def as_served(config: EngineConfig, keys: Keys, plugins: Plugins) -> EngineConfig:
-    """Return a configuration whose calls wait ``MAX_WAIT_MS`` for others at most, and whose tenants share fairly.
+    """Return a configuration in which calls queue for at most ``MAX_WAIT_MS`` and tenants share fairly.
 
-    plugins: those of ``config``. What somebody has set stays. Without the wheel of the scheduler ``fair`` a warning
-    names it.
+    plugins: the plugins of ``config``. Explicit settings are kept. Without the wheel of the scheduler ``fair``, a
+    warning names it.
     """
     config = _unless_set(config, "max_wait_ms", MAX_WAIT_MS)
     if not keys.are_shared or config.provenance["scheduler.use"] != "default":
         return config
     if FAIR in plugins.names("policies"):
         return _unless_set(config, "use", FAIR)
-    why = "one that fills the engine keeps the others waiting"
+    why = "a tenant that fills the engine keeps the others waiting"
     _log.warning("tenants are served first-come", reason=why, remedy="install the wheel infeng-fair")
     return config
 

@@ -1,4 +1,4 @@
-"""What the engine gives to one call: events of its choices, merged until the call comes to take them."""
+"""The events of one call's choices, merged until the call takes them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from infeng_serve.observers import Observer, Record
 from infeng_serve.protocol.errors import ApiError
 
 News = dict[int, list[Event]]
-"""Events by the number of their choice."""
+"""Events by choice number."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,25 +28,26 @@ class Choice:
 
 
 class EventQueue:
-    """The events of one call. All methods are for the event loop's thread, but ``add`` and what it returns.
+    """The events of one call. All methods must run on the event loop's thread, except ``add`` and ``check``.
 
-    A call that does not come for them finds them merged: nobody waits for it, and no more is kept than its answer has.
+    Events that a slow call has not taken are merged, so the engine never waits for it and the queue never holds more
+    than its answer.
     """
 
     def __init__(self, id: str, observers: Sequence[Observer]) -> None:
-        """Be empty. ``id``: of the call, for the log."""
+        """Start empty. id: the call's id, for the log."""
         self.choices: list[Choice] = []
         self.completions: dict[int, Completion] = {}
         self.is_left = False
-        """Whether nobody wants the answer any more."""
+        """Whether the answer is no longer wanted."""
         self.is_gone = False
-        """Whether that is because the client has left."""
+        """Whether the client has disconnected."""
         self.is_whole = False
-        """Whether the call wants nothing before all choices have ended."""
+        """Whether the call waits for the end of all choices, not for single events."""
         self.paths: Mapping[str, str] = {}
-        """Of the call's parameters, by what errors of the engine call them."""
+        """Paths of the call's parameters by the names that errors of the engine use."""
         self.at_once: Callable[[News], bool] | None = None
-        """Takes news while the call sleeps for them; returns False, and has taken none, where the call has to wake."""
+        """Callback that takes events without waking the call; returns False, having taken none, if it must wake."""
         self._id = id
         self._observers = observers
         self._news: News = {}
@@ -55,7 +56,7 @@ class EventQueue:
         self._waiter: asyncio.Future[None] | None = None
 
     def add(self, record: Record) -> Choice:
-        """Return one more choice; on the thread that submits it."""
+        """Add a choice and return it. Called on the thread that submits it."""
         choice = Choice(self, len(self.choices), record)
         self.choices.append(choice)
         return choice
@@ -63,7 +64,7 @@ class EventQueue:
     # ------------------------------------------------------------------------------------------- from the engine ---
 
     def accept(self, choice: Choice) -> None:
-        """Tell observers, once, that the engine has taken a choice."""
+        """Notify observers, once, that the engine has accepted a choice."""
         if not choice.is_accepted:
             choice.is_accepted = True
             if choice.stream is not None:
@@ -72,7 +73,7 @@ class EventQueue:
                 observer.accepted(choice.record)
 
     def put(self, choice: Choice, event: Event | Exception, now: float) -> bool:
-        """Take what a step gave at ``now``; return whether it was the choice's last. ``tell`` has to follow."""
+        """Add an event of a step at ``now``; return whether it was the choice's last. ``tell`` must be called after."""
         if not choice.is_accepted:
             self.accept(choice)
         if isinstance(event, Exception):
@@ -100,7 +101,7 @@ class EventQueue:
         return completion is not None
 
     def tell(self) -> None:
-        """Let the call know of all that one step gave."""
+        """Notify the call of the events of one step."""
         if self.is_left or self.is_whole:
             if len(self.completions) == len(self.choices):
                 self.wake()
@@ -130,7 +131,7 @@ class EventQueue:
         self.end(choice, now, None)
 
     def end(self, choice: Choice, now: float, error: ApiError | None) -> None:
-        """Tell observers, once, that a choice has ended."""
+        """Notify observers, once, that a choice has ended."""
         if choice.is_ended:
             return
         choice.is_ended = True
@@ -145,9 +146,9 @@ class EventQueue:
     # ----------------------------------------------------------------------------------------------- to the call ---
 
     async def take(self, within: float | None = None) -> News:
-        """Return what has come since the last time, sleeping until there is something.
+        """Return the events since the last call of this method; waits for at least one.
 
-        within: seconds after which nothing is returned. Raises the ApiError that ended the call.
+        within: seconds after which an empty result is returned. Raises the ApiError that ended the call.
         """
         if not self._news and self._error is None:
             self._waiter = self._loop.create_future()
@@ -163,7 +164,7 @@ class EventQueue:
         return {}
 
     async def all(self) -> list[Completion]:
-        """Return the completions of all choices; the call has said ``is_whole`` before it was submitted."""
+        """Return the completions of all choices; ``is_whole`` must have been set before submission."""
         while len(self.completions) < len(self.choices) and self._error is None:
             self._waiter = self._loop.create_future()
             await self._waiter
@@ -172,7 +173,7 @@ class EventQueue:
         return [self.completions[number] for number in range(len(self.choices))]
 
     def wake(self) -> None:
-        """Let who waits for news go on without any."""
+        """Wake a waiting ``take``, which returns without events."""
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -180,13 +181,13 @@ class EventQueue:
     # ---------------------------------------------------------------------------------------------------- ending ---
 
     def abort(self, error: ApiError) -> None:
-        """End the call with an error, after what it has got."""
+        """End the call with an error, raised after the events that are queued."""
         if self._error is None:
             self._error = error
         self.wake()
 
     def leave(self) -> None:
-        """Cancel whatever has not ended, wherever it is: in a queue, in its prompt, in its answer."""
+        """Cancel all choices that have not ended, whether queued, in prefill or in decode."""
         self.is_left = True
         self._news = {}
         for choice in list(self.choices):
@@ -194,12 +195,12 @@ class EventQueue:
                 choice.stream.cancel()
 
     def check(self) -> None:
-        """Raise GoneError where nobody wants the answer any more; on any thread, between two pieces of work."""
+        """Raise GoneError if the answer is no longer wanted. Long work calls this in between, on any thread."""
         if self.is_left:
             raise GoneError
 
     def gone(self) -> None:
-        """Let go: the client has left."""
+        """End the call: the client has left."""
         self.is_gone = True
         self.leave()
         self.abort(ApiError(499, "The client has left."))

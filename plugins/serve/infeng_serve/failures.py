@@ -1,4 +1,4 @@
-"""What went wrong, as clients are told: every error of the engine becomes a status and OpenAI's body."""
+"""Conversion of every error to an HTTP status and a body in OpenAI's form."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _log = get_logger(__name__)
 
 
 class GoneError(Exception):
-    """The client has left: nobody is there to be told anything."""
+    """The client has left, so no answer can be sent."""
 
 
 class LoadingError(ApiError):
-    """The model is not there yet."""
+    """The model is still being loaded."""
 
     def __init__(self) -> None:
-        """Say so in the words that clients of other servers wait for."""
+        """Use the message that clients of other servers wait for."""
         super().__init__(503, "Loading model", type="unavailable_error", headers={"retry-after": "1"})
 
     def body(self) -> bytes:
@@ -29,16 +29,16 @@ class LoadingError(ApiError):
 
 
 def unauthenticated(is_given: bool) -> ApiError:
-    """Return the error of a call without a key, or with one (``is_given``) that is nobody's."""
+    """Return the error of a call without a key, or with an unknown one (``is_given``)."""
     why = "There is no such API key" if is_given else "An API key is missing"
     headers = {"www-authenticate": "Bearer"}
     return ApiError(401, f"{why}; send `Authorization: Bearer KEY`.", code="invalid_api_key", headers=headers)
 
 
 def failure(error: BaseException, id: str = "", paths: Mapping[str, str] = MappingProxyType({})) -> ApiError:
-    """Return any error as clients see it. What is no fault of theirs is logged, and told without details.
+    """Return any error as clients see it. Errors of the server are logged, and reported without details.
 
-    paths: as of ``errors.of``.
+    paths: as in ``errors.of``.
     """
     if isinstance(error, ApiError):
         return error
@@ -51,7 +51,7 @@ def failure(error: BaseException, id: str = "", paths: Mapping[str, str] = Mappi
 
 
 def reason_of(error: ApiError) -> str:
-    """Return the word by which rejections are counted."""
+    """Return the reason under which metrics count a rejection."""
     if isinstance(error, LoadingError):
         return "loading"
     words = {401: "unauthorized", 403: "forbidden", 404: "not_found", 413: "too_large", 429: "rate_limited"}

@@ -1,4 +1,4 @@
-"""What the bytes of an answer depend on beside its call, its seeds and its adapters: who differs answers otherwise."""
+"""The fingerprint of a server: all that an answer's bytes depend on besides its call, seeds and adapters."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from infeng_serve.model import Model
 from infeng_serve.settings import Settings
 
 Fingerprint = Mapping[str, str]
-"""What counts, by its name."""
+"""Values by the names of what they describe."""
 
 PACKAGES = ("infeng-chat", "infeng-grammar", "infeng-serve")
-"""Beside the core: they make prompts of calls, say which tokens are allowed, and draw seeds."""
+"""Packages besides the core that answers depend on: they render prompts, mask tokens and draw seeds."""
 
 UNKNOWN = "not recorded"
 
 
 def fingerprint_of(model: Model, settings: Settings) -> dict[str, str]:
-    """Return what the answers of a server depend on. Kernels of class exact do not count: they give the same bytes."""
+    """Return the fingerprint of a server. Kernels of class exact are left out, since all give the same bytes."""
     engine, config, template = model.engine, model.engine.config, settings.chat_template
     return {
         "infeng-core": __version__,
@@ -38,12 +38,12 @@ def fingerprint_of(model: Model, settings: Settings) -> dict[str, str]:
 
 
 def digest_of(fingerprint: Fingerprint) -> str:
-    """Return a short name that tells one fingerprint from another; "" for one that says nothing."""
+    """Return a short digest of a fingerprint; "" for an empty one."""
     return _digest(json.dumps(fingerprint, sort_keys=True).encode()) if fingerprint else ""
 
 
 def changes(before: Fingerprint, now: Fingerprint) -> dict[str, str]:
-    """Return a phrase for everything that is not as it was, by its name."""
+    """Return a phrase for each difference between two fingerprints, by name."""
     return {
         name: f"{name} was {_short(before.get(name, UNKNOWN))} and is {_short(now.get(name, UNKNOWN))}"
         for name in {**now, **before}
@@ -52,7 +52,7 @@ def changes(before: Fingerprint, now: Fingerprint) -> dict[str, str]:
 
 
 def _numerics(engine: Engine) -> str:
-    """Return the class of arithmetic; where kernels approximate, bytes also depend on which ones are bound."""
+    """Return the class of arithmetic and, unless it is exact, a digest of the bound kernels."""
     numerics = engine.config.kernels.numerics
     if numerics == "exact":
         return numerics
@@ -68,7 +68,7 @@ def _cache_format(engine: Engine) -> str:
 def _version(package: str) -> str:
     try:
         return version(package)
-    except PackageNotFoundError:  # it is run from a folder
+    except PackageNotFoundError:  # run from a source folder
         return UNKNOWN
 
 

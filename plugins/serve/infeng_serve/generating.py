@@ -1,4 +1,4 @@
-"""A generating call from its body to the end of its answer, streamed or whole; and one that is answered again."""
+"""Generating calls from body to end of answer, streamed or whole; and calls of the journal that are replayed."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from infeng_serve.protocol.unknown import Ignored
 from infeng_serve.service import Service
 
 Read = Callable[[bytes, Context], Answer]
-"""``read`` of a module of the protocol."""
+"""The function ``read`` of a protocol module."""
 
 STREAMS = "/v1/streams/"
-"""Below this path are calls of the journal, by their own ids: what clients call them may name two."""
+"""Path prefix of the journal's calls by server id, since ids that clients give need not be unique."""
 
 HEAD_SECONDS = 1.0
-"""How long a stream's head waits for the first event, so that what goes wrong until then has a status of its own."""
+"""Seconds for which a stream's head waits for the first event: an error until then gets its own HTTP status."""
 
 
 class Asked(Protocol):
-    """What is known of a call, whichever way it came."""
+    """A call's properties, common to HTTP and gRPC."""
 
     id: str
-    """As the client names it, perhaps another call too."""
+    """The client's id, which need not be unique."""
     own_id: str
-    """The server's, which no other call has."""
+    """The server's unique id."""
     path: str
     caller: Caller
     wall: float
@@ -49,16 +49,16 @@ class Asked(Protocol):
 
     @property
     def client(self) -> str:
-        """The address that it came from."""
+        """The client's address."""
 
     def header(self, name: bytes) -> str:
-        """Return a header's value, or that of metadata, "" without it; ``name`` is in lower case."""
+        """Return the value of a header or of gRPC metadata, "" if it is absent; ``name`` is in lower case."""
 
 
 async def generate(service: Service, call: Call, read: Read) -> None:
-    """Answer one call; raises ApiError where nothing was sent yet.
+    """Answer one call; raises ApiError if nothing was sent yet.
 
-    One whose Idempotency-Key was there before gets the answer of that call, byte for byte.
+    A call with a known Idempotency-Key gets the answer of the first call with it, byte for byte.
     """
     key = call.header(b"idempotency-key")
 
@@ -71,9 +71,9 @@ async def generate(service: Service, call: Call, read: Read) -> None:
 
 
 async def resume(service: Service, call: Call, reads: Mapping[str, Read]) -> None:
-    """Go on with the stream of a call in the journal, behind the frame that Last-Event-ID names.
+    """Resume the stream of a call in the journal after the frame that Last-Event-ID names.
 
-    Raises ApiError 404 for a call that is not there, 409 for one whose answer would have other bytes now.
+    Raises ApiError 404 for an unknown call, 409 for one whose answer would have other bytes now.
     """
     service.check_open()
     entry = service.journal.find(call.caller.tenant, call.path.removeprefix(STREAMS))
@@ -91,11 +91,11 @@ async def resume(service: Service, call: Call, reads: Mapping[str, Read]) -> Non
 async def _answer(
     call: Call, work: Work, read: Read, asked: Callable[[], Awaitable[tuple[bytes, Entry | None]]]
 ) -> None:
-    """Answer one call, of whose body and entry in the journal ``asked`` tells."""
+    """Answer one call. asked: returns its body and its entry in the journal."""
     service, queue = work.service, work.queue
     try:
         with service.taken(call.caller):
-            # Before the body is read: a call that is refused is to cost little.
+            # Before the body is read, so that a refused call costs little.
             service.bridge.check_room(call.caller.tenant)
             body, work.entry = await asked()
             service.check_open()
@@ -105,7 +105,7 @@ async def _answer(
                 answer = await service.bridge.submit(call.caller.tenant, queue, reading, work.settle)
                 call.extra += work.ignored.headers(call.id)
                 await work.keep(body)
-                del body, reading  # they may be large, and the answer take long
+                del body, reading  # free large objects during a long answer
                 if answer.streams:
                     await _stream(call, work, answer, service.settings.stream_keep_alive)
                 else:
@@ -126,9 +126,9 @@ async def _answer(
 
 
 async def _stream(call: Call, work: Work, answer: Answer, seconds: float) -> None:
-    """Send frames as they come: one piece for all that a step, or several while the client was slow, has brought.
+    """Send frames as they come: one write for a step's events, or for those of several steps if the client is slow.
 
-    seconds: without a byte, after which a comment is sent; 0: none is.
+    seconds: silence after which a comment is sent; 0: never.
     """
     queue = work.queue
     news = await queue.take(HEAD_SECONDS)
@@ -138,7 +138,7 @@ async def _stream(call: Call, work: Work, answer: Answer, seconds: float) -> Non
     data, left, keepalive = answer.opening(), len(answer.requests), KeepAlive(seconds, queue.wake)
 
     def at_once(news: News) -> bool:
-        """Send what comes between the first frames and the last without waking this task: that would cost as much."""
+        """Send frames between the first and the last without waking this task, which would double their cost."""
         is_between = all(events[-1].completion is None for events in news.values())
         if not (is_between and work.has_compared and call.keeps_up):
             return False
@@ -175,7 +175,7 @@ async def _stream(call: Call, work: Work, answer: Answer, seconds: float) -> Non
 
 @dataclass(slots=True)
 class Work:
-    """What is done for a call on a thread of the pool, and what is known of it for observers."""
+    """A call's work on pool threads, and its data for observers."""
 
     service: Service
     call: Asked
@@ -183,20 +183,20 @@ class Work:
     key: str = ""
     """The client's Idempotency-Key."""
     last_id: str = ""
-    """Of the last frame that the client has."""
+    """Id of the last frame that the client has."""
     entry: Entry | None = None
-    """What is answered again; None for a call that is new."""
+    """The journal's entry of a replayed call; None for a new one."""
     has_compared: bool = False
-    """Whether the adapters that answer are those of the journal."""
+    """Whether the adapters were compared with the journal's."""
     model: str = ""
     created: int = 0
     requests: list[Request] = field(default_factory=list)
     ignored: Ignored = field(default_factory=Ignored)
-    """What the call asks for without effect."""
-    _kept: Entry | None = None  # of a new call, until its adapters are known
+    """The call's parameters that have no effect."""
+    _kept: Entry | None = None  # entry of a new call, until its adapters are known
 
     def read(self, read: Read, body: bytes) -> Answer:
-        """Return the answer that a body asks for; raises ApiError 400 for what is no JSON."""
+        """Parse a body and return its answer; raises ApiError 400 for a body that is not JSON."""
         try:
             body.decode("utf-8")
             answer = read(body, self.context())
@@ -207,10 +207,10 @@ class Work:
         except UnicodeDecodeError as error:
             raise ApiError(400, f"The body is not UTF-8 (byte {error.start}).", code="invalid_json") from None
         except (msgspec.DecodeError, RecursionError) as error:
-            raise ApiError(400, f"The body is not as it has to be: {error}.", code="invalid_json") from None
+            raise ApiError(400, f"The body is malformed: {error}.", code="invalid_json") from None
 
     def context(self) -> Context:
-        """Return what the protocol knows of the call; the model that it asks for is noted."""
+        """Return the protocol's context of the call, which records the requested model."""
         context = self.service.context(self.call.id, self.call.own_id, self.call.caller)
         context = replace(context, check=self.queue.check)
         if self.entry is not None:
@@ -226,7 +226,7 @@ class Work:
         return replace(context, adapter_of=noted)
 
     def settle(self, request: Request) -> tuple[Request, Record]:
-        """Return a request in the name of its tenant and within the server's time, and its record."""
+        """Return a request with its tenant and time limit set, and its record."""
         request = owned(request, self.call.caller, self.service.settings.request_timeout)
         number, record = len(self.requests), self._record()
         request = self._seeded(request, number)
@@ -238,7 +238,7 @@ class Work:
         return request, record
 
     def _seeded(self, request: Request, number: int) -> Request:
-        """Return a request that gives the same tokens whenever it is asked again, where that may happen."""
+        """Return the request with a fixed seed if the call may be replayed."""
         if self.entry is not None:
             return replace(request, params=replace(request.params, seed=self.entry.seeds[number]))
         if request.params.seed is None and (self.key or self.service.journal.is_kept):
@@ -246,7 +246,7 @@ class Work:
         return request
 
     async def keep(self, body: bytes) -> None:
-        """Write the call to the journal, before its answer begins."""
+        """Write the call to the journal. Must complete before its answer begins."""
         journal = self.service.journal
         if self.entry is not None or not (self.key or journal.is_kept):
             return
@@ -266,10 +266,10 @@ class Work:
         self._kept = entry if entry.is_open else None
 
     async def compare_adapters(self) -> None:
-        """Compare the contents of the adapters with the journal's, or write them there, where they are new.
+        """Compare the adapters' content ids with the journal's, or for a new call write them there.
 
-        To be called before any text is sent: adapters have been read then, which they need not have been when the call
-        came. Raises ApiError 409 for a call that would now get another answer.
+        Must be called before any text is sent, when the adapters have been read. Raises ApiError 409 if a replayed call
+        would get another answer.
         """
         self.has_compared = True
         idempotency, kept = self.service.idempotency, self.entry or self._kept
@@ -287,7 +287,7 @@ class Work:
             journal.add(entry)
 
     def reject(self, error: ApiError) -> None:
-        """Tell observers that nothing of the call was accepted."""
+        """Notify observers that the call was rejected."""
         record = self._record()
         record.status, record.error = error.status, error.message
         record.ended = time.perf_counter()
@@ -309,7 +309,7 @@ class Work:
 
 
 def owned(request: Request, caller: Caller, most_seconds: float) -> Request:
-    """Return a request in the name of its tenant, that ends after ``most_seconds`` (0: any time) if not sooner."""
+    """Return the request with the caller's tenant and a time limit of ``most_seconds`` (0: none)."""
     timeout = request.timeout
     if most_seconds:
         timeout = most_seconds if timeout is None else min(timeout, most_seconds)
@@ -317,7 +317,7 @@ def owned(request: Request, caller: Caller, most_seconds: float) -> Request:
 
 
 def salted(caller: Caller, salt: str) -> str:
-    """Return what a request's computed beginning is shared under: the tenant, and what it gives itself."""
+    """Return the salt of the prefix cache for a request: its tenant and the salt that the call gives."""
     return f"{len(caller.tenant)}:{caller.tenant}:{salt}" if caller.tenant else salt
 
 

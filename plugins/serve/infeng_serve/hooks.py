@@ -1,4 +1,4 @@
-"""What this plugin adds: the commands ``serve`` and ``top``."""
+"""Hooks of this plugin: the commands ``serve`` and ``top``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from infeng_core.api import hookimpl
 
 @hookimpl
 def infeng_commands(settings: Mapping[str, Any]) -> list[object]:
-    """Return the commands; ``settings`` are the defaults and those of the environment."""
+    """Return the commands. settings: the defaults, with those of the environment."""
     from infeng_serve.command import Serve
     from infeng_serve.observability.top import Top
 

@@ -1,4 +1,4 @@
-"""Hooks of the server, which other plugins answer."""
+"""Hooks of the server that other plugins implement."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from infeng_serve.app import Route
 
 @hookspec
 def infeng_serve_routes(settings: Mapping[str, Any]) -> dict[str, Route]:  # type: ignore[empty-body]
-    """Return routes by their paths; one that ends with / takes whatever begins so."""
+    """Return routes by path; a path that ends with / matches every path that begins with it."""
 
 
 def routes_of(plugins: Plugins, own: Mapping[str, Route]) -> dict[str, Route]:
-    """Return the routes of plugins; raises UsageError for a path that the server has, or another plugin.
+    """Return the routes of plugins; raises UsageError for a path that the server or another plugin has already.
 
-    own: those of the server.
+    own: the server's routes.
     """
     found: dict[str, Route] = {}
     owners = dict.fromkeys(own, "the server")

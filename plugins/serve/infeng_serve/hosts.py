@@ -1,4 +1,4 @@
-"""The names that a server is called by. Without keys, a page could call it by a name of its own (DNS rebinding)."""
+"""Check of the header ``Host``, which protects a server without keys from DNS rebinding."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _HOST = re.compile(r"(?:\[(?P<bracketed>[^\[\]]+)\]|(?P<name>[^:\[\]/@\s]+))(?::
 
 
 class Hosts:
-    """Which values of a header ``Host`` are answered.
+    """The accepted values of the header ``Host``.
 
-    A browser lets a page read whatever is at the page's own name. Who owns a name can have it mean 127.0.0.1 once his
-    page is open, and then reads this server through his visitor's browser; all that gives him away is the name. An
-    address in ``Host`` cannot be such a name, nor can localhost.
+    A browser lets a page read every resource of the page's own origin. An attacker can resolve his domain to 127.0.0.1
+    once his page is open, and so read this server through the visitor's browser (DNS rebinding); such calls carry his
+    domain in ``Host``. IP addresses and localhost in ``Host`` are therefore safe, other names only if listed.
     """
 
     def __init__(self, allowed: Iterable[str] = (), *, is_checked: bool = True) -> None:
-        """Answer to ``allowed`` beside addresses and localhost; raises UsageError. is_checked: False answers to all."""
+        """Accept ``allowed`` names, IP addresses and localhost; raises UsageError. is_checked: False accepts all."""
         names = {name: _name(name) for name in allowed}
         for given, name in names.items():
             if not name:
@@ -33,7 +33,7 @@ class Hosts:
         self._is_checked = is_checked and ANY not in self._allowed
 
     def check(self, host: bytes | None) -> None:
-        """Raise ApiError 403 where a call names a host that this is not; one that names none comes from no browser."""
+        """Raise ApiError 403 for a host name that is not accepted; None passes, since browsers always send a host."""
         if not self._is_checked or host is None:
             return
         name = _name(host.decode("latin-1"))
@@ -47,18 +47,18 @@ class Hosts:
 
 
 def is_loopback(listener: socket.socket) -> bool:
-    """Return whether a socket listens for callers of this machine alone."""
+    """Return whether a socket listens on a loopback address."""
     return ip_address(str(listener.getsockname()[0]).partition("%")[0]).is_loopback
 
 
 def _name(host: str) -> str:
-    """Return the name or address of a ``Host``, without port; "" where it is none."""
+    """Return the name or address of a ``Host`` without port; "" if it is malformed."""
     found = _HOST.fullmatch(host.strip())
     return "" if found is None else (found["bracketed"] or found["name"]).lower().rstrip(".")
 
 
 def _is_local(name: str) -> bool:
-    """Return whether nobody but this machine can say what a name means."""
+    """Return whether a name is resolved on this machine alone: an IP address or localhost."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:

@@ -1,4 +1,4 @@
-"""One HTTP call: its head and body, bounded in size and time, and what is sent back."""
+"""One HTTP call: reads its head and body, bounded in size and time, and sends the response."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEXT = b"text/plain; charset=utf-8"
 EVENTS = b"text/event-stream; charset=utf-8"
 
 LINGER_SECONDS = 1.0
-"""How long a body that is too large is read on, so that its sender comes to read why it was refused."""
+"""Seconds for which the rest of an oversized body is read, so that its sender gets to read the error."""
 
 _ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
 _TYPE_JSON = re.compile(rb"application/([\w.+-]+\+)?json")
@@ -32,26 +32,26 @@ _NOT_JSON = "the content type is not application/json; send the header `Content-
 
 
 def own_id() -> str:
-    """Return an id that no other call has, of this server or another."""
+    """Return a globally unique id for a call."""
     return uuid.uuid4().hex
 
 
 def request_id(given: bytes, own: str) -> str:
-    """Return the id that a client gives its call where that is harmless, else the server's own."""
+    """Return the id that the client gave if it is harmless, else the server's own."""
     return given.decode("ascii") if _ID.fullmatch(given) else own
 
 
 def too_large(most: int) -> ApiError:
-    """Return the error of a body of more than ``most`` bytes; its connection is of no more use."""
+    """Return the error for a body of more than ``most`` bytes; it also closes the connection."""
     return ApiError(
         413, f"The body has more than {most} bytes.", code="body_too_large", headers={"connection": "close"}
     )
 
 
 def unzipped(body: bytes, most: int) -> bytes:
-    """Return what a gzip file holds; raises ApiError 413 for more than ``most`` bytes, which are not unpacked, or 400.
+    """Decompress a gzip file; raises ApiError 413 after ``most`` bytes of output, or 400 for an invalid file.
 
-    Some milliseconds for a megabyte, while which other threads run.
+    Takes some milliseconds a megabyte, without the GIL.
     """
     reader = zlib.decompressobj(16 + zlib.MAX_WBITS)
     try:
@@ -67,18 +67,18 @@ def unzipped(body: bytes, most: int) -> bytes:
 
 
 class Presence:
-    """Whether a call's client is there; for any thread."""
+    """Whether a call's client is still connected. Thread-safe."""
 
     def __init__(self) -> None:
         """Be there."""
         self.is_left = False
 
     def leave(self) -> None:
-        """The client has left."""
+        """Note that the client has left."""
         self.is_left = True
 
     def check(self) -> None:
-        """Raise GoneError where nobody waits for the answer, between two pieces of work."""
+        """Raise GoneError if the client has left. Long work calls this in between."""
         if self.is_left:
             raise GoneError
 
@@ -106,7 +106,7 @@ class Call:
     )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Take what an ASGI server hands over."""
+        """Wrap the arguments of an ASGI application."""
         self.scope = scope
         self.method: str = scope["method"]
         self.path: str = scope["path"]
@@ -115,12 +115,12 @@ class Call:
         self.wall = time.time()
         given = self.headers.get(b"x-request-id", b"")
         self.own_id = own_id()
-        """The server's, by which the call is kept: a client may give two calls one ``id``."""
+        """The server's unique id, under which the journal keeps the call; ``id`` need not be unique."""
         self.id = request_id(given, self.own_id)
-        """Given by the client in X-Request-Id, where that is of 128 harmless characters at most."""
+        """The client's X-Request-Id if it has at most 128 characters, all harmless; else the server's id."""
         self.caller: Caller = NOBODY
         self.extra: list[tuple[bytes, bytes]] = [(b"x-request-id", self.id.encode("ascii"))]
-        """Headers of whatever answer."""
+        """Headers of every response to this call."""
         self.is_started = False
         self.is_over = False
         self._pieces = scope.get("state", {}).get("pieces")
@@ -130,20 +130,20 @@ class Call:
 
     @property
     def client(self) -> str:
-        """The address that it came from."""
+        """The client's address."""
         found = self.scope.get("client")
         return str(found[0]) if found else ""
 
     def header(self, name: bytes) -> str:
-        """Return a header's value, "" without it; ``name`` is in lower case."""
+        """Return a header's value, "" if it is absent; ``name`` is in lower case."""
         return self.headers.get(name, b"").decode("latin-1")
 
     # ------------------------------------------------------------------------------------------------- its body ---
 
     async def body(self, most: int, seconds: float) -> bytes:
-        """Read the JSON body, of ``most`` bytes within so many seconds; it may be packed (``is_gzip``).
+        """Read the JSON body, at most ``most`` bytes within ``seconds``; it may be compressed (``is_gzip``).
 
-        Raises ApiError 413, 408, 415 or 400, GoneError where the client leaves meanwhile.
+        Raises ApiError 413, 408, 415 or 400, and GoneError if the client leaves meanwhile.
         """
         self._check_type()
         length = self.headers.get(b"content-length", b"0")
@@ -168,11 +168,11 @@ class Call:
 
     @property
     def is_gzip(self) -> bool:
-        """Whether the body is packed."""
+        """Whether the body is compressed with gzip."""
         return self.headers.get(b"content-encoding", b"").strip().lower() in (b"gzip", b"x-gzip")
 
     def _check_type(self) -> None:
-        """Refuse what a page of another origin could send without asking first, and what cannot be unpacked."""
+        """Refuse content types that a cross-origin page may send without a preflight, and unknown encodings."""
         encoding = self.headers.get(b"content-encoding", b"").strip().lower()
         if encoding not in (b"", b"identity") and not self.is_gzip:
             why = "The content encoding is not gzip; send the body as it is, or as gzip."
@@ -198,7 +198,7 @@ class Call:
             pass
 
     def watch(self, gone: Callable[[], object]) -> None:
-        """After the body: call ``gone`` should the client leave before the answer is complete."""
+        """Call ``gone`` if the client leaves before the answer is complete. The body must have been read."""
         self._watcher = asyncio.get_running_loop().create_task(self._until_gone(gone))
 
     async def _until_gone(self, gone: Callable[[], object]) -> None:
@@ -210,7 +210,7 @@ class Call:
     # ----------------------------------------------------------------------------------------------- its answer ---
 
     async def respond(self, status: int, body: bytes = b"", *, kind: bytes = JSON, headers: Headers = ()) -> None:
-        """Send a whole answer."""
+        """Send a complete response."""
         head = [*self.extra, *headers]
         if status not in (204, 304):
             head += [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
@@ -220,18 +220,18 @@ class Call:
         await self._send({"type": "http.response.body", "body": body})
 
     async def fail(self, error: ApiError) -> None:
-        """Send an error."""
+        """Send an error response."""
         headers = [(name.encode("ascii"), value.encode("latin-1")) for name, value in error.headers.items()]
         await self.respond(error.status, error.body(), headers=headers)
 
     async def begin(self) -> None:
-        """Send the head of a stream of events."""
+        """Send the head of an event stream."""
         head = [*self.extra, (b"content-type", EVENTS), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
         self.is_started = True
         await self._send({"type": "http.response.start", "status": 200, "headers": head})
 
     async def write(self, data: bytes, *, is_last: bool = False) -> None:
-        """Send a part of a stream; waits while the client reads too slowly."""
+        """Send a part of a stream; waits for a slow client."""
         self.is_over = is_last
         await self._send({"type": "http.response.body", "body": data, "more_body": not is_last})
 
@@ -241,11 +241,11 @@ class Call:
         return self._pieces is not None and self._pieces.is_open
 
     def write_now(self, data: bytes) -> None:
-        """Send a part of a stream, not an empty one, whose client keeps up."""
+        """Send a nonempty part of a stream at once; ``keeps_up`` must be true."""
         self._pieces.write(data)
 
     def close(self) -> None:
-        """Let go of what waits for the client to leave."""
+        """Cancel the task that waits for a disconnect."""
         self.is_over = True
         if self._watcher is not None:
             self._watcher.cancel()

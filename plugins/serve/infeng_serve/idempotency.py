@@ -1,4 +1,4 @@
-"""Calls that come again: by the client's Idempotency-Key, or for the rest of a stream that broke."""
+"""Repeated calls: by the client's Idempotency-Key, or for the rest of a broken stream."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from infeng_serve.journal import Entry, Journal
 from infeng_serve.protocol.errors import ApiError
 
 MOST_CHARACTERS = 255
-"""Of an Idempotency-Key."""
+"""Most characters of an Idempotency-Key."""
 
 
 class Idempotency:
-    """Finds the call that another one repeats, and says whether its answer can still be the same."""
+    """Finds the call that another one repeats, and checks that its answer would still be the same."""
 
     def __init__(self, journal: Journal) -> None:
-        """Look into ``journal``."""
+        """Look up calls in ``journal``."""
         self.engine: Engine | None = None
-        """What answers, once it is loaded."""
+        """The model, once it is loaded."""
         self._journal = journal
         self._running: set[tuple[str, str]] = set()
 
     @contextlib.contextmanager
     def one_at_a_time(self, call: Call, key: str) -> Iterator[None]:
-        """Answer one call with a key at a time; raises ApiError 409 for another, 400 for a key that cannot be."""
+        """Hold a key's lock while its call is answered; raises ApiError 409 if it is held, 400 for an invalid key."""
         if not key:
             yield
             return
@@ -45,7 +45,7 @@ class Idempotency:
             self._running.discard(place)
 
     def entry(self, call: Call, key: str, body: bytes) -> Entry | None:
-        """Return the call that had this key before; raises ApiError 422 where that one was another."""
+        """Return the earlier call with this key; raises ApiError 422 if that call had another path or body."""
         entry = self._journal.repeated(call.caller.tenant, key) if key else None
         if entry is None:
             return None
@@ -56,9 +56,9 @@ class Idempotency:
         return entry
 
     def check_same(self, entry: Entry) -> None:
-        """Raise ApiError 409 where other bytes would come than those that did.
+        """Raise ApiError 409 if the answer would have other bytes than the first one.
 
-        Contents of adapters count as far as they are known: those that are not in memory are read for the answer.
+        Adapters that are not in memory are not compared here, but once they are read for the answer.
         """
         changes = self._journal.changes(entry)
         adapters = self._changed_adapters(entry)
@@ -81,7 +81,7 @@ class Idempotency:
         return changes
 
     def contents(self, requests: Iterable[Request]) -> tuple[tuple[str, str, str], ...]:
-        """Return (name, source, content id or "") of the adapters that requests name."""
+        """Return (name, source, content id or "") of each adapter that the requests name."""
         names: set[str] = set()
         for request in requests:
             adapter = request.adapter

@@ -1,11 +1,11 @@
-"""Calls that were accepted, so that they can be answered again: the same request and seed give the same bytes.
+"""The journal of accepted calls, which can be replayed: the same request and seed give the same bytes.
 
-An entry is a line ``CRC-32 in hex, a space, JSON``, written and handed to the system before the answer begins. So what
-was accepted outlives the process; a line that a kill cut off is one that no client has heard of. Each process begins a
-file of its own and removes what is older, or more, than may be kept. Without a directory entries live in memory.
+An entry is a line ``CRC-32 in hex, a space, JSON``, passed to the operating system before the answer begins. So every
+accepted call outlives the process, and no client has had an answer to a call whose line was cut off by a kill. Each
+process begins a new file and removes files beyond the age and size limits. Without a directory entries live in memory.
 
-Files are read and removed only where they are this user's own and have a name that the journal gives. Where the disk
-takes no more, calls are answered all the same and entries live in memory until it does again: ``trouble`` says so.
+Only files that belong to this user and have a journal's name are read and removed. While the disk accepts no writes,
+calls are still answered and entries live in memory only; ``trouble`` gives the reason.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from infeng_core.api import ResourceError, UsageError, get_logger, own_file, req
 from infeng_serve.fingerprint import Fingerprint, changes, digest_of
 
 FILES = 4
-"""Files that the most bytes are spread over: the oldest goes as a whole."""
+"""Number of files that fill the size limit; the oldest file is removed as a whole."""
 
 _NAME = re.compile(r"[0-9]{10,18}\.journal")
 _REMEDY = "choose another directory, which only this user may write"
 _PORTION = 1 << 16
-"""Bytes of a line that is too long which are passed over at a time."""
+"""Bytes of an oversized line that are skipped at a time."""
 
 _log = get_logger(__name__)
 
@@ -40,33 +40,33 @@ class Entry(msgspec.Struct, frozen=True):
     """One accepted call."""
 
     id: str
-    """Of the call, which no other has: frames and the rest of a stream are named by it."""
+    """The call's unique id, which names its frames and its stream."""
     path: str
     """The route that was called."""
     tenant: str
     created: int
-    """Seconds since 1970, as the response says."""
+    """Unix time in seconds, as in the response."""
     body: bytes
-    """What was asked, as it came."""
+    """The request body as received."""
     seeds: tuple[int, ...]
-    """Of each choice, given or drawn."""
+    """The seed of each choice, given or drawn."""
     fingerprint: str = msgspec.field(default="", name="basis")  # the name in files
-    """Digest of what the answer's bytes depend on; ``Journal.add`` sets it."""
+    """Digest of the server's fingerprint; ``Journal.add`` sets it."""
     adapters: tuple[tuple[str, str, str], ...] = ()
-    """(name, where it was loaded from, content id or "" where nothing was answered yet) of those that answer."""
+    """(name, source, content id or "" until it is known) of each adapter of the call."""
     key: str = ""
     """The client's Idempotency-Key."""
     name: str = ""
-    """What the client calls it, perhaps another call too; the response is named by it. "": by ``id``."""
+    """The client's id of the call, which the response carries and which need not be unique; "": ``id``."""
 
     @property
     def size(self) -> int:
-        """Bytes that it counts as."""
+        """Bytes that the entry counts towards the size limit."""
         return len(self.body) + 512
 
     @property
     def is_open(self) -> bool:
-        """Whether the contents of an adapter were not known yet."""
+        """Whether the content id of an adapter is not known yet."""
         return not all(id for _, _, id in self.adapters)
 
 
@@ -74,11 +74,11 @@ class Head(msgspec.Struct, frozen=True):
     """The first line of a file."""
 
     fingerprint: dict[str, str] = msgspec.field(name="basis")  # the name in files
-    """What the bytes of the answers depend on."""
+    """Fingerprint of the server that wrote the file."""
 
 
 class Journal:
-    """What was accepted lately. Several threads may use it."""
+    """The recently accepted calls. Thread-safe."""
 
     def __init__(
         self,
@@ -90,28 +90,28 @@ class Journal:
         syncs: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Keep entries for ``keep`` seconds and ``most_bytes``, with a directory beyond this process: see ``read``.
+        """Keep entries for ``keep`` seconds and up to ``most_bytes``; with a directory they outlive the process.
 
-        most_line: bytes of a line that is read. syncs: whether an entry is on the medium, not only with the system,
-        before its answer begins.
+        most_line: most bytes of a line that is read. syncs: whether an entry is synced to the disk before its answer
+        begins.
 
         Raises UsageError for a directory that cannot be used or that another server uses.
         """
         self._keep, self._most_bytes, self._syncs, self._clock = keep, most_bytes, syncs, clock
-        self._entries: OrderedDict[tuple[str, str], Entry] = OrderedDict()  # by tenant and id, the oldest first
+        self._entries: OrderedDict[tuple[str, str], Entry] = OrderedDict()  # by tenant and id, oldest first
         self._keys: dict[tuple[str, str], tuple[str, str]] = {}  # tenant and Idempotency-Key -> tenant and id
         self._bytes = 0
         self._guard = threading.Lock()
         self._fingerprint: Fingerprint = {}
         self._digest = ""
         self.trouble = ""
-        """Why entries are in memory alone although there is a directory; "" where they are written."""
+        """Reason why entries are not written to the directory; "" if they are."""
         self._files = None if directory is None else _Files(directory, most_bytes // FILES, most_line)
 
     def read(self) -> int:
-        """Take what earlier processes wrote, before the first ``add``; return how many entries those are.
+        """Read the entries of earlier processes and return their number. Must be called before the first ``add``.
 
-        A full journal takes some seconds. What cannot be read, or is not ours, is left out with a warning.
+        A full journal takes some seconds. Unreadable files, and files of other users, are skipped with a warning.
         """
         if self._files is None:
             return 0
@@ -123,9 +123,9 @@ class Journal:
         return count
 
     def begin(self, fingerprint: Fingerprint) -> int:
-        """Say what this process's answers depend on, before the first ``add``.
+        """Set this process's fingerprint. Must be called before the first ``add``.
 
-        Returns how many of the calls that were read it would answer with other bytes.
+        Returns the number of read calls that have another fingerprint, and so would get other bytes.
         """
         with self._guard:
             self._fingerprint, self._digest = fingerprint, digest_of(fingerprint)
@@ -134,7 +134,7 @@ class Journal:
             return sum(entry.fingerprint != self._digest for entry in self._entries.values())
 
     def changes(self, entry: Entry) -> dict[str, str]:
-        """Return what is not as it was when a call was accepted, a phrase for each: its answer could be another."""
+        """Return a phrase for each difference between this server's fingerprint and that of a call, by name."""
         if entry.fingerprint == self._digest:
             return {}
         before = {} if self._files is None else self._files.fingerprints.get(entry.fingerprint, {})
@@ -142,11 +142,11 @@ class Journal:
 
     @property
     def is_kept(self) -> bool:
-        """Whether entries outlive the process, so that every answer may be asked for again."""
+        """Whether entries are kept in a directory, so that any call may be replayed."""
         return self._files is not None
 
     def add(self, entry: Entry) -> None:
-        """Keep a call, again where more is known of it; it is written when this returns, if the disk takes it."""
+        """Add or update a call; it is written when this returns, unless the disk refuses."""
         entry = msgspec.structs.replace(entry, fingerprint=self._digest)
         with self._guard:
             if self._files is not None:
@@ -168,19 +168,19 @@ class Journal:
             self.trouble = ""
 
     def find(self, tenant: str, id: str) -> Entry | None:
-        """Return the call of a tenant with this id, if it is still kept."""
+        """Return a tenant's call with this id, None if it is not kept."""
         with self._guard:
             self._expire()
             return self._entries.get((tenant, id))
 
     def repeated(self, tenant: str, key: str) -> Entry | None:
-        """Return the call of a tenant that had this Idempotency-Key, if it is still kept."""
+        """Return a tenant's call with this Idempotency-Key, None if it is not kept."""
         with self._guard:
             self._expire()
             return self._entries.get(self._keys.get((tenant, key), ("", "")))
 
     def close(self) -> None:
-        """Let another server use the directory."""
+        """Release the directory for other servers."""
         if self._files is not None:
             self._files.close()
 
@@ -198,7 +198,7 @@ class Journal:
         self._expire()
 
     def _expire(self) -> None:
-        """Let go of what is too old or too much, but for the latest."""
+        """Drop entries beyond the age and size limits, except the latest one."""
         oldest = self._oldest
         while len(self._entries) > 1:
             place, entry = next(iter(self._entries.items()))
@@ -215,15 +215,15 @@ class Journal:
 
 
 class _Files:
-    """The files of a directory that one server at a time uses."""
+    """The journal's files in a directory, which one server at a time uses."""
 
     def __init__(self, directory: Path, full: int, most_line: int) -> None:
-        """Take the directory; a file with more than ``full`` bytes is followed by another."""
+        """Lock the directory. full: bytes after which a new file is begun."""
         self.directory = directory
         self._full = full
         self._most_line = most_line
         self.fingerprints: dict[str, Fingerprint] = {}
-        """What answers of all files depend on, by their digests."""
+        """Fingerprints of all files by their digests."""
         try:
             directory.mkdir(0o700, parents=True, exist_ok=True)
             require_trusted(directory, UsageError, _REMEDY)
@@ -240,14 +240,14 @@ class _Files:
         self._size = 0
 
     def read(self, oldest: float) -> Iterator[Entry]:
-        """Give the entries of earlier processes in their order; files without a younger one than ``oldest`` go."""
+        """Yield the entries of earlier processes in order; removes files with no entry after ``oldest``."""
         for path in self._paths():
             try:
                 yield from self._entries(path, oldest)
             except ResourceError as error:
-                _log.warning("a file of the journal is not used", reason=str(error))
+                _log.warning("a file of the journal is skipped", reason=str(error))
             except OSError as error:
-                _log.warning("a file of the journal is not used", path=str(path), reason=error.strerror or str(error))
+                _log.warning("a file of the journal is skipped", path=str(path), reason=error.strerror or str(error))
 
     def _entries(self, path: Path, oldest: float) -> Iterator[Entry]:
         broken = 0
@@ -257,7 +257,7 @@ class _Files:
                 path.unlink(missing_ok=True)
                 return
             if status.st_size > FILES * self._full + self._most_line:
-                raise ResourceError(f"{path}", "is larger than all that is kept", "remove it")
+                raise ResourceError(f"{path}", "is larger than the journal may be", "remove it")
             for line in _lines(handle, self._most_line):
                 found = _read(line)
                 if found is None:
@@ -267,13 +267,13 @@ class _Files:
                 elif found.created >= oldest:
                     yield found
         if broken:
-            _log.warning("lines of the journal are damaged and not used", path=str(path), lines=broken)
+            _log.warning("damaged lines of the journal are skipped", path=str(path), lines=broken)
 
     def append(self, entry: Entry, most_bytes: int, *, syncs: bool) -> None:
-        """Write an entry behind the others."""
+        """Append an entry."""
         line = _line(entry)
         head = _line(Head(dict(self.fingerprints[entry.fingerprint]))) if entry.fingerprint else b""
-        is_gone = self._handle >= 0 and not os.fstat(self._handle).st_nlink  # somebody has removed the file
+        is_gone = self._handle >= 0 and not os.fstat(self._handle).st_nlink  # the file was removed
         if self._handle < 0 or is_gone or self._size + len(line) > self._full:
             self._begin(most_bytes - len(head) - len(line))
         if not self._size:
@@ -283,7 +283,7 @@ class _Files:
             os.fdatasync(self._handle)
 
     def _write(self, line: bytes) -> None:
-        """Write a line as a whole or not at all."""
+        """Append a line: all of it, or none and OSError."""
         done = 0
         try:
             while done < len(line):
@@ -294,18 +294,18 @@ class _Files:
         self._size += done
 
     def close(self) -> None:
-        """Give the directory back."""
+        """Close the file and release the directory."""
         if self._handle >= 0:
             os.close(self._handle)
         os.close(self._lock)
 
     def _paths(self) -> list[Path]:
-        """Return the files that have a name of the journal's, the oldest first."""
+        """Return the files with a journal's name, oldest first."""
         found = (entry.name for entry in os.scandir(self.directory) if _NAME.fullmatch(entry.name))
         return [self.directory / name for name in sorted(found, key=lambda name: int(name.partition(".")[0]))]
 
     def _begin(self, most_bytes: int) -> None:
-        """Begin another file, and remove the oldest ones of ours for it."""
+        """Begin a new file, and remove the oldest files that exceed the size limit."""
         paths = self._paths()
         sizes = {path: size for path in paths if (size := _own_size(path)) is not None}
         total = sum(sizes.values())
@@ -323,7 +323,7 @@ class _Files:
 
 
 def _own_size(path: Path) -> int | None:
-    """Return the bytes of a file of ours, None for one that is not."""
+    """Return the size of a regular file that belongs to this user, None for any other."""
     try:
         with own_file(path) as handle:
             return os.fstat(handle).st_size
@@ -332,12 +332,12 @@ def _own_size(path: Path) -> int | None:
 
 
 def _lines(handle: int, most: int) -> Iterator[bytes]:
-    """Give the whole lines of a file without their ends; one of more than ``most`` bytes as b"" and unread."""
+    """Yield the complete lines of a file without line ends; a line of more than ``most`` bytes is skipped as b""."""
     with os.fdopen(handle, "rb", closefd=False) as file:
         while line := file.readline(most + 1):
             is_whole = line.endswith(b"\n")
             if not is_whole and len(line) <= most:
-                return  # it was cut off
+                return  # the last line was cut off
             yield line[:-1] if is_whole else b""
             del line
             while not is_whole and (rest := file.readline(_PORTION)):
@@ -353,7 +353,7 @@ def _line(content: Entry | Head) -> bytes:
 
 
 def _read(line: bytes) -> Entry | Head | None:
-    """Return what a line holds; None for a damaged one."""
+    """Parse a line; returns None for a damaged one."""
     checksum, _, data = line.partition(b" ")
     try:
         if int(checksum, 16) != zlib.crc32(data):

@@ -1,4 +1,4 @@
-"""Streams that have nothing to say for long: a comment now and then, so that no proxy takes them for dead."""
+"""Keep-alive comments on idle event streams, so that proxies do not close them."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import asyncio
 from collections.abc import Callable
 
 COMMENT = b": keep-alive\n"
-"""Of server-sent events: readers skip it."""
+"""A comment line of server-sent events, which readers skip."""
 
 
 def comment(*, has_ids: bool) -> bytes:
-    """Return what is sent instead of a frame.
+    """Return the comment to send on an idle stream.
 
-    An empty line ends it where frames have no ids; where they have, openai-python and httpx-sse would take that for the
-    end of an event without data.
+    An empty line ends it if frames have no ids. If they have, it is left out, since openai-python and httpx-sse would
+    read it as the end of an event without data.
     """
     return COMMENT if has_ids else COMMENT + b"\n"
 
 
 class KeepAlive:
-    """Calls somebody each time that nothing was written for so long. One timer, which writing does not touch."""
+    """Calls a function after each period without a write. Uses one timer, which writes do not reset."""
 
     def __init__(self, seconds: float, ring: Callable[[], object]) -> None:
-        """Begin to wait; with 0 seconds never call."""
+        """Call ``ring`` after each ``seconds`` without a write; 0: never."""
         self._seconds = seconds
         self._ring = ring
         self._loop = asyncio.get_running_loop()
@@ -30,11 +30,11 @@ class KeepAlive:
         self._timer = self._loop.call_later(seconds, self._look) if seconds else None
 
     def written(self) -> None:
-        """Something was written."""
+        """Note a write."""
         self._written = self._loop.time()
 
     def close(self) -> None:
-        """Wait no more."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
 

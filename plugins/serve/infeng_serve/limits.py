@@ -1,4 +1,4 @@
-"""How many calls are answered at a time, in all and for one tenant."""
+"""Limits on concurrent calls, in total and per tenant."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from infeng_serve.protocol.errors import unavailable
 
 RETRY_SECONDS = 1.0
-"""What a refused call is told to wait where nothing better is known."""
+"""Default Retry-After of refused calls, in seconds."""
 
 
 class Limits:
-    """Counts the calls that are being answered. For the event loop's thread."""
+    """Counts the calls that are being answered. Must be used on the event loop's thread."""
 
     def __init__(self, most: int, most_of_one: int = 0) -> None:
         """Allow ``most`` calls, ``most_of_one`` of them for one tenant (0: any number)."""
@@ -24,7 +24,7 @@ class Limits:
 
     @contextlib.contextmanager
     def one_more(self, tenant: str) -> Iterator[None]:
-        """Count a call of a tenant; raises ApiError 503 where there are too many, 429 where it has too many."""
+        """Count a tenant's call while it runs; raises ApiError 503 for too many calls, 429 for too many of its own."""
         if self.calls >= self._most:
             raise unavailable(f"The server answers {self.calls} calls already.", RETRY_SECONDS)
         if self._most_of_one and self._of[tenant] >= self._most_of_one:

@@ -1,4 +1,4 @@
-"""What the system gives a server: a socket that listens, and as many open files as it wants."""
+"""Operating-system resources of a server: its listening socket, open files and TLS files."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from infeng_core.api import UsageError, read_bytes
 
 MOST_PEM = 1 << 20
-"""Bytes of a file of certificates or keys."""
+"""Most bytes of a file of certificates or keys."""
 
 BACKLOG = 2048
-"""Connections that the system holds for us."""
+"""Connections that the kernel queues before they are accepted."""
 
 
 def listening(host: str, port: int, option: str = "--port") -> socket.socket:
-    """Return a socket that listens; raises UsageError where it cannot."""
+    """Return a listening socket; raises UsageError if the address cannot be used."""
     place = f"{host}:{port}"
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -37,7 +37,7 @@ def listening(host: str, port: int, option: str = "--port") -> socket.socket:
 
 
 def raise_open_files(wanted: int) -> None:
-    """Raise the limit of open files as far as the system allows, if it is lower."""
+    """Raise the limit of open files to ``wanted``, as far as the system allows, if it is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -46,5 +46,5 @@ def raise_open_files(wanted: int) -> None:
 
 
 def pem(path: str) -> bytes:
-    """Return what a file of certificates or keys holds; raises UsageError for one that cannot be such."""
+    """Read a file of certificates or keys; raises UsageError for one that is unreadable or too large."""
     return read_bytes(Path(path), MOST_PEM, UsageError, "give a certificate and its private key as PEM files")

@@ -1,4 +1,4 @@
-"""The model that is served: the engine, its chat template, and what it is called."""
+"""The served model: the engine, its chat template and its names."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from infeng_serve.protocol.answer import Context
 from infeng_serve.settings import Settings
 
 Lora = tuple[str, str, float]
-"""Name, path or hub name, and scale."""
+"""(name, path or hub name, scale) of an adapter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Everything that is there once the engine is loaded."""
+    """The loaded engine and everything that calls need with it."""
 
     engine: Engine
     template: ChatTemplate
     adapters: AdapterNames
     name: str
-    """What responses call the base model."""
+    """Name of the base model in responses."""
     names: tuple[str, ...]
-    """All of its names."""
+    """All names of the base model."""
     defaults: Mapping[str, Any]
-    """Sampling parameters of requests that give none."""
+    """Default sampling parameters."""
     created: int
-    """Seconds since 1970."""
+    """Unix time of the start, in seconds."""
     logit_processors: tuple[str, ...] = ()
-    """Those of plugins that requests may name."""
+    """Logit processors of plugins that requests may name."""
 
     @property
     def context(self) -> int:
-        """Tokens that a prompt and its answer may have together."""
+        """Most tokens of a prompt and its answer together."""
         return self.engine.limits.context
 
     def asked(self, id: str, own_id: str, caller: Caller, most_choices: int) -> Context:
-        """Return what the protocol knows of a call that begins now."""
+        """Return the protocol's context of a call that begins now."""
         return Context(
             id=id,
             own_id=own_id,
@@ -73,9 +73,10 @@ def load(
     warming: Callable[[Model], object] = lambda model: None,
     startup: StartupTimes | None = None,
 ) -> Model:
-    """Load the engine and what belongs to it; ``startup`` gets how long each part takes. Raises InfengError.
+    """Load the engine, the chat template and the adapters. Raises InfengError.
 
-    plugins: those of ``config``, where they are known. warming: called with the model before anybody is answered.
+    plugins: the plugins of ``config``, if known. warming: called with the model before the first call is answered.
+    startup: records the duration of each phase.
     """
     times = startup or StartupTimes()
     prepare()
@@ -89,7 +90,7 @@ def load(
         directory = engine.model.tokenizer_dir
         override = Path(settings.chat_template) if settings.chat_template else None
         template = find(directory, engine.tokenizer, override=override)
-        with contextlib.suppress(RequestError):  # what starts with the first conversation starts now
+        with contextlib.suppress(RequestError):  # start the template's process before the first conversation
             template.prompt([{"role": "user", "content": "Hello"}])
         reference = str(config.model.path)
         names = settings.names or (name_of(reference),)
@@ -113,7 +114,7 @@ def load(
 
 
 def check_processors(engine: Engine, names: Sequence[str]) -> None:
-    """Raise UsageError for a logit processor that no plugin brings: parameters of requests stand for the engine's."""
+    """Raise UsageError for a logit processor that no plugin provides; the engine's own have request parameters."""
     plugins = [found for found in engine.plugins.manifests if found.usable and found.name != "core"]
     known = {name for found in plugins if found.manifest for name in found.manifest.provides["logit_processors"]}
     for name in names:
@@ -123,6 +124,6 @@ def check_processors(engine: Engine, names: Sequence[str]) -> None:
 
 
 def name_of(reference: str) -> str:
-    """Return what a model is called that was given no name: the last part of a directory's path, or the hub name."""
+    """Return the default name of a model: the last part of a directory's path, or the hub name."""
     path = Path(reference).expanduser()
     return path.resolve().name if path.exists() else reference

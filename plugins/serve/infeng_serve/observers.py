@@ -1,4 +1,4 @@
-"""Who watches the server: metrics, traces and the access log are told of each request by the same few calls."""
+"""The observer interface, through which metrics, traces and the access log are notified of each request."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from typing import Protocol
 
 @dataclass(slots=True)
 class Record:
-    """One choice of one call. Times are seconds of ``time.perf_counter``, 0 where it did not come to that."""
+    """One choice of one call. Times are seconds of ``time.perf_counter``, 0 for events that did not occur."""
 
     id: str
     route: str
     tenant: str
     model: str
-    """As the client named it."""
+    """The model's name in the call."""
     adapter: str = ""
-    """Names joined by +, or "" for the base model."""
+    """Names of adapters joined by +, or "" for the base model."""
     client: str = ""
-    """Address."""
+    """The client's address."""
     traceparent: str = ""
-    """As W3C has it, or ""."""
+    """The W3C traceparent header, or ""."""
     max_tokens: int = 0
     temperature: float = 1.0
     top_p: float = 1.0
     prompt_tokens: int = 0
-    """Known once it is accepted."""
+    """Set once the request is accepted."""
     cached_tokens: int = 0
-    """Those of them that the cache had; known with the first token."""
+    """Prompt tokens found in the prefix cache; set with the first token."""
     completion_tokens: int = 0
     wall: float = 0.0
-    """When it came, seconds since 1970."""
+    """Arrival as Unix time in seconds."""
     arrived: float = 0.0
-    """When its head had been read."""
+    """When the call's head had been read."""
     submitted: float = 0.0
-    """When the engine had it."""
+    """When the engine accepted the request."""
     started: float = 0.0
-    """When its first step began."""
+    """When the first step of the request began."""
     first_token: float = 0.0
     last_token: float = 0.0
     ended: float = 0.0
@@ -47,16 +47,16 @@ class Record:
 
 
 class Observer(Protocol):
-    """All calls come on the event loop's thread, are cheap and raise nothing."""
+    """Methods are called on the event loop's thread; they must be fast and raise nothing."""
 
     def accepted(self, record: Record) -> None:
-        """The engine has taken it."""
+        """Note that the engine accepted the request."""
 
     def tokens(self, record: Record, new: int, now: float) -> None:
-        """It got tokens; ``record.last_token`` still is that of those before."""
+        """Note ``new`` tokens at ``now``; ``record.last_token`` is still the time of the tokens before."""
 
     def ended(self, record: Record) -> None:
-        """It has ended, whatever way; everything of the record that is known is set."""
+        """Note that an accepted request ended, for any reason; all known fields of the record are set."""
 
     def rejected(self, record: Record, reason: str) -> None:
-        """It was never accepted: ``reason`` is a word such as overloaded, unauthorized, invalid, not_found."""
+        """Note that the call was rejected. reason: a word such as overloaded, unauthorized, invalid, not_found."""

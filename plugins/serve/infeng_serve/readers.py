@@ -1,4 +1,4 @@
-"""Threads that read calls, shared fairly: each tenant has a queue of its own, and none ever has all threads."""
+"""A thread pool that tenants share fairly: each tenant has its own queue, and no tenant ever has all threads."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Job:
-    """What is to be done, and who waits for it."""
+    """A piece of work and the future for its result."""
 
     work: Callable[[], Any]
     future: asyncio.Future[Any]
 
 
 class Readers:
-    """Runs work on threads, tenant by tenant in turn. Its methods are for the event loop's thread."""
+    """Runs work on threads, round robin over tenants. Methods must be called on the event loop's thread."""
 
     def __init__(self, threads: int, name: str = "infeng-read") -> None:
-        """Have so many threads, all but one of which a single tenant may use; of one thread alone, that one."""
+        """Start ``threads`` threads; one tenant may use all but one of them, or the only one."""
         self._pool = ThreadPoolExecutor(threads, name)
         self._threads = threads
         self._most_of_one = max(1, threads - 1)
-        self._queues: dict[str, deque[_Job]] = {}  # in the order of their turns
+        self._queues: dict[str, deque[_Job]] = {}  # by tenant, in order of turns
         self._running: Counter[str] = Counter()
 
     async def run(self, tenant: str, work: Callable[[], _T]) -> _T:
-        """Return what ``work`` returns, on a thread, once it is the tenant's turn; who is cancelled before has none."""
+        """Run ``work`` on a thread in the tenant's turn and return its result; it is not run if cancelled before."""
         future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         self._queues.setdefault(tenant, deque()).append(_Job(work, future))
         self._start()
         return await future
 
     def close(self) -> None:
-        """Begin nothing more; what runs is not waited for."""
+        """Start no more work; does not wait for running work."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _start(self) -> None:
-        """Give free threads to those whose turn it is."""
+        """Start work on free threads, for the tenants whose turn it is."""
         while self._running.total() < self._threads:
             tenant = next((one for one in self._queues if self._running[one] < self._most_of_one), None)
             if tenant is None:
@@ -52,7 +52,7 @@ class Readers:
             queue = self._queues.pop(tenant)
             job = queue.popleft()
             if queue:
-                self._queues[tenant] = queue  # behind all others
+                self._queues[tenant] = queue  # last in the order of turns
             if not job.future.done():
                 self._begin(tenant, job)
 
@@ -67,7 +67,7 @@ class Readers:
                 result = job.work()
             except BaseException as raised:
                 error = raised
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
                 loop.call_soon_threadsafe(self._end, tenant, job, result, error)
 
         try:

@@ -1,4 +1,4 @@
-"""The server's life: it listens, loads, serves, drains and goes."""
+"""The server's lifecycle: listen, load, serve, drain, exit."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from infeng_serve.rpc.server import RpcServer
 
 FAREWELL_SECONDS = 2.0
-"""What answers that are ended, and connections, get to write what is left."""
+"""Seconds for which aborted answers and connections may write what is buffered."""
 
 RPC_FAREWELL_SECONDS = 0.5
-"""The same of gRPC, where some only watch, and would for ever."""
+"""The same for gRPC, where health watchers never end their calls."""
 
 SPARE_FILES = 256
-"""Open files beside those of connections."""
+"""Open files besides those of connections."""
 
 SWITCH_SECONDS = 0.0005
-"""After which a thread that computes in Python is asked to let the event loop have the interpreter: also between two
-steps of the engine, while which the engine asks for it itself."""
+"""GIL switch interval in seconds, so that the event loop also runs soon between two steps of the engine; the engine
+sets its own interval during a step."""
 
 _log = get_logger(__name__)
 
@@ -64,10 +64,10 @@ class Server:
         routes: Mapping[str, Route] | None = None,
         startup: StartupTimes | None = None,
     ) -> None:
-        """Listen at once, so that a port that is taken is an error here; raises UsageError.
+        """Listen at once, so that a port in use is an error here; raises UsageError.
 
-        load: called on a thread of its own. watch: returns who is told of each call; those that have a ``close`` are
-        closed at the end. routes: further ones. startup: what the start has taken before; ``load`` may go on with it.
+        load: called on a separate thread. watch: returns the observers; an observer with a ``close`` is closed at the
+        end. routes: additional routes. startup: durations of the start so far, to which ``load`` may add.
         """
         raise_open_files(settings.max_connections * (1 if settings.grpc_port is None else 2) + SPARE_FILES)
         self.settings = settings
@@ -89,7 +89,7 @@ class Server:
         port = self._socket.getsockname()[1]
         self.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
         self.is_ready = threading.Event()
-        """Set once requests are served, or never will be."""
+        """Set once requests are served, or loading has failed."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._state = ServerState()
@@ -98,7 +98,7 @@ class Server:
     def run(self, *, has_signals: bool = False) -> None:
         """Serve until ``stop``, or with ``has_signals`` (on the main thread) until SIGTERM or SIGINT.
 
-        Raises what loading the model raises.
+        Raises the error of loading the model.
         """
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             try:
@@ -107,28 +107,28 @@ class Server:
                 self.is_ready.set()
 
     def stop(self) -> None:
-        """Drain and go, as after SIGTERM."""
+        """Drain and exit, as after SIGTERM."""
         if self._loop is not None and self._stopping is not None:
-            with contextlib.suppress(RuntimeError):  # it is closed already
+            with contextlib.suppress(RuntimeError):  # the event loop is closed already
                 self._loop.call_soon_threadsafe(self._stopping.set)
 
     @property
     def is_local(self) -> bool:
-        """Whether callers of this machine alone reach it."""
+        """Whether the server is reachable from this machine alone."""
         return is_loopback(self._socket)
 
     @property
     def grpc_address(self) -> str:
-        """Where gRPC is served, once it is: host and port; "" where it is not."""
+        """Host and port of the gRPC service, once it runs; "" without one."""
         return "" if self._rpc is None else self._rpc.address
 
     def _hosts(self) -> Hosts:
-        """Return the names that it is called by: whoever has no key to show is held to them."""
+        """Return the check of host names, which is active on a server without keys."""
         names = self.settings.allowed_hosts
         return Hosts(names, is_checked=not self.service.keys.are_asked_for and (self.is_local or bool(names)))
 
     def _forget(self, ready_file: Path) -> None:
-        """Remove the ready file of a process that was killed: nobody serves at what it says."""
+        """Remove the ready file that a killed process left: its URL is stale."""
         try:
             ready_file.unlink(missing_ok=True)
         except OSError as error:
@@ -136,7 +136,7 @@ class Server:
             why = error.strerror or str(error)
             raise UsageError(f"--ready-file {ready_file}", why, "give a file that can be written") from error
 
-    # ------------------------------------------------------------------------------------------------- its life ---
+    # ------------------------------------------------------------------------------------------------- lifecycle ---
 
     async def _serve(self, has_signals: bool) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
@@ -166,18 +166,18 @@ class Server:
                 await stopped
                 await self._drain()
             elif has_signals:
-                _leave(0)  # a thread that loads cannot be stopped
+                _leave(0)  # the loading thread cannot be stopped
         finally:
             stopped.cancel()
             await self._go(listener)
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Once a second: the date that all answers have."""
+        """Update the header Date of all responses, once a second."""
         self._state.default_headers = [(b"date", formatdate(usegmt=True).encode("ascii"))]
         loop.call_later(1.0, self._tick, loop)
 
     async def _loaded(self) -> Model:
-        """Load the model and read the journal, on a thread that nobody waits for at the end."""
+        """Load the model and read the journal on a daemon thread."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Model] = loop.create_future()
 
@@ -202,26 +202,26 @@ class Server:
         return await future
 
     def _loaded_now(self) -> Model:
-        """Return the model once all is there that answers need; whatever is wrong then is raised."""
+        """Load the model and read the journal; raises the error of either."""
         startup = self.service.startup
         entries = self.service.journal.read()
         startup.record("journal")
         if entries:
             _log.info("journal read", entries=entries)
         model = self._load()
-        startup.record("model")  # what ``load`` has not told
+        startup.record("model")  # time that ``load`` has not attributed to a phase
         return model
 
     async def _begin(self, model: Model, *, is_own_process: bool) -> None:
-        """Serve requests from here on. is_own_process: nothing else runs in this process."""
+        """Begin to serve requests. is_own_process: nothing else runs in this process."""
         self.service.begin(model, self._watch(model))
         if self._rpc is not None:
             await self._rpc.serve()
         if is_own_process:
             gc.collect()
-            gc.freeze()  # what is there stays: no collection shall look at it again
+            gc.freeze()  # loaded objects stay: exempt them from garbage collection
             sys.setswitchinterval(min(SWITCH_SECONDS, sys.getswitchinterval()))
-            shorten_slice()  # workers take all cores there are: this thread shall not wait for the end of their slices
+            shorten_slice()  # workers occupy all cores: this thread must not wait for the end of their time slices
         startup = self.service.startup
         startup.record("begin")
         if self.settings.ready_file:
@@ -237,18 +237,18 @@ class Server:
         self.is_ready.set()
 
     async def _drain(self) -> None:
-        """Take no further calls; let those that are being answered end, as long as they may take."""
+        """Refuse new calls and let running ones end within the drain timeout; abort the rest."""
         self.service.is_draining = True
         if self._rpc is not None:
             await self._rpc.drain()
         _log.info("draining", calls=self.service.limits.calls)
         if not await self._idle(self.settings.drain_timeout):
-            _log.warning("calls are ended that are not complete", calls=self.service.limits.calls)
+            _log.warning("unfinished calls are aborted", calls=self.service.limits.calls)
             self.service.bridge.abort(shutting_down())
             await self._idle(FAREWELL_SECONDS)
 
     async def _idle(self, seconds: float) -> bool:
-        """Wait until no call is being answered; return whether that came to be."""
+        """Wait up to ``seconds`` until no call is being answered; return whether none is."""
         end = time.monotonic() + seconds
         while self.service.limits.calls and time.monotonic() < end:
             await asyncio.sleep(0.02)
@@ -281,7 +281,7 @@ class Server:
             getattr(part, "close", lambda: None)()
 
     def _hear(self, number: int) -> None:
-        """Take a signal: the first drains, the second ends the process."""
+        """Handle a signal: the first drains, the second ends the process."""
         assert self._stopping is not None
         if self._stopping.is_set():
             _leave(128 + number)
@@ -289,16 +289,16 @@ class Server:
 
 
 def in_ms(startup: StartupTimes) -> dict[str, float]:
-    """Return the milliseconds of each phase of a start."""
+    """Return the duration of each phase of a start in milliseconds."""
     return {f"{phase}_ms": round(1000 * seconds, 1) for phase, seconds in startup.seconds.items()}
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file that is whole as soon as it is there; raises UsageError."""
+    """Write a file atomically; raises UsageError."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.unlink(missing_ok=True)
-        with beside.open("x", encoding="utf-8") as file:  # not through a link that somebody has put there
+        with beside.open("x", encoding="utf-8") as file:  # "x" follows no existing link
             file.write(text)
         beside.replace(path)
     except OSError as error:
@@ -306,7 +306,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def _rpc(service: Service, settings: Settings) -> RpcServer | None:
-    """Return the gRPC server where one is asked for; raises UsageError without the extra or where a port is taken."""
+    """Return the gRPC server if the settings ask for one; raises UsageError without the extra or for a port in use."""
     if settings.grpc_port is None:
         return None
     try:
@@ -314,7 +314,7 @@ def _rpc(service: Service, settings: Settings) -> RpcServer | None:
     except ImportError as error:
         raise UsageError("--grpc-port", f"{error.name} is not installed", "pip install 'infeng-serve[grpc]'") from None
     if settings.grpc_port:
-        listening(settings.host, settings.grpc_port, "--grpc-port").close()  # which says better than gRPC why it cannot
+        listening(settings.host, settings.grpc_port, "--grpc-port").close()  # gives a better error than gRPC
     return RpcServer(service, settings.host, settings.grpc_port)
 
 
@@ -327,18 +327,18 @@ def _config(app: App, settings: Settings) -> Config:
         raise UsageError("--tls-key", "there is no certificate to it", "give --tls-cert as well")
     for path in (settings.tls_cert, settings.tls_key):
         if path:
-            pem(path)  # the library would wait for a pipe
+            pem(path)  # the ssl module would block on a pipe
     try:
         return config_of(
             app, keep_alive=settings.keep_alive, backlog=BACKLOG, cert=settings.tls_cert, key=settings.tls_key
         )
-    except OSError as error:  # those of ssl are such
+    except OSError as error:  # ssl.SSLError is an OSError
         why = error.strerror or str(error)
         raise UsageError(f"{settings.tls_cert}", why, "give a certificate and its private key as PEM files") from error
 
 
 def _leave(status: int) -> None:
-    """End the process here and now."""
+    """End the process at once, without cleanup."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

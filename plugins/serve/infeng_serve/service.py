@@ -1,4 +1,4 @@
-"""What routes work with: the settings, the keys, the observers, and once it is loaded, the model."""
+"""The server's state that routes use: settings, keys, observers and, once it is loaded, the model."""
 
 from __future__ import annotations
 
@@ -25,44 +25,44 @@ from infeng_serve.readers import Readers
 from infeng_serve.settings import Settings
 
 WAITERS = 64
-"""Embeddings, and adapters that come or go, at a time; further ones wait."""
+"""Most concurrent embeddings and adapter loads; further ones wait."""
 
 _log = get_logger(__name__)
 
 
 class Service:
-    """One server's state, for the event loop's thread."""
+    """One server's state. Must be used on the event loop's thread."""
 
     def __init__(self, settings: Settings, keys: Keys, startup: StartupTimes | None = None) -> None:
-        """Be without a model, and without what the journal holds, yet.
+        """Start without a model and without the journal's entries.
 
         Raises UsageError for a journal that cannot be used.
         """
         self.settings = settings
         self.keys = keys
         self.startup = startup or StartupTimes()
-        """What the start has taken so far."""
+        """Durations of the phases of the start so far."""
         self.journal = Journal(
             Path(settings.journal) if settings.journal else None,
             keep=settings.journal_keep,
             most_bytes=settings.journal_bytes,
-            most_line=2 * settings.max_body + (1 << 20),  # a body is written in base64
+            most_line=2 * settings.max_body + (1 << 20),  # bodies are stored in base64
             syncs=settings.journal_sync,
         )
         self.idempotency = Idempotency(self.journal)
         self.observers: tuple[Observer, ...] = ()
-        """Who is told of each call, once there is a model."""
+        """The observers of calls, once the model is loaded."""
         self.readers = Readers(settings.threads)
         """Threads that read calls."""
         self.makers = Readers(max(1, settings.threads // 2), "infeng-make")
-        """Threads that make logit processors, and compile grammars for them."""
+        """Threads that create logit processors and compile their grammars."""
         self.waiters = Readers(WAITERS, "infeng-wait")
-        """Threads that wait for the engine or for files, and compute nothing."""
+        """Threads that wait for the engine or for files and do not compute."""
         self.limits = Limits(settings.max_requests, settings.max_requests_per_key)
         self.is_draining = False
-        """Whether no further calls are taken."""
+        """Whether new calls are refused."""
         self.fingerprint = ""
-        """Of what the bytes of answers depend on beside calls, seeds and adapters; "" while there is no model."""
+        """``system_fingerprint`` of answers; "" until the model is loaded."""
         self._model: Model | None = None
         self._bridge: Bridge | None = None
 
@@ -72,7 +72,7 @@ class Service:
         self.fingerprint = f"fp_{digest_of(fingerprint)[:10]}"
         others = self.journal.begin(fingerprint)
         if others:
-            _log.warning("calls of the journal would get other answers here, and are refused", entries=others)
+            _log.warning("calls of the journal would get other answers here and cannot be resumed", entries=others)
         self._bridge = Bridge(model.engine, self.readers, self.makers)
         self._model = model
         self.idempotency.engine = model.engine
@@ -80,25 +80,25 @@ class Service:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether there is a model."""
+        """Whether the model is loaded."""
         return self._model is not None
 
     @property
     def model(self) -> Model:
-        """The model; raises LoadingError while there is none."""
+        """The model; raises LoadingError until it is loaded."""
         if self._model is None:
             raise LoadingError
         return self._model
 
     @property
     def bridge(self) -> Bridge:
-        """The way to the engine; raises LoadingError while there is none."""
+        """The bridge to the engine; raises LoadingError until the model is loaded."""
         if self._bridge is None:
             raise LoadingError
         return self._bridge
 
     def check_open(self) -> None:
-        """Raise LoadingError before the model is there, ApiError 503 where no more calls are taken."""
+        """Raise LoadingError until the model is loaded, ApiError 503 while the server drains."""
         if self.is_draining:
             raise shutting_down()
         if self._model is None:
@@ -106,13 +106,13 @@ class Service:
 
     @contextlib.contextmanager
     def taken(self, caller: Caller) -> Iterator[None]:
-        """Count a call that takes work; raises ApiError where it is not taken: too early, too late, or one too many."""
+        """Count a call while it runs; raises ApiError before loading is done, while draining, and beyond the limits."""
         self.check_open()
         with self.limits.one_more(caller.tenant):
             yield
 
     async def body(self, call: Call, most: int | None = None) -> bytes:
-        """Return a call's body, of ``most`` bytes; raises what ``Call.body`` raises, and ApiError for a broken gzip."""
+        """Return a call's body of at most ``most`` bytes, decompressed; raises as ``Call.body`` and ``unzipped``."""
         most = self.settings.max_body if most is None else min(most, self.settings.max_body)
         body = await call.body(most, self.settings.body_timeout)
         if call.is_gzip:
@@ -120,10 +120,10 @@ class Service:
         return body
 
     def context(self, id: str, own_id: str, caller: Caller) -> Context:
-        """Return what the protocol knows of a call."""
+        """Return the protocol's context of a call."""
         context = self.model.asked(id, own_id, caller, self.settings.max_choices)
         return replace(context, ignored=self.ignored(), fingerprint=self.fingerprint)
 
     def ignored(self) -> Ignored:
-        """Return what gets the parameters of a call that have no effect."""
+        """Return a collector for a call's parameters that have no effect."""
         return Ignored(takes_all=self.settings.unknown_parameters == "ignore")

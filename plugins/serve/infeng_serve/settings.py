@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One field for each setting of plugin.yaml, which has their defaults and says what they mean. Times in seconds."""
+    """One field for each setting of plugin.yaml, which has defaults and descriptions. Times are in seconds."""
 
     host: str
     port: int
@@ -54,5 +54,5 @@ class Settings:
 
     @staticmethod
     def read(values: Mapping[str, Any]) -> Settings:
-        """Return the settings of a mapping that has all of them; what else it has is other parts' affair."""
+        """Return the settings from a mapping that has all of them; other keys are ignored."""
         return Settings(**{field.name: values[field.name] for field in fields(Settings)})

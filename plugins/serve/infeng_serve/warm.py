@@ -1,4 +1,4 @@
-"""What is done before the first call, so that it finds adapters in memory and the beginning of its prompt computed."""
+"""Warm-up before the first call: loads adapters into memory and computes prompts for the prefix cache."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ from infeng_serve.protocol.errors import ApiError
 from infeng_serve.settings import Settings
 
 LARGEST = 64 << 20
-"""Bytes of a file of prompts."""
+"""Most bytes of a file of prompts."""
 
 READS: dict[str, Read] = {"messages": chat.read, "prompt": completions.read, "input": responses.read}
-"""What reads a body, by the key that only its kind has."""
+"""Readers of bodies, by the key that identifies the kind of call."""
 
 THINGS = ("adapters",)
-"""What ``serve.warm`` may name."""
+"""Valid values of ``serve.warm``."""
 
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class WarmPrompt:
-    """A line of a file: a call whose prompt is computed."""
+    """A line of a file of prompts: the body of a call whose prompt is computed."""
 
     place: str
     """File and line, for errors."""
     read: Read
     body: bytes
     tenant: str | None
-    """For whom; None: for everybody who has a key."""
+    """The tenant to compute the prompt for; None: all tenants."""
 
 
 class Warming:
-    """What the settings want warm. Files are read at once, so that a wrong one is told before a model is loaded."""
+    """The warm-up that the settings ask for. Files are read at once, so that errors come before the model is loaded."""
 
     def __init__(self, settings: Settings, keys: Keys) -> None:
         """Read the files; raises UsageError."""
         for name in settings.warm:
             if name not in THINGS:
-                raise UsageError(f"serve.warm: {name}", "there is no such thing to warm", f"known: {', '.join(THINGS)}")
+                raise UsageError(f"serve.warm: {name}", "it cannot be warmed", f"known: {', '.join(THINGS)}")
         self._warms_adapters = "adapters" in settings.warm
         self._prompts = [prompt for path in settings.warm_prompts for prompt in read_prompts(Path(path))]
         self._keys = keys
 
     def run(self, model: Model) -> None:
-        """Do it, on this thread; raises UsageError or AdapterError where something cannot be done."""
+        """Load adapters and compute prompts on this thread; raises UsageError or AdapterError."""
         if self._warms_adapters:
             load_adapters(model.engine)
         if self._prompts:
@@ -68,7 +68,7 @@ class Warming:
             _check_room(model.engine, tokens)
 
     def _requests(self, model: Model) -> Iterator[Request]:
-        """Yield a request for each prompt and tenant, made as those of calls are; raises UsageError."""
+        """Yield a request for each prompt and tenant, made the same way as for calls; raises UsageError."""
         for prompt in self._prompts:
             callers = [who for who in self._keys.callers if prompt.tenant in (None, who.tenant)]
             if not callers:
@@ -82,7 +82,7 @@ class Warming:
                 except ApiError as error:
                     if error.code != "model_not_found":
                         raise _told(prompt, error) from error
-                    unseen = error  # by this key; others may see the adapter
+                    unseen = error  # this key may not use the adapter; others may
                 else:
                     done.add(caller.tenant)
                     if request is not None:
@@ -96,11 +96,11 @@ def _told(prompt: WarmPrompt, error: ApiError) -> UsageError:
 
 
 def read_prompts(path: Path) -> list[WarmPrompt]:
-    """Return the prompts of a file: in each line that is not empty a body of a call, as JSON, and perhaps ``tenant``.
+    """Return the prompts of a file: each nonempty line is the JSON body of a call, with an optional ``tenant``.
 
-    Raises UsageError with the line.
+    Raises UsageError with the line number.
     """
-    data = read_bytes(path, LARGEST, UsageError, "give a file of prompts that can be read, perhaps with fewer")
+    data = read_bytes(path, LARGEST, UsageError, "give a readable file of prompts, or split it")
     lines = enumerate(data.split(b"\n"), 1)
     return [_prompt(f"{path}:{number}", line) for number, line in lines if line.strip()]
 
@@ -110,10 +110,10 @@ def _prompt(place: str, line: bytes) -> WarmPrompt:
     try:
         fields: dict[str, Any] = msgspec.json.decode(line, type=dict[str, Any])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise UsageError(place, f"it is no JSON object ({error})", remedy) from None
+        raise UsageError(place, f"it is not a JSON object ({error})", remedy) from None
     tenant = fields.pop("tenant", None)
     if not isinstance(tenant, str | None):
-        raise UsageError(place, "tenant is no text", remedy)
+        raise UsageError(place, "tenant is not a text", remedy)
     kinds = [key for key in READS if key in fields]
     if len(kinds) != 1:
         raise UsageError(place, f"it needs one of {', '.join(READS)}, and has {len(kinds)}", remedy)
@@ -121,7 +121,7 @@ def _prompt(place: str, line: bytes) -> WarmPrompt:
 
 
 def _request(prompt: WarmPrompt, model: Model, caller: Caller) -> Request:
-    """Return what computes a prompt where the tenant's calls find it, and nobody pays for it; raises ApiError."""
+    """Return the request that computes a prompt into the tenant's prefix cache, uncharged; raises ApiError."""
     answer = prompt.read(prompt.body, model.asked("warm", "warm", caller, most_choices=16))
     asked = answer.requests[0]
     params = replace(asked.params, max_tokens=1, min_tokens=0, prompt_logprobs=None)
@@ -129,7 +129,7 @@ def _request(prompt: WarmPrompt, model: Model, caller: Caller) -> Request:
 
 
 def load_adapters(engine: Engine) -> None:
-    """Bring the engine's adapters into memory, as many as it may hold; raises AdapterError for one that is broken."""
+    """Load the engine's adapters into memory, as many as fit; raises AdapterError for a broken one."""
     infos = engine.adapters.infos()
     pinned: list[str] = []
     try:
@@ -140,7 +140,7 @@ def load_adapters(engine: Engine) -> None:
     except ResourceError as error:
         _log.warning("not all adapters have room", loaded=len(pinned), of=len(infos), reason=str(error))
     finally:
-        for name in pinned:  # they may leave when others are asked for
+        for name in pinned:  # loaded adapters may be evicted later
             engine.adapters.pin(name, False)
     if len(infos) > engine.config.adapters.max_resident:
         remedy = "raise adapters.max_resident"
@@ -148,7 +148,7 @@ def load_adapters(engine: Engine) -> None:
 
 
 def _check_room(engine: Engine, tokens: int) -> None:
-    """Warn where the cache cannot hold what was computed: the first prompts have left it."""
+    """Warn if the cache cannot hold all computed prompts: the first ones were evicted."""
     room = engine.load().tokens
     if not engine.config.kv_cache.prefix:
         _log.warning("prompts were computed in vain", reason="kv_cache.prefix is false")

@@ -1,4 +1,4 @@
-"""Who watches a server by its settings: metrics always, an access log and traces where they are asked for."""
+"""The observers that the settings ask for: metrics always, an access log and traces optionally."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from infeng_serve.settings import Settings
 
 
 def watchers(model: Model, settings: Settings, startup: StartupTimes | None = None) -> list[Observer]:
-    """Return them; raises UsageError for an endpoint of traces that cannot be.
+    """Return the observers; raises UsageError for an invalid endpoint of traces.
 
-    startup: what the phases of the start took.
+    startup: durations of the phases of the start.
     """
     found: list[Observer] = [Metrics(model.engine, model.name, prefix=settings.metrics_prefix, startup=startup)]
     if settings.access_log != "off":
-        format: Format = "json" if is_json() else settings.access_log  # one form for all of standard error
+        format: Format = "json" if is_json() else settings.access_log  # one format for all of standard error
         found.append(AccessLog(format=format, sample=settings.access_log_sample))
     if settings.otlp_endpoint:
         found.append(Tracing(settings.otlp_endpoint, model.engine))

@@ -26,12 +26,12 @@ def cuts(text: str, places: list[int]) -> list[str]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
-def test_an_answer_in_one_piece(case: Case) -> None:
+def test_an_answer_in_one_piece_is_parsed(case: Case) -> None:
     assert summary(read(case.parser(), [case.text])) == (case.content, case.reasoning, case.calls)
 
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
-def test_an_answer_character_by_character(case: Case) -> None:
+def test_an_answer_character_by_character_is_parsed_the_same(case: Case) -> None:
     assert summary(read(case.parser(), list(case.text))) == (case.content, case.reasoning, case.calls)
 
 
@@ -41,7 +41,7 @@ def test_any_cut_gives_the_same(case: Case, places: list[int]) -> None:
     assert summary(read(case.parser(), cuts(case.text, places))) == (case.content, case.reasoning, case.calls)
 
 
-def test_cuts_of_broken_answers_give_the_same_too() -> None:
+def test_any_cut_of_a_broken_answer_gives_the_same_deltas() -> None:
     generator = random.Random(3)
     words = sorted({case.text[begin : begin + 9] for case in CASES for begin in range(0, len(case.text), 9)})
     for _ in range(500):
@@ -54,7 +54,7 @@ def test_cuts_of_broken_answers_give_the_same_too() -> None:
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.calls], ids=lambda case: case.syntax)
-def test_arguments_are_the_beginning_of_a_document_all_along(case: Case) -> None:
+def test_arguments_are_a_prefix_of_valid_json_at_any_time(case: Case) -> None:
     parser, so_far = case.parser(), ""
     for letter in case.text:
         for delta in parser.push(letter):
@@ -66,7 +66,7 @@ def test_arguments_are_the_beginning_of_a_document_all_along(case: Case) -> None
         assert case.name == "cut later" or isinstance(json.loads(arguments), dict)
 
 
-def test_long_arguments_come_while_they_are_written() -> None:
+def test_long_arguments_are_streamed() -> None:
     parser = CASES[0].parser()
     parser.push('<tool_call>{"name": "f", "arguments": {"a": "')
     [delta] = parser.push("a long text")
@@ -74,7 +74,7 @@ def test_long_arguments_come_while_they_are_written() -> None:
     assert delta.tool.arguments == "a long text"
 
 
-def test_reasoning_and_content_come_while_they_are_written() -> None:
+def test_reasoning_and_content_are_streamed() -> None:
     parser = CASES[0].parser()
     assert parser.push("<think>I") == [Delta(reasoning="I")]
     assert parser.push(" think</th") == [Delta(reasoning=" think")]
@@ -83,22 +83,22 @@ def test_reasoning_and_content_come_while_they_are_written() -> None:
     assert parser.push("3") == [Delta(content=" <3")]
 
 
-def test_an_answer_without_tags_is_given_as_it_is() -> None:
+def test_an_answer_without_tags_is_returned_unchanged() -> None:
     assert Plain().push(" a \n") == [Delta(content=" a \n")]
     assert Plain().push("") == Plain().finish() == []
 
 
-def test_every_syntax_has_a_case() -> None:
+def test_every_syntax_has_a_test_case() -> None:
     assert {syntax.name for syntax in SYNTAXES} <= {case.syntax for case in CASES if case.calls} - {"none"}
 
 
-def test_no_tag_begins_another() -> None:
+def test_no_tag_is_a_prefix_of_another() -> None:
     for syntax in SYNTAXES:
         tags = (*syntax.opens, "<think>")
         assert not [(a, b) for a in tags for b in tags if a != b and b.startswith(a)]
 
 
-def test_a_cursor_keeps_no_text_that_was_read() -> None:
+def test_a_cursor_drops_text_that_was_read() -> None:
     cursor = Cursor()
     steps = cursor.stream(("<end>",), lambda text: None)
     for _ in range(100):
@@ -107,7 +107,7 @@ def test_a_cursor_keeps_no_text_that_was_read() -> None:
     assert len(cursor.text) <= 200
 
 
-def test_nested_brackets_without_end_are_no_call() -> None:
+def test_endlessly_nested_brackets_are_not_a_call() -> None:
     text = '<tool_call>{"name": "f", "x": ' + "[" * 5000
     assert summary(read(Case("hermes", text).parser(), [text]))[0] == text
 

@@ -72,7 +72,7 @@ def test_each_line_is_a_turn_and_only_answers_are_on_standard_output(run: Run, e
     assert run(said=f"{QUESTION}\n\nAnd 9?") == (0, "".join(f"{answer}\n" for answer in answers), "")
 
 
-def test_commands_stand_between_turns(run: Run, engine: Engine, tmp_path: Path) -> None:
+def test_commands_may_come_between_turns(run: Run, engine: Engine, tmp_path: Path) -> None:
     saved = tmp_path / "saved.json"
     before = f"/system Be terse.\nHi\n/save {saved}\n/reset\n/system\n{QUESTION}\n"
     status, out, err = run(said=f"{before}/load {saved}\nBye\n/stats\n/help\n/quit\nx")
@@ -86,7 +86,7 @@ def test_commands_stand_between_turns(run: Run, engine: Engine, tmp_path: Path) 
     assert document["messages"] == [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": first}]
 
 
-def test_who_answers_can_be_changed(run: Run, engine: Engine) -> None:
+def test_the_answering_adapter_can_be_changed(run: Run, engine: Engine) -> None:
     lora = ["--lora", f"bard={adapter_dir('shakespeare')}"]
     said = "The king\n/reset\n/adapter base\nThe king\n/adapter\n"
     [base], [bard] = answered(engine, "The king"), answered(engine, "The king", adapter="bard")
@@ -96,7 +96,7 @@ def test_who_answers_can_be_changed(run: Run, engine: Engine) -> None:
     assert err.count("base answers; there are: base, bard") == 2
 
 
-def test_another_template_and_a_long_line(run: Run, engine: Engine, tmp_path: Path) -> None:
+def test_another_template_and_a_continued_line_are_accepted(run: Run, engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "t.jinja").write_text("{{ x }}{% for m in messages %}{{ m.content | trim }}{% endfor %}")
     variables = ["--chat-template-kwargs", '{"x": "Once upon "}']
     _, out, _ = run("--template", str(tmp_path / "t.jinja"), *variables, said="a \\\n\ttime")
@@ -104,14 +104,14 @@ def test_another_template_and_a_long_line(run: Run, engine: Engine, tmp_path: Pa
     assert out == engine.generate("Once upon a \n\ttime", params)[0].text + "\n"
 
 
-def test_what_goes_wrong_is_said_and_the_next_line_answered(run: Run, engine: Engine, tmp_path: Path) -> None:
+def test_an_error_is_printed_and_the_next_line_answered(run: Run, engine: Engine, tmp_path: Path) -> None:
     wrong = {
         b"/adapter nobody": "nobody: it is not loaded",
         b"/load /no/such/file": "no such file",
         b"/load ~nouser/x": "no such user",
         b"/save": "none is named",
         b"/save /no/such/folder/x": "cannot be written",
-        b"/unheard of": "it is no command",
+        b"/unheard of": "it is not a command",
         b"\xff": "not UTF-8",
         b"word " * 3000: "the context is 1024 tokens",
     }
@@ -133,7 +133,7 @@ def test_variables_must_be_an_object(variables: str, run: Run) -> None:
     assert "--chat-template-kwargs" in err
 
 
-def test_sampling_is_as_the_models_makers_advise(tmp_path: Path) -> None:
+def test_sampling_defaults_to_the_models_recommendation(tmp_path: Path) -> None:
     path = tmp_path / "generation_config.json"
     assert _defaults(tmp_path) == {}
     path.write_text('{"temperature": 0.6, "top_k": 20, "eos_token_id": 1, "top_p": null}')
@@ -204,7 +204,7 @@ class Person:
         return self.process.wait(60)
 
 
-def test_a_conversation_on_a_terminal(engine: Engine, tmp_path: Path) -> None:
+def test_a_conversation_works_on_a_terminal(engine: Engine, tmp_path: Path) -> None:
     person = Person("--temperature", "0", "-n", "900", "--ignore-eos")
     person.wait_for("/help shows commands.")
     person.wait_for("> ")
@@ -214,7 +214,7 @@ def test_a_conversation_on_a_terminal(engine: Engine, tmp_path: Path) -> None:
     person.interrupt()  # in the answer
     person.wait_for("\r\n> ")
     person.type("/stats\n")
-    person.wait_for("2 messages remembered")
+    person.wait_for("2 messages")
     person.wait_for("> ")
     person.type("\x1b[A\x1b[A")  # the line before
     person.wait_for(QUESTION)
@@ -258,7 +258,7 @@ def test_reasoning_is_dim_and_control_characters_do_not_reach_the_terminal(
         assert (out, err) == ((dim + said, b"") if is_terminal else (b"So\x1b[31m\x07\n", b"Hm"))
 
 
-def test_every_answer_keeps_to_the_options_of_other_plugins(run: Run) -> None:
+def test_every_answer_respects_the_options_of_other_plugins(run: Run) -> None:
     pytest.importorskip("infeng_grammar", reason="the wheel with these options is not installed")
     status, out, _ = run("--choice", "maybe", "--choice", "never", "--seed", "1", said=f"{QUESTION}\nWhy?\n")
     assert status == 0

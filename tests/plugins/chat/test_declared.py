@@ -90,7 +90,9 @@ def parser(template: dict[str, Any]) -> Parser:
 
 
 @pytest.mark.parametrize(("template", "text", "expected"), CASES)
-def test_an_answer_whole_and_by_characters(template: dict[str, Any], text: str, expected: Any) -> None:
+def test_an_answer_in_one_piece_and_by_characters_is_parsed_the_same(
+    template: dict[str, Any], text: str, expected: Any
+) -> None:
     assert summary(read(parser(template), [text])) == expected
     assert summary(read(parser(template), list(text))) == expected
 
@@ -109,7 +111,7 @@ def test_arguments_get_the_types_of_their_schema() -> None:
     assert summary(read(parser(template), [text]))[2] == (("get_weather", '{"city": "12", "days": 3}'),)
 
 
-def test_what_the_prompt_has_opened_goes_on_in_the_answer(make_chat: MakeChat) -> None:
+def test_a_field_that_the_prompt_opens_continues_in_the_answer(make_chat: MakeChat) -> None:
     template = make_chat(CHATML.replace("assistant\n{%", "assistant\n<think>\n{%"), response_template=SMOL)
     prompt = template.prompt([{"role": "user", "content": "<think>Hi"}])
     assert summary(read(template.parser(prompt), ["Hm.\n</think>\n", "So."])) == ("So.", "Hm.", ())
@@ -139,7 +141,7 @@ def test_without_tools_calls_stay_text(make_chat: MakeChat) -> None:
         {"start_anchor": 5, "fields": {"a": {}}},
     ],
 )
-def test_what_is_not_understood_is_not_used(broken: dict[str, Any], make_chat: MakeChat) -> None:
+def test_an_unsupported_response_template_is_ignored(broken: dict[str, Any], make_chat: MakeChat) -> None:
     with pytest.raises(UnknownTemplateError):
         Declared.of(broken)
     template = make_chat(response_template=broken)
@@ -163,7 +165,7 @@ def test_what_is_not_understood_is_not_used(broken: dict[str, Any], make_chat: M
         ({"content": "kv-lines", "content_args": {"value_parser": {"name": "int"}}}, "a: 1\nb: 2", {"a": 1, "b": 2}),
     ],
 )
-def test_contents_are_read_by_their_types(spec: dict[str, Any], text: str, value: Any) -> None:
+def test_contents_are_parsed_by_their_types(spec: dict[str, Any], text: str, value: Any) -> None:
     assert content(spec, text) == value
 
 

@@ -23,7 +23,7 @@ def written(directory: Path, **files: Any) -> Path:
     return directory
 
 
-def test_the_first_place_that_has_a_template_counts(tmp_path: Path) -> None:
+def test_the_first_file_with_a_template_is_used(tmp_path: Path) -> None:
     assert TemplateFiles.read(tmp_path).is_plain
     assert TemplateFiles.read(written(tmp_path, tokenizer_config__json={"chat_template": "a"})).text == "a"
     assert TemplateFiles.read(written(tmp_path, chat_template__json={"chat_template": "b"})).text == "b"
@@ -33,7 +33,7 @@ def test_the_first_place_that_has_a_template_counts(tmp_path: Path) -> None:
     assert TemplateFiles.read(tmp_path, tmp_path / "mine.json").text == "e"
 
 
-def test_one_of_several_templates_is_for_tools(tmp_path: Path) -> None:
+def test_one_of_several_templates_may_be_for_tools(tmp_path: Path) -> None:
     named = [
         {"name": "default", "template": "a"},
         {"name": "tool_use", "template": "b"},
@@ -52,7 +52,7 @@ def test_a_converted_model_has_the_template_for_tools_beside_the_other(tmp_path:
     assert (found.text, found.with_tools) == ("c", "d")
 
 
-def test_special_tokens_are_texts_or_objects_and_may_lie_in_a_file_of_their_own(tmp_path: Path) -> None:
+def test_special_tokens_are_texts_or_objects_also_in_a_separate_file(tmp_path: Path) -> None:
     config = {
         "bos_token": {"content": "<s>"},
         "eos_token": None,
@@ -85,7 +85,7 @@ def test_a_broken_file_is_a_model_error(files: dict[str, Any], tmp_path: Path) -
         TemplateFiles.read(written(tmp_path, **files))
 
 
-def test_a_template_that_is_no_text_or_not_there_is_a_model_error(tmp_path: Path) -> None:
+def test_a_template_that_is_missing_or_not_a_text_is_a_model_error(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
     with pytest.raises(ModelError, match="UTF-8"):
         TemplateFiles.read(tmp_path)
@@ -93,7 +93,7 @@ def test_a_template_that_is_no_text_or_not_there_is_a_model_error(tmp_path: Path
         TemplateFiles.read(tmp_path, tmp_path / "missing.jinja")
 
 
-def test_find_is_what_a_server_needs(tmp_path: Path) -> None:
+def test_find_returns_a_template_that_renders_and_parses(tmp_path: Path) -> None:
     directory = write(tmp_path, "{{ messages[0].content }}<|im_end|>")
     found: ChatTemplate = find(directory, tokenizer(directory))
     prompt = found.prompt([{"role": "user", "content": "x"}])
@@ -116,7 +116,7 @@ class Numbers:
     decode = detokenizer = None
 
 
-def test_a_tokenizer_of_something_else_than_text_fails_prompts_and_not_the_start(tmp_path: Path) -> None:
+def test_a_tokenizer_that_takes_no_text_fails_at_prompts_not_at_the_start(tmp_path: Path) -> None:
     found = find(tmp_path, Numbers())  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="not a token id"):
         found.prompt([{"role": "user", "content": "x"}])

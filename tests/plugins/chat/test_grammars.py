@@ -101,7 +101,7 @@ def test_every_syntax_has_a_grammar() -> None:
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_two_calls_are_admitted_where_several_may_be(name: str, tokens: object) -> None:
+def test_two_calls_are_admitted_if_calls_may_be_parallel(name: str, tokens: object) -> None:
     text = BOTH[name]
     assert summary(read(Case(name, text).parser(), [text])) == ("", "", (WEATHER, NOW))
     assert admits(tokens, grammar(name, parallel=True), text)
@@ -109,7 +109,7 @@ def test_two_calls_are_admitted_where_several_may_be(name: str, tokens: object) 
 
 
 @pytest.mark.parametrize("name", [*BOTH, *ONLY_ONE])
-def test_nothing_but_calls_of_the_tools_is_admitted(name: str, tokens: object) -> None:
+def test_only_calls_of_the_tools_are_admitted(name: str, tokens: object) -> None:
     text = {**BOTH, **ONLY_ONE}[name]
     alone = grammar(name, True)
     for wrong in (
@@ -125,7 +125,7 @@ def test_nothing_but_calls_of_the_tools_is_admitted(name: str, tokens: object) -
 
 
 @pytest.mark.parametrize("name", [*BOTH, *ONLY_ONE])
-def test_what_is_drawn_by_chance_from_a_grammar_is_read_as_calls(name: str, tokens: object) -> None:
+def test_random_samples_of_a_grammar_are_parsed_as_calls(name: str, tokens: object) -> None:
     generator, rules = random.Random(name), grammar(name, True)
     spelled = [tokens.decode_str([token]) for token in range(tiny_model.VOCAB)]  # type: ignore[attr-defined]
     whole = 0
@@ -172,7 +172,7 @@ GEMMA: list[tuple[object, list[str], list[str]]] = [
 
 
 @pytest.mark.parametrize(("properties", "right", "wrong"), GEMMA)
-def test_gemmas_arguments_are_those_of_the_schema(properties, right, wrong, tokens: object) -> None:
+def test_gemmas_grammar_admits_exactly_the_arguments_of_the_schema(properties, right, wrong, tokens: object) -> None:
     node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}
     parameters = {"type": "object", "properties": properties, "required": ["a"], "$defs": {"node": node}}
     rules = grammar("gemma", False, [{"function": {"name": "f", "parameters": parameters}}])
@@ -195,13 +195,13 @@ def test_gemmas_arguments_are_those_of_the_schema(properties, right, wrong, toke
         {"$ref": "#/$defs/none"},
     ],
 )
-def test_a_schema_that_gemmas_grammar_cannot_hold_is_refused(of: object) -> None:
+def test_a_schema_that_gemmas_grammar_does_not_support_is_refused(of: object) -> None:
     tools = [{"function": {"name": "f", "parameters": {"type": "object", "properties": {"a": of}}}}]
     with pytest.raises(RequestError, match=r"tools: .* tool_choice auto"):
         grammar("gemma", True, tools)
 
 
-def test_gemmas_quotes_are_asked_for_as_tokens_where_they_are_such(make_chat: MakeChat, tmp_path: Path) -> None:
+def test_gemmas_quotes_are_tokens_in_the_grammar_if_they_are_special(make_chat: MakeChat, tmp_path: Path) -> None:
     syntax = next(syntax for syntax in SYNTAXES if syntax.name == "gemma")
     assert syntax.grammar is not None
     rules = syntax.grammar(functions(TOOLS), lambda text: f"<[{len(text)}]>", True)  # type: ignore[arg-type]
@@ -209,7 +209,7 @@ def test_gemmas_quotes_are_asked_for_as_tokens_where_they_are_such(make_chat: Ma
     assert "<[5]> text <[5]>" in rules
 
 
-def test_tags_that_are_special_tokens_are_asked_for_as_tokens(make_chat: MakeChat, tmp_path: Path) -> None:
+def test_tags_are_tokens_in_the_grammar_if_they_are_special(make_chat: MakeChat, tmp_path: Path) -> None:
     special = llguidance.LLTokenizer((write(tmp_path) / "tokenizer.json").read_text(), eos_token=1)
     template = make_chat(CHATML + "{{ tools | tojson }}{# [TOOL_CALLS] #}")
     made = template.call_grammar(TOOLS)
@@ -220,7 +220,7 @@ def test_tags_that_are_special_tokens_are_asked_for_as_tokens(make_chat: MakeCha
         assert admits_ids(special, made["lark"], ids) is spells
 
 
-def test_one_tool_may_be_named(make_chat: MakeChat, tokens: object) -> None:
+def test_a_grammar_may_be_limited_to_one_tool(make_chat: MakeChat, tokens: object) -> None:
     template = make_chat()  # it writes no tools, so calls are as the system message says
     made = template.call_grammar(TOOLS, name="now", parallel=False)
     assert made is not None
@@ -230,7 +230,7 @@ def test_one_tool_may_be_named(make_chat: MakeChat, tokens: object) -> None:
         template.call_grammar(TOOLS, name="other")
 
 
-def test_a_form_that_is_not_known_has_no_grammar(make_chat: MakeChat) -> None:
+def test_an_unknown_syntax_has_no_grammar(make_chat: MakeChat) -> None:
     assert make_chat(CHATML + "{{ tools | tojson }}").call_grammar(TOOLS) is None
     assert make_chat().call_grammar([]) is None
 
@@ -269,7 +269,7 @@ EXPECTED = {
 
 
 @pytest.mark.skipif(DATA is None, reason="INFENG_TEST_DATA is not set")
-def test_the_syntax_of_published_templates_is_found_in_their_texts() -> None:
+def test_the_syntax_of_published_templates_is_detected() -> None:
     paths = sorted((Path(DATA or "") / "templates").glob("*.jinja"))
     found = {path.stem: detected(path.read_text(encoding="utf-8")) for path in paths}
     assert {name: syntax and syntax.name for name, syntax in found.items()} == EXPECTED

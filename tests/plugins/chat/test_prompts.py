@@ -85,21 +85,21 @@ def test_tools_that_a_template_does_not_write_go_into_the_system_message(make_ch
     assert "<tool_call>" in made.text
 
 
-def test_parts_of_a_content_are_put_together_where_a_template_takes_texts(make_chat: MakeChat) -> None:
+def test_parts_of_a_content_are_joined_for_templates_that_take_texts(make_chat: MakeChat) -> None:
     parts = [{"type": "text", "text": "Hi"}, {"type": "text", "text": " there"}]
     assert "user\nHi there<" in make_chat().prompt([{"role": "user", "content": parts}]).text
 
 
-def test_a_text_becomes_a_part_where_a_template_takes_parts_alone(make_chat: MakeChat) -> None:
+def test_a_text_becomes_a_part_for_templates_that_take_parts_only(make_chat: MakeChat) -> None:
     only_parts = "{% for m in messages %}{% for part in m.content %}[{{ part.text }}]{% endfor %}{% endfor %}"
     assert make_chat(only_parts).prompt(HI).text == "[Hi]"
 
 
-def test_a_developers_message_is_the_systems_where_a_template_does_not_know_it(make_chat: MakeChat) -> None:
+def test_a_developer_message_becomes_a_system_message_if_the_template_lacks_the_role(make_chat: MakeChat) -> None:
     assert "<|im_start|>system\nX<" in make_chat().prompt([{"role": "developer", "content": "X"}, *HI]).text
 
 
-def test_arguments_are_texts_where_a_template_wants_texts(make_chat: MakeChat) -> None:
+def test_arguments_are_texts_for_templates_that_need_texts(make_chat: MakeChat) -> None:
     wants = "{% for m in messages %}{% for c in m.tool_calls %}{{ c.function.name + c.function.arguments }}{% endfor %}"
     template = make_chat(f"{wants}{{% if m.content %}}{{{{ m.content }}}}{{% endif %}}{{% endfor %}}")
     for arguments in (ARGUMENTS, json.loads(ARGUMENTS)):
@@ -109,7 +109,7 @@ def test_arguments_are_texts_where_a_template_wants_texts(make_chat: MakeChat) -
         )
 
 
-def test_reasoning_has_the_name_that_a_template_knows(make_chat: MakeChat) -> None:
+def test_reasoning_gets_the_name_that_the_template_uses(make_chat: MakeChat) -> None:
     template = make_chat("{% for m in messages %}{{ m.thinking }}|{{ m.content }}{% endfor %}")
     made = template.prompt([*HI, {"role": "assistant", "content": "A", "reasoning_content": "Hm"}])
     assert made.text == "|HiHm|A"
@@ -124,7 +124,7 @@ def test_a_last_message_can_be_continued(before: str, make_chat: MakeChat) -> No
     assert trimming.prompt([*HI, answer], continue_final_message=True).text.endswith("assistant\nOnce upon")
 
 
-def test_reasoning_that_the_prompt_or_a_continued_message_opens_is_told(make_chat: MakeChat) -> None:
+def test_reasoning_opened_by_the_prompt_or_a_continued_message_is_reported(make_chat: MakeChat) -> None:
     thinks = make_chat(CHATML.replace("assistant\n{%", "assistant\n<think>\n{%") + "{# </think> #}")
     assert thinks.prompt(HI).opens_reasoning
     assert thinks.prompt(HI).reasoning_end == "</think>"
@@ -143,7 +143,7 @@ def test_a_turn_ends_with_the_token_that_the_template_puts_there(make_chat: Make
     assert made.stop == ()
 
 
-def test_another_template_is_used_for_tools_where_there_is_one(make_chat: MakeChat) -> None:
+def test_a_separate_template_for_tools_is_used_if_there_is_one(make_chat: MakeChat) -> None:
     tools = "{{ tools | tojson }}" + CHATML
     named = [{"name": "default", "template": CHATML}, {"name": "tool_use", "template": tools}]
     template = make_chat(named)
@@ -158,7 +158,7 @@ def test_variables_reach_the_template(make_chat: MakeChat) -> None:
 
 
 @pytest.mark.parametrize("name", ["messages", "tools", "bos_token", "raise_exception", "a b", "add_generation_prompt"])
-def test_what_is_not_the_clients_cannot_be_set(name: str, make_chat: MakeChat) -> None:
+def test_reserved_template_variables_cannot_be_set(name: str, make_chat: MakeChat) -> None:
     with pytest.raises(RequestError, match="cannot be set"):
         make_chat().prompt(HI, variables={name: "x"})
 
@@ -167,17 +167,17 @@ def test_what_is_not_the_clients_cannot_be_set(name: str, make_chat: MakeChat) -
     ("messages", "why"),
     [
         ([], "there are 0"),
-        ([{"content": "x"}], "no role"),
-        ([{"role": "<|im_end|>", "content": "x"}], "no role"),
+        ([{"content": "x"}], "is not a role"),
+        ([{"role": "<|im_end|>", "content": "x"}], "is not a role"),
         ([{"role": "user", "content": 5}], "neither a text nor a list"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "image_url"),
-        ([{"role": "assistant", "tool_calls": [{"id": "1"}]}], "no function call"),
-        ([{"role": "assistant", "tool_calls": "x"}], "no function call"),
-        (["x"], "no JSON object"),
-        ([{"role": "user", "content": "x", "more": {1, 2}}], "no JSON"),
+        ([{"role": "assistant", "tool_calls": [{"id": "1"}]}], "is not a function call"),
+        ([{"role": "assistant", "tool_calls": "x"}], "is not a function call"),
+        (["x"], "is not a JSON object"),
+        ([{"role": "user", "content": "x", "more": {1, 2}}], "are not JSON"),
     ],
 )
-def test_what_is_no_conversation_is_refused(messages: Any, why: str, make_chat: MakeChat) -> None:
+def test_an_invalid_conversation_is_refused(messages: Any, why: str, make_chat: MakeChat) -> None:
     with pytest.raises(RequestError, match=why):
         make_chat().prompt(messages)
 
@@ -214,7 +214,7 @@ def test_an_empty_content_is_not_taken_for_none(make_chat: MakeChat) -> None:
         assert said in make_chat(tells).prompt(turns, tools=TOOLS).text
 
 
-def test_a_template_for_conversations_with_tools_alone_is_asked_with_tools(make_chat: MakeChat) -> None:
+def test_a_template_that_needs_tools_is_probed_with_tools(make_chat: MakeChat) -> None:
     template = make_chat("{% for tool in tools %}{{ tool | tojson }}{% endfor %}" + CHATML)
     made = template.prompt([{"role": "system", "content": "Be terse."}, *HI], tools=TOOLS)
     assert "<|im_start|>system\nBe terse.<|im_end|>\n<|im_start|>user\nHi<|im_end|>" in made.text

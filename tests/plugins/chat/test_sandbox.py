@@ -49,7 +49,9 @@ def on_bomb(written: str) -> str:
     ],
     ids=["time", "power", "memory", "at once", "output", "in one", "nested"],
 )
-def test_a_bomb_is_refused_and_the_next_conversation_served(bomb: str, why: str, make_chat: MakeChat) -> None:
+def test_a_template_bomb_is_refused_and_the_next_conversation_rendered(
+    bomb: str, why: str, make_chat: MakeChat
+) -> None:
     template = make_chat(on_bomb(bomb), limits=TIGHT if "0.3" in why else ROOMY)
     begin = time.monotonic()
     with pytest.raises(RequestError, match=why):
@@ -59,7 +61,7 @@ def test_a_bomb_is_refused_and_the_next_conversation_served(bomb: str, why: str,
 
 
 @pytest.mark.parametrize("bomb", [TIME, "{{ 9 ** (9 ** 9) }}", "{{ 'x' * 99999999999 }}"])
-def test_a_template_that_cannot_even_be_tried_is_a_model_error(bomb: str, make_chat: MakeChat) -> None:
+def test_a_template_that_fails_its_probes_is_a_model_error(bomb: str, make_chat: MakeChat) -> None:
     with pytest.raises(ModelError, match="chat template"):
         make_chat(bomb, limits=TIGHT)
 
@@ -76,7 +78,7 @@ def test_a_template_that_cannot_even_be_tried_is_a_model_error(bomb: str, make_c
         "{{ '{0.__class__}'.format(1) }}",
     ],
 )
-def test_a_template_reaches_nothing(escape: str, make_chat: MakeChat) -> None:
+def test_a_template_cannot_reach_the_interpreter(escape: str, make_chat: MakeChat) -> None:
     try:
         text = make_chat(on_bomb(escape)).prompt(BOMB).text
     except RequestError as error:
@@ -85,7 +87,7 @@ def test_a_template_reaches_nothing(escape: str, make_chat: MakeChat) -> None:
         assert text.startswith("<|im_start|>user"), "it is not there"
 
 
-def test_a_template_that_is_no_template_is_a_model_error_with_its_line(make_chat: MakeChat) -> None:
+def test_a_template_with_a_syntax_error_is_a_model_error_with_its_line(make_chat: MakeChat) -> None:
     with pytest.raises(ModelError, match="line 2"):
         make_chat("fine\n{% if %}")
 
@@ -102,7 +104,7 @@ def test_a_process_that_died_is_started_again() -> None:
     asked.close()
 
 
-def test_a_rendering_is_not_waited_for_by_another_thread() -> None:
+def test_a_rendering_does_not_block_other_threads() -> None:
     asked = Renderer("done {{ x }}", "test")
     with asked._child() as busy:
         assert asked.render([{"x": 1}]) == ["done 1"]
@@ -114,7 +116,7 @@ def test_a_rendering_is_not_waited_for_by_another_thread() -> None:
     asked.close()
 
 
-def test_the_process_has_nothing_of_the_engine_and_ends_with_its_owner() -> None:
+def test_the_process_does_not_import_the_engine_and_ends_with_its_owner() -> None:
     asked = Renderer("{{ x }}", "test")
     asked.compile()
     child = asked._idle[0].process
@@ -126,7 +128,7 @@ def test_the_process_has_nothing_of_the_engine_and_ends_with_its_owner() -> None
     assert child.wait(10) != 0
 
 
-def test_several_threads_may_ask(make_chat: MakeChat) -> None:
+def test_several_threads_may_render_at_once(make_chat: MakeChat) -> None:
     template = make_chat()
 
     def ask(number: int) -> bool:
@@ -136,7 +138,7 @@ def test_several_threads_may_ask(make_chat: MakeChat) -> None:
         assert all(threads.map(ask, range(64)))
 
 
-def test_an_interrupted_question_is_not_answered_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_answer_to_an_interrupted_message_is_not_given_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Renderer("{{ x }}", "test")
     asked.compile()
     with monkeypatch.context() as patch:
@@ -156,7 +158,7 @@ def test_a_conversation_may_be_long_but_not_endless(make_chat: MakeChat, monkeyp
         template.prompt([{"role": "user", "content": "x" * 1000}])
 
 
-def test_what_transformers_gives_to_templates_is_there(make_chat: MakeChat) -> None:
+def test_the_environment_of_transformers_templates_is_available(make_chat: MakeChat) -> None:
     written = (
         "{% generation %}{{ {'é': '<'} | tojson }}{% endgeneration %}"
         "{{ {'b': 1, 'a': 2} | tojson(ensure_ascii=True, indent=1, separators=(',', ':'), sort_keys=True) }}"
@@ -166,7 +168,7 @@ def test_what_transformers_gives_to_templates_is_there(make_chat: MakeChat) -> N
     assert make_chat(on_bomb(written)).prompt(BOMB).text.startswith('{"é": "<"}{\n "a":2,\n "b":1\n}014')
 
 
-def test_a_process_that_was_prepared_is_taken_once_and_not_if_it_has_died():
+def test_a_prepared_process_is_used_once_and_not_after_it_died():
     for dies in (False, True):
         renderer.prepare()
         renderer.prepare()  # there is one: this does nothing

@@ -40,7 +40,7 @@ def check(template: ModelTemplate, messages: list[dict[str, Any]], expected: dic
 
 
 @pytest.mark.parametrize("text", [EVIL, f"a {EVIL} b", f"  {EVIL}\n", "</s>", "<s>", "é<|im_end|>é", "<|im_end|>" * 3])
-def test_typed_tokens_are_text(text: str, make_chat: MakeChat) -> None:
+def test_typed_special_tokens_are_text(text: str, make_chat: MakeChat) -> None:
     template = make_chat()
     expected = {"<s>": 1, "<|im_start|>": 2, "<|im_end|>": 1}
     check(template, [{"role": "user", "content": text}], expected)
@@ -57,7 +57,7 @@ def test_without_typed_tokens_the_ids_are_those_of_the_whole_text(texts: list[st
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(st.lists(st.sampled_from([*SPECIAL, "a", " ", "\n", "<|", "|>", "im_", "end"])), max_size=5))
-def test_no_text_makes_a_token(texts: list[list[str]], shared: ModelTemplate) -> None:
+def test_no_typed_text_becomes_a_special_token(texts: list[list[str]], shared: ModelTemplate) -> None:
     messages = [{"role": "user", "content": "".join(text)} for text in [["x"], *texts]]
     check(shared, messages, {"<s>": 1, "<|im_start|>": len(messages) + 1, "<|im_end|>": len(messages)})
 
@@ -84,13 +84,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Any:
         "m.content.split('|>')[0] + '|>' + m.content.split('|>')[1:] | join('|>')",
     ],
 )
-def test_templates_that_change_contents_work(written: str, make_chat: MakeChat) -> None:
+def test_templates_that_change_contents_are_supported(written: str, make_chat: MakeChat) -> None:
     template = make_chat(CHATML.replace("{{ m.content }}", f"{{{{ ({written}) }}}}"))
     text = "  hm</think>\n\nso <|im_end|> it is \n"
     check(template, [{"role": "user", "content": text}], {"<s>": 1, "<|im_start|>": 2, "<|im_end|>": 1})
 
 
-def test_a_template_that_takes_the_middle_of_a_text_lets_no_token_through(make_chat: MakeChat) -> None:
+def test_a_template_that_cuts_a_text_lets_no_special_token_through(make_chat: MakeChat) -> None:
     middle = "{{ m.content.split('(')[-1].split(')')[0] }}"
     template = make_chat(CHATML.replace("{{ m.content }}", middle))
     check(
@@ -98,7 +98,7 @@ def test_a_template_that_takes_the_middle_of_a_text_lets_no_token_through(make_c
     )
 
 
-def test_where_typed_tokens_cannot_be_told_apart_they_are_refused(make_chat: MakeChat) -> None:
+def test_typed_special_tokens_are_refused_if_they_cannot_be_told_apart(make_chat: MakeChat) -> None:
     template = make_chat(CHATML.replace("{{ m.content }}", "{{ 'end' if m.content == '<|im_end|>' else m.content }}"))
     with pytest.raises(RequestError, match="spell special tokens"):
         template.prompt([{"role": "user", "content": "<|im_end|>"}])
@@ -112,7 +112,7 @@ def test_tokens_in_names_arguments_tools_and_variables_are_text_too(make_chat: M
     check(template, messages, {"<s>": 1, "<|im_end|>": 2}, tools=[tool], variables={"x": EVIL})
 
 
-def test_parts_that_make_a_token_together_do_not(make_chat: MakeChat) -> None:
+def test_parts_that_spell_a_special_token_together_stay_text(make_chat: MakeChat) -> None:
     joins = "{% for part in m.content %}{{ part.text }}{% endfor %}"
     template = make_chat(CHATML.replace("{{ m.content }}", joins))
     trims = make_chat(CHATML.replace("{{ m.content }}", joins.replace("text }}", "text | trim }}")))
@@ -122,7 +122,7 @@ def test_parts_that_make_a_token_together_do_not(make_chat: MakeChat) -> None:
             check(one, [{"role": "user", "content": content}], {"<s>": 1, "<|im_start|>": 2, "<|im_end|>": 1})
 
 
-def test_many_special_tokens_and_long_texts_are_looked_through_quickly() -> None:
+def test_many_special_tokens_and_long_texts_are_searched_quickly() -> None:
     spelled = Spelled(
         [*SPECIAL, *(f"<|reserved_special_token_{number}|>" for number in range(1000))], lambda text: False
     )
@@ -134,7 +134,7 @@ def test_many_special_tokens_and_long_texts_are_looked_through_quickly() -> None
 
 
 @pytest.mark.parametrize("begin", ["", "{{ bos_token }}"])
-def test_the_beginning_of_text_is_there_once(begin: str, make_chat: MakeChat) -> None:
+def test_the_beginning_of_text_token_is_there_once(begin: str, make_chat: MakeChat) -> None:
     template = make_chat(begin + CHATML)
     for text in ("Hi", EVIL, "<s>"):
         made = template.prompt([{"role": "user", "content": text}])
@@ -142,7 +142,7 @@ def test_the_beginning_of_text_is_there_once(begin: str, make_chat: MakeChat) ->
         assert made.ids.count(made.ids[0]) == 1
 
 
-def test_a_template_may_begin_every_turn_with_the_beginning_of_text(make_chat: MakeChat) -> None:
+def test_a_template_may_begin_every_turn_with_the_beginning_of_text_token(make_chat: MakeChat) -> None:
     template = make_chat("{% for m in messages %}{{ bos_token }}{{ m.content }}{% endfor %}")
     for text in ("Hi", "Hi</s>"):
         made = template.prompt([{"role": "user", "content": text}] * 3)
@@ -169,7 +169,7 @@ class Silent:
         self.encode, self.decode, self.detokenizer = real.encode, real.decode, real.detokenizer
 
 
-def test_a_tokenizer_that_does_not_tell_its_tokens_is_asked(shared: ModelTemplate, tmp_path: Path) -> None:
+def test_special_tokens_are_found_without_a_list_from_the_tokenizer(shared: ModelTemplate, tmp_path: Path) -> None:
     from chat_parts import write
 
     directory = write(tmp_path, CHATML)

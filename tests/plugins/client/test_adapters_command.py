@@ -36,7 +36,7 @@ def ask(served: Running, *words: str) -> int:
     return main(["adapters", verb, served.url, *rest, "--api-key", "root-key"])
 
 
-def test_an_adapter_comes_is_read_again_and_goes(served: Running, tmp_path: Path, capsys: Capture):
+def test_an_adapter_is_loaded_reloaded_and_unloaded(served: Running, tmp_path: Path, capsys: Capture):
     folder = shutil.copytree(adapter_dir("python"), tmp_path / "mine")
     assert ask(served, "load", "mine", str(folder), "--json") == 0
     assert json.loads(capsys.readouterr().out) == {
@@ -66,7 +66,7 @@ def test_the_list_has_each_adapter_and_not_the_base(served: Running, capsys: Cap
     assert [one["name"] for one in found] == names and found[0]["path"] == str(adapter_dir("shakespeare"))
 
 
-def test_what_the_server_does_not_have_or_take_is_said(served: Running, capsys: Capture):
+def test_unknown_and_refused_adapters_are_errors(served: Running, capsys: Capture):
     assert ask(served, "unload", "brad") == 2
     assert "adapter brad: the server has none of this name: did you mean `bard`?" in capsys.readouterr().err
     assert ask(served, "load", "new", "/nowhere") == 2
@@ -75,7 +75,7 @@ def test_what_the_server_does_not_have_or_take_is_said(served: Running, capsys: 
     assert "give --api-key KEY, or set INFENG_API_KEY" in capsys.readouterr().err
 
 
-def test_the_key_may_stand_in_the_environment(server: FakeServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture):
+def test_the_key_may_come_from_the_environment(server: FakeServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture):
     monkeypatch.setenv("INFENG_API_KEY", "k")
     assert main(["adapters", "load", server.url, "poet", "/adapters/poet"]) == 0
     assert {seen.headers["authorization"] for seen in server.seen} == {"Bearer k"}

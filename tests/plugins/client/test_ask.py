@@ -43,7 +43,7 @@ def test_the_options_of_run_are_sent(server: FakeServer, capsysbinary: Capture):
     assert seen.headers["authorization"] == "Bearer k"
 
 
-def test_what_an_answer_must_be_is_sent_too(server: FakeServer, tmp_path: Path):
+def test_constraints_are_sent_too(server: FakeServer, tmp_path: Path):
     (tmp_path / "a.lark").write_text('start: "a"')
     (tmp_path / "a.gbnf").write_text('root ::= "a"')
     for words, wanted in (
@@ -61,7 +61,7 @@ def test_what_an_answer_must_be_is_sent_too(server: FakeServer, tmp_path: Path):
     assert main(["ask", server.url, "-p", "x", "--field", "min_tokens"]) == 2
 
 
-def test_what_is_not_given_is_the_servers_to_choose(server: FakeServer, monkeypatch: pytest.MonkeyPatch):
+def test_options_that_are_not_given_are_not_sent(server: FakeServer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("INFENG_API_KEY", "of the environment")
     assert main(["run", "--server", server.url, "some-model", "-p", "x"]) == 0
     (seen,) = server.seen
@@ -75,7 +75,7 @@ def test_several_prompts_are_printed_in_their_order(server: FakeServer, capsysbi
     assert capsysbinary.readouterr().out.decode() == f"1 {ANSWER}\n2 {ANSWER}\n"
 
 
-def test_json_holds_everything_that_is_known(server: FakeServer, capsysbinary: Capture):
+def test_json_output_has_all_data(server: FakeServer, capsysbinary: Capture):
     assert main(["run", "--server", server.url, "-p", "1 ", "--json"]) == 0
     facts = json.loads(capsysbinary.readouterr().out)
     assert (facts["text"], facts["finish_reason"], facts["model"]) == (f"1 {ANSWER}", "stop", "base")
@@ -95,7 +95,7 @@ def test_a_prompt_may_come_from_standard_input(
         assert capsysbinary.readouterr().out.decode() == f"né {ANSWER}"
 
 
-def test_a_broken_connection_goes_on_and_is_mentioned(server: FakeServer, capsysbinary: Capture):
+def test_a_resumed_stream_is_reported_on_stderr(server: FakeServer, capsysbinary: Capture):
     server.cuts.append(700)
     assert main(["ask", server.url, "-p", "Sag: "]) == 0
     out, err = capsysbinary.readouterr()
@@ -133,7 +133,7 @@ def test_errors_are_one_line_with_a_remedy(
         (["--lora", "a", "--lora", "b"], b"answers with one model"),
     ],
 )
-def test_options_of_an_engine_of_ones_own_are_refused(
+def test_options_of_a_local_engine_are_refused(
     server: FakeServer, capsysbinary: Capture, words: list[str], said: bytes
 ):
     assert main(["run", "--server", server.url, "-p", "x", *words]) == 2
@@ -143,7 +143,7 @@ def test_options_of_an_engine_of_ones_own_are_refused(
 
 def test_a_wrong_address_is_a_usage_error(capsysbinary: Capture):
     assert main(["ask", "localhost:8000", "-p", "x"]) == 2
-    assert b"no address of a server" in capsysbinary.readouterr().err
+    assert b"not an address of a server" in capsysbinary.readouterr().err
 
 
 def test_without_a_server_the_model_is_still_needed(capsysbinary: Capture):

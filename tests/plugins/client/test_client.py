@@ -101,7 +101,7 @@ def test_both_clients_have_the_same_methods():
             "detokenize", "embed", "health", "complete_many", "chat_many"} <= methods(Client).keys()  # fmt: skip
 
 
-def test_every_route_is_asked_and_read(server: FakeServer, connect: Callable[..., Face]):
+def test_every_route_can_be_called(server: FakeServer, connect: Callable[..., Face]):
     client = connect(server.url + "/v1/", "secret")
     answer = client.complete("Sag: ", max_tokens=4, model="poet", logprobs=1)
     assert (answer.text, answer.finish_reason, answer.usage.cached_tokens) == (f"Sag: {ANSWER}", "stop", 2)
@@ -126,7 +126,7 @@ def test_every_route_is_asked_and_read(server: FakeServer, connect: Callable[...
     assert client.health().ok
 
 
-def test_a_stream_gives_chunks_as_they_come_and_is_whole_at_its_end(server: FakeServer, connect: Callable[..., Face]):
+def test_a_stream_yields_chunks_and_is_complete_at_its_end(server: FakeServer, connect: Callable[..., Face]):
     client = connect(server.url)
     for kind in ("stream", "stream_chat"):
         texts, stream = getattr(client, kind)("Sag: ", logprobs=True)
@@ -137,7 +137,7 @@ def test_a_stream_gives_chunks_as_they_come_and_is_whole_at_its_end(server: Fake
     assert client.complete("x", logprobs=1).logprobs == client.stream("x", logprobs=1)[1].completion().logprobs
 
 
-def test_connections_are_used_again_behind_a_stream(server: FakeServer):
+def test_connections_are_reused_after_a_stream(server: FakeServer):
     with Client(server.url) as client:
         ports = set()
         for _ in range(3):
@@ -149,7 +149,7 @@ def test_connections_are_used_again_behind_a_stream(server: FakeServer):
     assert len(ports) == 1
 
 
-def test_broken_connections_are_resumed_within_a_character_too(server: FakeServer, connect: Callable[..., Face]):
+def test_a_stream_resumes_even_within_a_character(server: FakeServer, connect: Callable[..., Face]):
     client = connect(server.url)
     client.stream("é🦙")
     whole = b"".join(server.model.frames("call0"))
@@ -163,7 +163,9 @@ def test_broken_connections_are_resumed_within_a_character_too(server: FakeServe
     assert any(path.startswith("/v1/streams/call") for path in server.paths())
 
 
-def test_a_stream_that_is_forgotten_is_an_error_with_the_text_so_far(server: FakeServer, connect: Callable[..., Face]):
+def test_a_stream_unknown_to_the_server_is_an_error_with_the_text_so_far(
+    server: FakeServer, connect: Callable[..., Face]
+):
     client = connect(server.url)
     server.cuts.append(500)
     server.forgets = True
@@ -206,7 +208,7 @@ def test_each_status_has_its_error(server: FakeServer, connect: Callable[..., Fa
             assert error.retry_after == 9.0
 
 
-def test_what_is_no_answer_is_a_server_error(server: FakeServer, connect: Callable[..., Face]):
+def test_a_malformed_answer_is_a_server_error(server: FakeServer, connect: Callable[..., Face]):
     client = connect(server.url)
     for body in ([1], {"choices": 1}, {"choices": [1]}):
         server.refusals.append(Refusal(200, {}, body))
@@ -214,7 +216,7 @@ def test_what_is_no_answer_is_a_server_error(server: FakeServer, connect: Callab
             client.complete("x")
 
 
-def test_a_server_that_loads_is_not_ok_and_one_that_is_not_there_is_an_error(
+def test_a_loading_server_is_not_ok_and_an_unreachable_one_is_an_error(
     server: FakeServer, connect: Callable[..., Face]
 ):
     server.refusals.append(Refusal(503, {}, {"error": {"code": 503, "message": "Loading model"}}))
@@ -236,13 +238,13 @@ def test_a_timeout_ends_a_call_and_a_stream(server: FakeServer, connect: Callabl
         assert time.monotonic() - begin < 2
 
 
-def test_an_address_that_is_none_is_refused_at_once(connect: Callable[..., Face]):
+def test_an_invalid_address_is_refused_at_once(connect: Callable[..., Face]):
     for url in ("localhost:8000", "ftp://x", "http://", ""):
-        with pytest.raises(ValueError, match="no address of a server"):
+        with pytest.raises(ValueError, match="not an address of a server"):
             connect(url)
 
 
-def test_a_client_of_the_callers_is_used_and_left_open(server: FakeServer):
+def test_a_given_httpx_client_is_used_and_left_open(server: FakeServer):
     with httpx.Client(headers={"x-mine": "1"}) as http:
         with Client(server.url, http=http) as client:
             client.health()
@@ -251,7 +253,7 @@ def test_a_client_of_the_callers_is_used_and_left_open(server: FakeServer):
 
 
 @pytest.mark.parametrize(("kind", "count"), [("complete_many", 60), ("chat_many", 40)])
-def test_many_prompts_are_answered_in_order_and_never_more_at_once(
+def test_many_prompts_are_answered_in_order_with_bounded_concurrency(
     server: FakeServer, connect: Callable[..., Face], kind: str, count: int
 ):
     server.delay = 0.0005
@@ -262,7 +264,7 @@ def test_many_prompts_are_answered_in_order_and_never_more_at_once(
     assert {seen.body["max_tokens"] for seen in server.seen} == {3}
 
 
-def test_an_error_of_one_is_no_error_of_the_others(server: FakeServer, connect: Callable[..., Face]):
+def test_an_error_of_one_call_does_not_affect_the_others(server: FakeServer, connect: Callable[..., Face]):
     server.refusals.extend([Refusal(400, {}, ERROR)] * 2)
     server.cuts.extend([200, 400])
     results = connect(server.url).complete_many(map(str, range(20)), concurrency=4)
@@ -272,7 +274,7 @@ def test_an_error_of_one_is_no_error_of_the_others(server: FakeServer, connect: 
     assert all(text == f"{place}{ANSWER}" for place, text in right.items())
 
 
-def test_leaving_the_loop_ends_what_runs_and_asks_no_more(server: FakeServer):
+def test_leaving_the_loop_cancels_running_calls_and_starts_no_more(server: FakeServer):
     server.delay = 0.05
     with Client(server.url) as client, closing(client.complete_many(map(str, range(1000)), 4)) as results:
         assert isinstance(next(iter(results)), Completion)
@@ -315,7 +317,7 @@ def test_a_task_that_is_cancelled_leaves_the_server(server: FakeServer):
     assert server.abandoned.wait(2)
 
 
-def test_no_call_at_all_is_no_concurrency(server: FakeServer):
+def test_a_concurrency_of_0_is_refused(server: FakeServer):
     with Client(server.url) as client:
         assert list(client.complete_many([])) == []
         with pytest.raises(ValueError, match="concurrency 0"):

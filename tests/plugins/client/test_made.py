@@ -18,11 +18,11 @@ from infeng_client import AsyncClient, AsyncStream, Client, Stream
 MAKER = runpy.run_path(str(Path(__file__).parents[3] / "plugins" / "client" / "make_sync.py"))
 
 
-def test_the_files_that_are_made_are_current():
+def test_the_generated_files_are_up_to_date():
     assert MAKER["stale"]() == []
 
 
-def test_nothing_of_asyncio_is_left_in_them():
+def test_no_asyncio_is_left_in_the_generated_files():
     for source in MAKER["MADE"]:
         assert "await " not in MAKER["made_of"](source) and "Async" not in MAKER["made_of"](source)
 
@@ -34,7 +34,7 @@ def test_a_word_without_a_translation_is_an_error(tmp_path: Path, monkeypatch: p
         MAKER["made_of"]("aio.py")
 
 
-def test_both_clients_take_the_same_calls():
+def test_both_clients_accept_the_same_calls():
     for waits, blocks in ((AsyncClient, Client), (AsyncStream, Stream)):
         for name, method in inspect.getmembers(waits, inspect.isfunction):
             if name.startswith("_"):
@@ -45,7 +45,7 @@ def test_both_clients_take_the_same_calls():
     assert {*dir(Stream)} - {*dir(AsyncStream)} >= {"cancel"}
 
 
-def test_httpx_is_loaded_by_what_needs_it_alone():
+def test_httpx_is_imported_at_first_use():
     code = "import sys, infeng_client.hooks as hooks; hooks.infeng_run_options(); print('httpx' in sys.modules)"
     assert subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True).stdout == "False\n"
     assert {name for name in infeng_client.__all__ if getattr(infeng_client, name) is None} == set()

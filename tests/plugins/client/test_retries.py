@@ -77,14 +77,14 @@ def test_the_wait_doubles_up_to_the_cap_with_jitter_below_it():
         ({"retry-after": "0"}, 0.0),
     ],
 )
-def test_a_server_that_says_when_is_obeyed_and_never_disturbed_earlier(status, headers, asked):
+def test_a_retry_never_comes_earlier_than_the_server_asked(status, headers, asked):
     for draw in (0.0, 0.5, 0.999):
         clock = Clock()
         run(clock, clock.terms(draw=draw), replies(Reply(status, headers, b""), OK))
         assert asked <= clock.waits[0] <= asked + max(asked / 4, 0.1)
 
 
-def test_a_date_in_the_past_a_word_and_a_number_that_is_none_ask_for_nothing():
+def test_a_past_date_a_word_or_an_invalid_number_asks_for_no_wait():
     assert retry_after({"retry-after": "Tue, 14 Nov 2000 22:13:32 GMT"}, NOW) == 0.0
     for text in ("soon", "nan", "inf", "-1", ""):
         assert retry_after({"retry-after": text}, NOW) is None
@@ -93,7 +93,7 @@ def test_a_date_in_the_past_a_word_and_a_number_that_is_none_ask_for_nothing():
 
 @pytest.mark.parametrize("came", [Reply(400, {}, b""), Reply(500, {}, b""), TimedOutError(None, "late"),
                                   ConnectionFailedError("broke", begun=True)])  # fmt: skip
-def test_what_would_fail_again_or_has_begun_is_not_repeated(came):
+def test_permanent_failures_and_begun_answers_are_not_retried(came):
     clock = Clock()
     with pytest.raises((BadRequestError, ServerError, TimedOutError, ConnectionFailedError)):
         run(clock, clock.terms(), replies(came))
@@ -110,7 +110,7 @@ def test_after_the_last_attempt_the_error_is_the_servers():
     assert (error.status, error.retry_after, error.code, error.request_id) == (429, 3.0, "queue", "r1")
 
 
-def test_a_call_whose_attempt_before_still_runs_waits_for_its_end():
+def test_a_call_waits_for_the_end_of_its_previous_attempt():
     clock = Clock()
     body = b'{"error": {"message": "is being answered", "code": "idempotency_key_in_use"}}'
     run(clock, clock.terms(), replies(Reply(409, {"retry-after": "1"}, body), OK))
@@ -119,14 +119,14 @@ def test_a_call_whose_attempt_before_still_runs_waits_for_its_end():
         run(clock, clock.terms(), replies(Reply(409, {"retry-after": "1"}, b'{"error": {"code": "model_changed"}}')))
 
 
-def test_nobody_waits_for_what_lies_behind_the_deadline():
+def test_a_wait_beyond_the_deadline_is_an_error_at_once():
     clock = Clock()
     with pytest.raises(OverloadedError):
         run(clock, clock.terms(timeout=5.0), replies(Reply(503, {"retry-after": "60"}, b"")))
     assert clock.now == 0.0
 
 
-def test_each_attempt_may_take_what_is_left_and_none_begins_without():
+def test_each_attempt_gets_the_remaining_time_and_none_begins_without():
     clock = Clock()
 
     def slow(step: Send) -> Came:
@@ -145,7 +145,7 @@ def test_each_attempt_may_take_what_is_left_and_none_begins_without():
         run(clock, terms, replies(OK))
 
 
-def test_the_key_of_a_call_is_the_same_over_its_attempts_and_no_other_calls():
+def test_an_idempotency_key_is_the_same_for_all_attempts_of_one_call_only():
     clock = Clock()
     call, other = post("/x", {}), post("/x", {})
     _, sent = run(clock, clock.terms(), replies(LOST, Reply(429, {}, b""), OK), call)

@@ -51,19 +51,19 @@ def test_any_cut_of_the_bytes_gives_the_same_events(stream: tuple[bytes, list[Ev
     assert parse(*parts) == events
 
 
-def test_what_is_cut_off_at_the_end_is_no_event():
+def test_an_incomplete_event_at_the_end_is_dropped():
     whole = "id: a/1\ndata: 日本\n\n".encode()
     for length in range(len(whole)):
         assert parse(whole[:length]) == []
     assert parse(whole, b"id: a/2\ndata: x\n") == [Event("日本", "", "a/1")]
 
 
-def test_an_id_stays_until_the_next_and_one_with_a_nul_is_none():
+def test_an_id_stays_until_the_next_and_one_with_nul_is_ignored():
     events = parse(b"id: 1\ndata: a\n\ndata: b\n\nid: 2\x00\ndata: c\n\nid\ndata\n\n")
     assert events == [Event("a", "", "1"), Event("b", "", "1"), Event("c", "", "1"), Event("", "", "")]
 
 
-def test_a_byte_order_mark_counts_at_the_beginning_alone():
+def test_a_byte_order_mark_is_skipped_at_the_beginning_only():
     assert parse(b"\xef\xbb\xbfdata: a\n\n\xef\xbb\xbfdata: b\n\n") == [Event("a")]
     assert parse(b"\xef\xbb", b"data: a\n\ndata: b\n\n") == [Event("b")]
 

@@ -109,7 +109,7 @@ def ends(received: Iterable[Chunk]) -> list[int]:
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_stream_gathers_to_what_the_server_answers_without_streaming(name: str):
+def test_a_streamed_answer_equals_the_unstreamed_one(name: str):
     streaming, received = read(Broken(name))
     answer = read_completion(model_of(name).body("c1"))
     assert streaming.gathering.completion() == answer
@@ -118,7 +118,7 @@ def test_a_stream_gathers_to_what_the_server_answers_without_streaming(name: str
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_stream_that_breaks_at_any_byte_goes_on_exactly_where_it_was(name: str):
+def test_a_stream_that_breaks_at_any_byte_resumes_exactly(name: str):
     unbroken = read(Broken(name))[0].gathering.completion()
     for cut in range(0, len(b"".join(frames(name))), 5 if name == "text" else 131):
         streaming, received = read(Broken(name, [cut, max(1, cut // 2)]))
@@ -127,7 +127,7 @@ def test_a_stream_that_breaks_at_any_byte_goes_on_exactly_where_it_was(name: str
         assert ends(received) == list(range(len(unbroken.choices))), cut
 
 
-def test_it_goes_on_by_the_id_of_the_last_whole_event():
+def test_a_stream_resumes_after_the_last_complete_event():
     server = Broken("text", [len(b"".join(frames("text")[:3])) + 40])
     streaming, _ = read(server)
     post, again = server.sent
@@ -160,7 +160,7 @@ def test_before_the_first_event_the_call_is_repeated_with_its_key():
     assert streaming.resumes == 0
 
 
-def test_a_call_that_got_no_farther_than_an_opening_without_an_id_is_repeated():
+def test_a_call_that_got_only_an_opening_without_an_id_is_repeated():
     opening = b'data: {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}\n\n'
     rest = b'id: c1/1\ndata: {"choices": [{"index": 0, "delta": {"content": "a"}}]}\n\ndata: [DONE]\n\n'
     came = iter([Reply(200, {}, b""), opening, b"", None, Reply(200, {}, b""), opening + rest, b""])
@@ -176,7 +176,7 @@ def test_a_call_that_got_no_farther_than_an_opening_without_an_id_is_repeated():
     assert sent == ["POST", "POST"]
 
 
-def test_a_server_that_starts_again_is_waited_for():
+def test_a_restarting_server_is_waited_for():
     server = Broken("text", [300])
     server.refuse = [None, LOST, Reply(503, {"retry-after": "2"}, b""), LOST]
     streaming, received = read(server)
@@ -185,7 +185,7 @@ def test_a_server_that_starts_again_is_waited_for():
     assert ends(received) == [0]
 
 
-def test_a_server_that_keeps_breaking_but_makes_progress_is_followed_to_the_end():
+def test_a_stream_that_keeps_breaking_but_makes_progress_is_read_to_the_end():
     server = Broken("text", [len(max(frames("text"), key=len)) + 1] * 20)
     streaming, received = read(server, Retries(1))
     assert ends(received) == [0]
@@ -213,7 +213,7 @@ def test_without_retries_a_broken_stream_is_not_resumed():
     assert len(server.sent) == 1
 
 
-def test_where_only_the_usage_or_the_end_mark_is_missing_and_forgotten_the_answer_stands():
+def test_an_answer_without_usage_or_end_marker_is_kept_if_it_cannot_be_resumed():
     for missing in (1, 2):
         server = Broken("text", [len(b"".join(frames("text")[:-missing]))])
         server.refuse = [None, Reply(404, {}, b"")]
@@ -222,7 +222,7 @@ def test_where_only_the_usage_or_the_end_mark_is_missing_and_forgotten_the_answe
 
 
 @pytest.mark.parametrize("last", [b"data: [DONE]\n\n", b""])
-def test_servers_without_ids_are_read_too_and_an_end_without_a_mark_is_one_if_all_have_ended(last: bytes):
+def test_streams_without_ids_or_end_marker_are_read_too(last: bytes):
     parts = [b'data: {"choices": [{"index": 0, "text": "a", "finish_reason": "stop"}]}\n\n', last]
     replies = iter([Reply(200, {}, b""), *filter(None, parts), b""])
     streaming = Streaming(completion("x", {}), lambda: Terms(Retries(), None))
@@ -239,7 +239,7 @@ def test_servers_without_ids_are_read_too_and_an_end_without_a_mark_is_one_if_al
     ('"type": "overloaded_error"', OverloadedError, 503),
     ('"type": "x", "code": 429', OverloadedError, 429),
 ])  # fmt: skip
-def test_an_error_in_the_stream_is_raised_behind_what_came_before_it(fields: str, kind: type[Exception], status: int):
+def test_an_error_in_the_stream_is_raised_after_the_chunks_before_it(fields: str, kind: type[Exception], status: int):
     data = b'data: {"choices": [{"index": 0, "text": "a"}]}\n\ndata: {"error": {"message": "ouch", %b}}\n\n'
     replies = iter([Reply(200, {"x-request-id": "r7"}, b""), data % fields.encode(), b""])
     streaming = Streaming(completion("x", {}), lambda: Terms(Retries(), None))

@@ -35,7 +35,7 @@ def engine(model: Path, **settings: Any) -> Engine:
 
 
 @pytest.mark.parametrize("blocks", [None, 9])
-def test_tokens_are_those_of_first_come_and_each_tenant_is_counted(tiny: Path, tmp_path: Path, blocks: int | None):
+def test_tokens_equal_those_under_first_come_and_each_tenant_is_counted(tiny: Path, tmp_path: Path, blocks: int | None):
     paths = {name: str(tiny_adapter.write(tmp_path / name, seed)) for seed, name in enumerate("ab")}
     settings: dict[str, Any] = {"adapters__paths": paths, "scheduler__max_running": 3}
     requests = [
@@ -77,7 +77,7 @@ def test_a_cancelled_request_leaves_nothing_behind(tiny: Path):
         assert made.generate("x", PARAMS)[0].usage.completion_tokens == 12
 
 
-def test_the_command_line_chooses_it(tiny: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_command_line_selects_the_policy(tiny: Path, capsys: pytest.CaptureFixture[str]):
     arguments = ["run", str(tiny), "-p", "x", "-n", "3", "-t", "1", "--set", "scheduler.use=fair"]
     assert main([*arguments, "--set", "fair.tenants=gold=4@interactive,batch=1@bulk"]) == 0
     capsys.readouterr()
@@ -99,7 +99,7 @@ def test_the_command_line_chooses_it(tiny: Path, capsys: pytest.CaptureFixture[s
         ({"fair__quantum": 0}, "out of range"),
     ],
 )
-def test_wrong_settings_are_errors_that_name_them(tiny: Path, settings: dict[str, Any], said: str):
+def test_a_wrong_setting_is_an_error_that_names_it(tiny: Path, settings: dict[str, Any], said: str):
     with pytest.raises(ManifestError) as caught:
         engine(tiny, scheduler__use="fair", **settings)
     assert said in str(caught.value)

@@ -28,7 +28,7 @@ def request(id_: int, arrived: float = 0.0, **more: Any) -> RunningRequest:
     runs=st.sets(st.sampled_from(["a", "b", "c"])),
     group=st.sampled_from([0.0, 0.05, 0.3]),
 )
-def test_nobody_is_passed_by_a_request_that_is_due_more_than_the_bound_later(waiting, runs, group):
+def test_a_request_is_never_passed_by_one_due_more_than_the_bound_later(waiting, runs, group):
     locality = Locality(group)
     found = {request(id_, adapter=adapter): cached for id_, (_, adapter, cached) in enumerate(waiting)}
     locality.cached = found.__getitem__
@@ -42,7 +42,7 @@ def test_nobody_is_passed_by_a_request_that_is_due_more_than_the_bound_later(wai
         assert all(due[earlier] <= due[one] + group + 1e-9 for earlier in order[:place])
 
 
-def test_requests_whose_adapters_run_or_whose_beginning_is_cached_go_first():
+def test_requests_with_running_adapters_or_a_cached_prefix_go_first():
     locality = Locality(1.0)
     plain, cached, runs = request(0, adapter="a"), request(1, adapter="b"), request(2, adapter="c")
     locality.cached = {plain: 0, cached: 32, runs: 0}.__getitem__
@@ -62,7 +62,7 @@ def test_the_cache_is_asked_about_few_requests_in_a_step(fair):
     assert 0 < len(asked) <= PEEKS
 
 
-def test_the_first_of_the_order_is_found_without_looking_at_all_that_wait(fair):
+def test_the_first_request_is_found_without_sorting_the_whole_queue(fair):
     class Watched(list):
         seen = 0
 
@@ -80,7 +80,7 @@ def test_the_first_of_the_order_is_found_without_looking_at_all_that_wait(fair):
     assert 0 < Watched.seen <= LOOKAHEAD + 1
 
 
-def test_tenants_beyond_those_told_apart_share_an_account_and_counts_are_never_lost(fair):
+def test_tenants_beyond_the_bound_share_an_account_and_no_count_is_lost(fair):
     policy = fair(max_tenants=3, burst=0)(LIMITS)
     ones = [request(id_, tenant=f"t{id_}") for id_ in range(10)]
     for one in ones:
@@ -102,7 +102,7 @@ def test_tenants_beyond_those_told_apart_share_an_account_and_counts_are_never_l
     assert all(found.waiting == found.running == 0 for found in counts.values())
 
 
-def test_what_was_charged_and_not_computed_is_given_back(fair):
+def test_prompt_tokens_charged_and_not_computed_are_refunded(fair):
     policy = fair(burst=0)(LIMITS)
     accounts: Accounts = policy._accounts
     one = request(0, tenant="a")

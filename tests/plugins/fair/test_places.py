@@ -35,7 +35,7 @@ def beside_long_answers(fair) -> Outcome:
     return run(fair(burst=4096), jobs, LIMITS)
 
 
-def test_a_short_request_displaces_one_of_the_long_answers_that_fill_the_batch(fair):
+def test_a_short_request_displaces_a_long_answer_from_a_full_batch(fair):
     outcome = beside_long_answers(fair)
     assert outcome.first[-1] <= 4 * STEP
     assert outcome.preempted == 1
@@ -43,7 +43,7 @@ def test_a_short_request_displaces_one_of_the_long_answers_that_fill_the_batch(f
 
 
 @pytest.mark.usefixtures("without_places")
-def test_without_that_rule_it_waits_until_the_credit_is_spent(fair):
+def test_without_owed_places_a_short_request_waits_until_the_credit_is_spent(fair):
     outcome = beside_long_answers(fair)
     assert outcome.first[-1] > 100 * STEP
     assert outcome.preempted == 0
@@ -67,7 +67,7 @@ def step(scheduler: Scheduler, now: float, late: str = "") -> list[str]:
     return [segment.sequence.request.tenant for segment in batch.segments]
 
 
-def test_a_request_displaces_one_of_those_that_fill_the_batch_and_make_no_tokens(fair):
+def test_a_request_displaces_one_whose_late_processors_hold_a_place(fair):
     policy = fair(burst=4096)(LIMITS)
     scheduler = make(policy)
     for id_ in range(PLACES):
@@ -144,7 +144,7 @@ def test_only_one_of_several_requests_of_a_tenant_in_a_full_batch_makes_room(fai
         assert sum(one.request.tenant == displaced.request.tenant for one in running) > 1
 
 
-def test_a_tier_with_an_earlier_target_keeps_its_places_until_the_request_of_another_is_due(fair):
+def test_a_higher_tier_keeps_its_places_until_a_request_of_another_tier_is_due(fair):
     policy = fair(tenants={"soon": "1@interactive"}, others="1@bulk", quantum=10**6)(LIMITS)
     running = filled(policy, *["soon"] * PLACES)
     late = sequence(9, "late")
@@ -155,7 +155,7 @@ def test_a_tier_with_an_earlier_target_keeps_its_places_until_the_request_of_ano
     assert policy.displaced(late, running, due) in running
 
 
-def test_a_place_is_for_whom_it_was_freed_until_anything_starts_or_the_next_step(fair):
+def test_a_freed_place_is_reserved_for_one_tenant_until_a_start_or_the_next_step(fair):
     policy = fair(burst=4096, quantum=1)(LIMITS)
     running = filled(policy, *["had less"] * PLACES)
     policy._accounts.of("had more").counter = counter(policy, "had less") + 1000
@@ -171,7 +171,7 @@ def test_a_place_is_for_whom_it_was_freed_until_anything_starts_or_the_next_step
 
 
 @pytest.mark.parametrize(("beyond", "first"), [(0, "had more"), (1, "had less")])
-def test_a_tenant_is_owed_a_place_up_to_burst_and_quantum_beyond_the_least(fair, beyond, first):
+def test_a_tenant_is_owed_a_place_up_to_burst_and_quantum_above_the_least_counter(fair, beyond, first):
     policy = fair(burst=200, quantum=100)(LIMITS)
     running = filled(policy, *["had less"] * PLACES)
     for id_, tenant in enumerate(("had more", "had less"), 9):
@@ -201,7 +201,7 @@ def batch_with_one_place_left(policy: Fair, now: float) -> list[RunningRequest]:
     return running
 
 
-def test_the_last_place_is_kept_for_a_tenant_that_had_something_to_do_lately(fair):
+def test_the_last_place_is_kept_for_a_recently_active_tenant(fair):
     policy = fair()(Limits(512, MANY_PLACES, MANY_PLACES, 1024, 512))
     batch_with_one_place_left(policy, 1.0)
     assert list(policy.order(1.0)) == []
@@ -210,7 +210,7 @@ def test_the_last_place_is_kept_for_a_tenant_that_had_something_to_do_lately(fai
     assert list(policy.order(2.0)) == [new]
 
 
-def test_the_last_place_is_anybodys_once_the_others_stay_away_and_in_small_batches(fair):
+def test_the_last_place_is_given_out_in_small_batches_and_once_no_idle_tenant_is_recent(fair):
     policy = fair()(Limits(512, MANY_PLACES, MANY_PLACES, 1024, 512))
     batch_with_one_place_left(policy, 1.0)
     assert [one.id for one in policy.order(LATELY + 1)] == [99]

@@ -42,7 +42,7 @@ def everything(outcome: Outcome, end: float) -> float:
     ("seed", "blocks"),
     [(0, 320), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((0, 2048), (1, 2048), (2, 320)))],
 )
-def test_a_tenant_with_100_times_the_load_harms_nobody_else(fair, seed: int, blocks: int):
+def test_a_tenant_with_100_times_the_load_does_not_slow_the_others(fair, seed: int, blocks: int):
     bounds, end = Limits(512, 16, 16, 1024, blocks), 250.0
     random_ = random.Random(seed)
     load = ((200, 500), (20, 80))
@@ -61,7 +61,7 @@ def test_a_tenant_with_100_times_the_load_harms_nobody_else(fair, seed: int, blo
 
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("weights", [{}, {"long": "2", "short": "0.5"}])
-def test_tenants_that_want_more_than_there_is_are_served_by_their_weights(fair, seed: int, weights: dict[str, str]):
+def test_overloading_tenants_are_served_by_their_weights(fair, seed: int, weights: dict[str, str]):
     bounds, end = Limits(512, 16, 16, 1024, 600), 60.0
     random_ = random.Random(seed)
     jobs = poisson(random_, 5, end, "long", (300, 800), (8, 30))
@@ -82,7 +82,7 @@ def test_a_prompt_waits_for_no_prompt_of_a_tenant_that_has_had_more(fair, new: i
     assert run(fair(pause_ms=0), jobs, bounds, until=20).first[2] > 1.5
 
 
-def test_others_make_way_for_who_is_next_until_it_has_had_a_step_to_start_in(fair):
+def test_tenants_pause_one_step_for_the_next_request_to_start(fair):
     """A third's prompt fills the first steps, so that they say nothing of whoever waits."""
     policy = fair()(Limits(64, 4, 4, 4096, 1024))
     requests = []
@@ -102,7 +102,7 @@ def test_others_make_way_for_who_is_next_until_it_has_had_a_step_to_start_in(fai
     assert list(policy.active(running, 4.0)) == running, "it has not started"
 
 
-def test_who_was_away_is_ahead_by_no_more_than_the_burst(fair):
+def test_an_idle_tenant_returns_with_a_credit_of_at_most_the_burst(fair):
     bounds = Limits(64, 4, 4, 256, 64)
     jobs = [Job(0.0, 60, 10, "there") for _ in range(500)] + [Job(5.0, 60, 10, "back") for _ in range(500)]
     outcomes = {burst: run(fair(burst=burst, quantum=1, pause_ms=0), jobs, bounds, until=25) for burst in (0, 2000)}
@@ -133,7 +133,7 @@ def test_a_tier_with_an_earlier_target_is_answered_sooner_and_gets_no_more(fair)
     assert jain([flooded.served(name, 0, 40) for name in tiers]) > 0.99
 
 
-def test_priority_counts_as_waiting_so_that_nobody_starves(fair):
+def test_priority_counts_as_waiting_time_so_no_request_starves(fair):
     bounds = Limits(64, 1, 1, 64, 8)
     jobs = [Job(0.0, 60, 2), Job(0.01, 60, 2), Job(0.02, 60, 2, priority=1)]
     jobs += [Job(0.05 * place, 60, 2, priority=1) for place in range(1, 200)]
@@ -201,7 +201,7 @@ def test_service_by_weight_of_two_tenants_that_always_wait_differs_by_a_constant
         assert not lead or max(lead) - min(lead) <= bound
 
 
-def test_first_come_has_no_such_bound():
+def test_the_first_come_policy_does_not_hold_the_bound():
     jobs = [Job(0.0, 40, 10, "a") for _ in range(150)] + [Job(0.0, 4, 1, "b") for _ in range(150)]
     outcome = run(FirstCome, sorted(jobs), Limits(32, RUNNING, RUNNING, 64, 16))
     assert outcome.served("a", 0, 10) - outcome.served("b", 0, 10) > RUNNING * 4 * (LONGEST_PROMPT + LONGEST_ANSWER)

@@ -27,9 +27,9 @@ REFUSED: list[tuple[Any, str]] = [
     ({"json_object": "yes"}, "'yes' is not true"),
     ({"json_schema": 5}, "grammar json_schema: 5 is not an object"),
     ({"json_schema": False}, "False is not an object"),
-    ({"json_schema": "{"}, "grammar json_schema: it is no JSON"),
-    ({"json_schema": {"a": {1, 2}}}, "it is no JSON: Object of type set"),
-    ({"json_schema": {"minimum": float("nan")}}, "it is no JSON: Out of range float"),
+    ({"json_schema": "{"}, "grammar json_schema: it is not JSON"),
+    ({"json_schema": {"a": {1, 2}}}, "it is not JSON: Object of type set"),
+    ({"json_schema": {"minimum": float("nan")}}, "it is not JSON: Out of range float"),
     ({"json_schema": {"const": "\ud800"}}, "half a surrogate pair"),
     ({"json_schema": {"type": "text"}}, "grammar json_schema: "),
     ({"json_schema": {"type": "string", "pattern": "(?=a)b"}}, "grammar json_schema: "),
@@ -38,23 +38,23 @@ REFUSED: list[tuple[Any, str]] = [
     ({"json_schema": {"$ref": "https://example.org/schema"}}, "example.org"),
     ({"json_schema": {"not": {}}}, "not"),
     ({"json_schema": {"enum": []}}, "grammar json_schema: "),
-    ({"regex": ""}, "grammar regex: '' is no text"),
+    ({"regex": ""}, "grammar regex: '' is not a text"),
     ({"regex": "("}, "grammar regex: "),
     ({"regex": "a\ud800"}, "half a surrogate pair"),
     ({"regex": r"(a)\1"}, "grammar regex: "),
     ({"regex": "(?=a)b"}, "grammar regex: "),
-    ({"choice": "yes"}, "grammar choice: 'yes' are no texts"),
-    ({"choice": []}, "[] are no texts"),
-    ({"choice": ["a", ""]}, "['a', ''] are no texts"),
-    ({"choice": ["a"] * 5000}, "there are 5000: give at most 4096"),
+    ({"choice": "yes"}, "grammar choice: 'yes' is not a list of texts"),
+    ({"choice": []}, "[] is not a list of texts"),
+    ({"choice": ["a", ""]}, "['a', ''] is not a list of texts"),
+    ({"choice": ["a"] * 5000}, "it has 5000 texts: give at most 4096"),
     ({"lark": 'start: "'}, "grammar lark: "),
     ({"lark": "begin: /a/"}, "grammar lark: "),
     ({"lark": "start: other"}, "grammar lark: "),
     ({"lark": 'start: "a" <|im_end|>'}, "names the special token <|im_end|>"),
     ({"lark": "start: <[5-9]>"}, "names the special token <[5-9]>"),
     ({"lark": "start[max_tokens=5]: /a*/"}, "max_tokens is not supported"),
-    ({"gbnf": 'start ::= "a"'}, "grammar gbnf: it cannot be read: No 'root' rule found"),
-    ({"gbnf": "root ::= [a"}, "grammar gbnf: it cannot be read"),
+    ({"gbnf": 'start ::= "a"'}, "grammar gbnf: it cannot be parsed: No 'root' rule found"),
+    ({"gbnf": "root ::= [a"}, "grammar gbnf: it cannot be parsed"),
     ({"gbnf": "root ::= other"}, "Rule 'other' not found"),
     ({"regex": "(ab?){1,1000000}"}, "it repeats 1000000 times: repeat at most 20000"),
     ({"regex": "a?" * 5000}, "a pattern has 10000 characters: give at most 8192"),
@@ -67,9 +67,9 @@ REFUSED: list[tuple[Any, str]] = [
     ({"lark": 'start: "a"~1..1000000'}, "it repeats 1000000 times"),
     ({"lark": 'start: %json {"maxLength": 1000000}'}, "maxLength is 1000000"),
     ({"gbnf": 'root ::= "' + "a" * 20000 + '"'}, "give at most 16384, or write it as lark"),
-    ({"regex": "a", "after": 5}, "grammar after: 5 is no text of at most 64 characters"),
-    ({"regex": "a", "after": "x" * 65}, "is no text of at most 64 characters"),
-    ({"regex": "a", "after": "\ud800"}, "is no text of at most 64 characters"),
+    ({"regex": "a", "after": 5}, "grammar after: 5 is not a text of at most 64 characters"),
+    ({"regex": "a", "after": "x" * 65}, "is not a text of at most 64 characters"),
+    ({"regex": "a", "after": "\ud800"}, "is not a text of at most 64 characters"),
     ({"json_object": True, "whitespace": "no"}, "grammar whitespace: 'no' is given with json_object"),
     ({"regex": "a", "whitespace": True}, "grammar whitespace: True is given with regex"),
     ({"regex": "a" * (MOST_BYTES + 1)}, f"grammar regex: it has {MOST_BYTES + 1} bytes: give at most {MOST_BYTES}"),
@@ -77,7 +77,7 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("argument", "text"), REFUSED, ids=lambda value: str(value)[:40])
-def test_what_cannot_be_is_refused_by_name(grammars: Grammars, argument: Any, text: str):
+def test_an_invalid_argument_is_refused_with_its_name(grammars: Grammars, argument: Any, text: str):
     for _ in range(2):  # refusals are kept as well
         with pytest.raises(RequestError) as caught:
             grammars.make(argument, ())
@@ -116,7 +116,7 @@ EXPLODING: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("which", EXPLODING)
-def test_what_would_explode_is_refused_or_bounded(grammars: Grammars, which: str):
+def test_an_explosive_grammar_is_refused_or_bounded(grammars: Grammars, which: str):
     done: list[Any] = []
 
     def run() -> None:
@@ -169,24 +169,27 @@ def fuzz(grammars: Grammars, argument: Any) -> None:
 
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(argument=arguments)
-def test_nothing_but_a_request_error_comes_of_any_argument(grammars: Grammars, argument: Any):
+def test_any_argument_gives_a_processor_or_a_request_error(grammars: Grammars, argument: Any):
     fuzz(grammars, argument)
 
 
 @pytest.mark.nightly
 @settings(max_examples=20_000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(argument=arguments)
-def test_nothing_but_a_request_error_comes_of_very_many_arguments(grammars: Grammars, argument: Any):
+def test_very_many_arguments_give_a_processor_or_a_request_error(grammars: Grammars, argument: Any):
     fuzz(grammars, argument)
 
 
-def test_an_engine_without_spelt_tokens_or_ends_says_so(vocabulary: Vocabulary):
+def test_a_tokenizer_without_token_texts_or_end_tokens_is_an_error(vocabulary: Vocabulary):
     class Ids:
         vocab_size = 5
 
     for other, text in (
-        (dataclasses.replace(vocabulary, tokenizer=Ids()), "the engine's tokenizer does not say what its tokens spell"),
-        (dataclasses.replace(vocabulary, ends=()), "the model has no token that ends a text"),
+        (
+            dataclasses.replace(vocabulary, tokenizer=Ids()),
+            "the engine's tokenizer does not give the text of its tokens",
+        ),
+        (dataclasses.replace(vocabulary, ends=()), "the model has no end-of-text token"),
     ):
         with pytest.raises(RequestError, match=text):
             Grammars(other).make({"json_object": True}, ())
@@ -213,7 +216,7 @@ def test_a_grammar_is_compiled_once_by_its_content(vocabulary: Vocabulary, monke
     assert len(calls) == 68
 
 
-def test_matchers_are_used_again_and_never_by_two(grammars: Grammars):
+def test_a_matcher_is_reused_and_never_shared(grammars: Grammars):
     argument = {"regex": "[0-9]{40}"}
     first = grammars.make(argument, ())
     assert isinstance(first, Grammar)

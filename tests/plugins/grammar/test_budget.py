@@ -29,7 +29,7 @@ def timed(processor: Grammar, clock: Clock) -> Grammar:
     return processor
 
 
-def test_a_request_whose_masks_take_long_ends_and_the_next_of_its_grammar_goes_on(make: Make) -> None:
+def test_a_request_over_its_time_budget_ends_and_the_next_with_its_grammar_runs(make: Make) -> None:
     slow, quick = timed(make(AMBIGUOUS), Clock(SECONDS / 4.5)), timed(make(AMBIGUOUS), Clock(0.0))
     for _ in range(5):
         allowed(slow)
@@ -39,7 +39,7 @@ def test_a_request_whose_masks_take_long_ends_and_the_next_of_its_grammar_goes_o
     assert allowed(quick) and allowed(make(AMBIGUOUS))
 
 
-def test_tokens_earn_time_up_to_what_a_request_begins_with() -> None:
+def test_tokens_earn_time_up_to_the_initial_budget() -> None:
     clock = Clock(0.0)
     budget = Budget("grammar", clock)
     budget.earn(10_000)
@@ -54,7 +54,7 @@ def test_tokens_earn_time_up_to_what_a_request_begins_with() -> None:
 
 
 @pytest.mark.parametrize("argument", [AMBIGUOUS, {"lark": "start: e\ne: e e e | e e | /./"}], ids=["two", "three"])
-def test_one_mask_of_an_ambiguous_grammar_is_bounded_where_no_time_passes(make: Make, spell, argument) -> None:
+def test_one_mask_of_an_ambiguous_grammar_is_bounded_without_a_clock(make: Make, spell, argument) -> None:
     processor = timed(make(argument), Clock(0.0))
     [token] = spell("a")
     with pytest.raises(RequestError, match="Too many items"):

@@ -59,7 +59,7 @@ def alone(engine: Engine) -> list[tuple[int, ...]]:
     return [tokens(engine, [request])[0] for request in mix()]
 
 
-def test_what_ends_holds_to_its_grammar(engine: Engine):
+def test_a_finished_answer_matches_its_grammar(engine: Engine):
     found = engine.generate(mix())
     for completion, request in zip(found, mix(), strict=True):
         [(_, argument)] = request.params.processors or (("", {}),)
@@ -72,11 +72,11 @@ def test_what_ends_holds_to_its_grammar(engine: Engine):
             assert completion.finish_reason == "stop" and completion.text in argument["choice"]
 
 
-def test_neighbours_do_not_notice(engine: Engine, alone: list[tuple[int, ...]]):
+def test_a_grammar_does_not_change_other_requests_of_the_batch(engine: Engine, alone: list[tuple[int, ...]]):
     assert tokens(engine, mix()) == alone
 
 
-def test_forced_tokens_save_steps_and_change_none(
+def test_forced_tokens_save_steps_and_change_no_token(
     engine: Engine, alone: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ):
     steps = {}
@@ -102,7 +102,7 @@ def test_speculation_changes_no_token(cache: Path, alone: list[tuple[int, ...]],
         assert [tokens(engine, [request])[0] for request in mix()] == alone
 
 
-def test_preemption_and_starting_again_change_no_token(
+def test_preemption_and_restart_change_no_token(
     engine: Engine, alone: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ):
     with monkeypatch.context() as patch:
@@ -120,7 +120,7 @@ def test_preemption_and_starting_again_change_no_token(
     assert [stream.result().token_ids for stream in streams] == alone
 
 
-def test_a_cancelled_request_leaves_its_matcher_to_the_next(engine: Engine, alone: list[tuple[int, ...]]):
+def test_a_cancelled_requests_matcher_is_reused(engine: Engine, alone: list[tuple[int, ...]]):
     stream = engine.submit(mix()[0])
     for _ in range(4):
         engine.step()
@@ -131,13 +131,13 @@ def test_a_cancelled_request_leaves_its_matcher_to_the_next(engine: Engine, alon
     assert tokens(engine, mix()[:1]) == alone[:1]
 
 
-def test_a_request_that_cannot_be_is_refused_before_it_is_queued(engine: Engine):
+def test_a_request_with_an_invalid_grammar_is_refused_before_it_is_queued(engine: Engine):
     with pytest.raises(RequestError, match="grammar json_schema: "):
         engine.submit("x", grammar(GREEDY, json_schema={"type": "nothing"}))
     assert engine.scheduler.waiting == engine.scheduler.running == 0
 
 
-def test_a_grammar_and_the_engines_own_masks_act_together(engine: Engine):
+def test_a_grammar_and_the_engines_own_masks_combine(engine: Engine):
     params = grammar(GREEDY, choice=["yes", "no"])
     [plain] = engine.generate("Is it?", params)
     [other] = engine.generate("Is it?", replace(params, bad_words_ids=(plain.token_ids[:1],)))
@@ -162,7 +162,7 @@ def test_the_command_line_takes_schemas_expressions_and_choices(
     assert run("--choice", "left", "--choice", "right")[1] in ("left", "right")
     assert run("--grammar", str(tmp_path / "moves.gbnf"))[1].startswith("move ")
     for options, text in (
-        (["--json-schema", "{"], "--json-schema: it is no JSON"),
+        (["--json-schema", "{"], "--json-schema: it is not JSON"),
         (["--json-schema", str(tmp_path / "none")], "none: No such file"),
         (["--regex", "("], "grammar regex: "),
     ):

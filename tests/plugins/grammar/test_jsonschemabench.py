@@ -108,13 +108,13 @@ def drawn(engine: Engine, documents: dict[str, Any]) -> tuple[int, int]:
     return ended, len(requests)
 
 
-def test_what_is_drawn_for_some_schemas_is_valid(engine: Engine, schemas: dict[str, Any]):
+def test_samples_for_some_schemas_are_valid(engine: Engine, schemas: dict[str, Any]):
     names = [name for name in schemas if name not in REFUSED][::20]
     ended, count = drawn(engine, {name: schemas[name] for name in names})
     assert ended >= count / 2
 
 
 @pytest.mark.slow
-def test_what_is_drawn_for_every_schema_is_valid(engine: Engine, schemas: dict[str, Any]):
+def test_samples_for_every_schema_are_valid(engine: Engine, schemas: dict[str, Any]):
     ended, count = drawn(engine, {name: document for name, document in schemas.items() if name not in REFUSED})
     assert ended >= count / 2

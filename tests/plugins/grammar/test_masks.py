@@ -50,7 +50,7 @@ TEXTS: list[tuple[dict[str, Any], list[str], list[str]]] = [
 
 
 @pytest.mark.parametrize(("argument", "right", "wrong"), TEXTS, ids=lambda value: str(value)[:30])
-def test_what_is_in_the_grammar_may_be_written_and_nothing_else(
+def test_masks_admit_the_texts_of_the_grammar_and_no_others(
     make: Make, spell: Spell, vocabulary: Vocabulary, argument: dict[str, Any], right: list[str], wrong: list[str]
 ):
     [end] = vocabulary.ends
@@ -88,7 +88,7 @@ def test_special_tokens_and_columns_without_a_token_are_never_allowed(
     assert max(found) < vocabulary.tokenizer.vocab_size < vocabulary.size
 
 
-def test_only_the_end_comes_behind_a_complete_text_and_it_stays_so(make: Make, spell: Spell, vocabulary: Vocabulary):
+def test_only_end_tokens_may_follow_a_complete_text(make: Make, spell: Spell, vocabulary: Vocabulary):
     [end] = vocabulary.ends
     processor = make({"choice": ["yes"]})
     processor.extend(spell("yes"))
@@ -100,7 +100,7 @@ def test_only_the_end_comes_behind_a_complete_text_and_it_stays_so(make: Make, s
     assert allowed(processor) == {end}
 
 
-def test_several_ends_and_one_that_spells_something(vocabulary: Vocabulary, spell: Spell):
+def test_every_end_token_may_end_a_text_even_one_that_spells_something(vocabulary: Vocabulary, spell: Spell):
     [end] = vocabulary.ends
     [letter] = spell("y")
     other = Grammars(dataclasses.replace(vocabulary, ends=(end, letter)))
@@ -166,7 +166,7 @@ def test_a_mask_depends_on_the_tokens_alone(
 
 
 @pytest.mark.parametrize("argument", ARGUMENTS, ids=lambda value: str(value)[:40])
-def test_forced_tokens_are_alone_at_their_places(
+def test_forced_tokens_are_the_only_ones_their_masks_allow(
     make: Make, random_walk: Callable[..., list[int]], argument: dict[str, Any]
 ):
     lengths = []
@@ -183,7 +183,7 @@ def test_forced_tokens_are_alone_at_their_places(
     assert max(lengths) > 1 or "properties" not in str(argument)
 
 
-def test_a_forced_run_leads_to_where_there_is_a_choice_or_the_end(make: Make, vocabulary: Vocabulary):
+def test_a_forced_run_stops_at_a_choice_or_at_the_end(make: Make, vocabulary: Vocabulary):
     [end] = vocabulary.ends
     processor = make({"choice": ["emerald city"]})
     forced = processor.forced()
@@ -193,7 +193,9 @@ def test_a_forced_run_leads_to_where_there_is_a_choice_or_the_end(make: Make, vo
 
 
 class TestAfter:
-    def test_the_text_is_free_until_then_but_may_not_end(self, make: Make, spell: Spell, vocabulary: Vocabulary):
+    def test_the_text_is_unconstrained_until_then_but_may_not_end(
+        self, make: Make, spell: Spell, vocabulary: Vocabulary
+    ):
         [end] = vocabulary.ends
         processor = make({"choice": ["yes", "no"], "after": "</think>"})
         for text in ("Let me think.\n", "yes no <", "/think", " </think", ">"):
@@ -204,7 +206,7 @@ class TestAfter:
             assert spell(text)[0] in allowed(processor)
         assert walk(processor, spell("no"), end) == len(spell("no")) + 1
 
-    def test_no_token_goes_on_behind_it_unless_with_whitespace(
+    def test_a_token_may_hold_only_whitespace_behind_the_awaited_text(
         self, grammars: Grammars, make: Make, vocabulary: Vocabulary
     ):
         spelt = grammars._known().spelt()
@@ -223,7 +225,7 @@ class TestAfter:
 
     @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.text("ab ", min_size=1, max_size=4), st.text("ab ", max_size=14))
-    def test_it_is_found_wherever_it_stands(
+    def test_the_awaited_text_is_found_at_any_position(
         self, make: Make, spell: Spell, vocabulary: Vocabulary, after: str, before: str
     ):
         processor = make({"choice": ["x"], "after": after})
@@ -235,13 +237,13 @@ class TestAfter:
         assert allowed(processor) <= {id_ for id_ in range(vocabulary.size) if id_ in spell("x")}
 
 
-def test_a_text_that_is_not_in_the_grammar_is_an_error_of_its_request(make: Make, spell: Spell):
+def test_a_token_outside_the_grammar_is_an_error_of_its_request(make: Make, spell: Spell):
     processor = make({"choice": ["yes"]})
     with pytest.raises(RequestError, match=r"grammar choice: .*doesn't satisfy the grammar"):
         processor.extend(spell("no"))
 
 
-def test_what_a_step_may_not_cost_ends_its_request(
+def test_a_step_beyond_the_librarys_limits_ends_its_request(
     vocabulary: Vocabulary, spell: Spell, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("infeng_grammar.compiled.LIMITS", LLParserLimits(step_max_items=300, verbose_errors=False))
@@ -252,7 +254,7 @@ def test_what_a_step_may_not_cost_ends_its_request(
             processor.row(())
 
 
-def test_masks_are_the_same_array_and_those_before_may_be_overwritten(make: Make, spell: Spell):
+def test_masks_share_one_array_that_the_next_mask_overwrites(make: Make, spell: Spell):
     processor = make({"regex": "ab+"})
     first = processor.row(()).allowed
     assert first is not None and first.dtype == np.uint32
@@ -261,5 +263,5 @@ def test_masks_are_the_same_array_and_those_before_may_be_overwritten(make: Make
     assert not np.array_equal(processor.row(()).allowed, copy)  # type: ignore[arg-type]
 
 
-def test_a_processor_is_a_grammar(make: Make):
+def test_the_factory_makes_grammar_processors(make: Make):
     assert isinstance(make({"regex": "a"}), Grammar)

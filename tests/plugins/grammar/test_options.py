@@ -22,7 +22,7 @@ def parsed(*words: str) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def test_each_option_is_the_argument_of_the_processor_and_a_field_of_a_request(tmp_path: Path) -> None:
+def test_each_option_becomes_the_processors_argument_and_a_field_of_a_request(tmp_path: Path) -> None:
     (tmp_path / "a.lark").write_text('start: "a"')
     (tmp_path / "a.gbnf").write_text('root ::= "a"')
     options = GrammarOptions()
@@ -40,10 +40,10 @@ def test_each_option_is_the_argument_of_the_processor_and_a_field_of_a_request(t
     assert (options.processors(parsed()), options.fields(parsed())) == ((), {})
 
 
-def test_what_cannot_be_read_is_a_usage_error(tmp_path: Path) -> None:
+def test_an_unreadable_file_or_schema_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "bad").write_bytes(b"\xff")
     for words, said in (
-        (["--json-schema", "{"], "it is no JSON"),
+        (["--json-schema", "{"], "it is not JSON"),
         (["--json-schema", str(tmp_path / "none")], "No such file"),
         (["--grammar", str(tmp_path / "bad")], "byte 0 is not UTF-8"),
     ):
@@ -58,13 +58,13 @@ def test_the_options_exclude_each_other(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("name", ["run", "chat", "ask"])
-def test_every_command_that_generates_text_has_them(name: str, capsys: Capture) -> None:
+def test_every_command_that_generates_text_has_the_grammar_options(name: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit):
         cli.main([name, "--help"])
     assert "--json-schema FILE|JSON" in capsys.readouterr().out
 
 
-def test_an_answer_of_run_is_what_the_option_says(capsys: Capture) -> None:
+def test_an_answer_of_run_matches_the_grammar_option(capsys: Capture) -> None:
     from infeng_demo import model_dir
 
     words = ["run", str(model_dir()), "-p", "Once", "--regex", "[0-9]{3}-[a-z]{2}", "-n", "16", "--seed", "1", "--json"]

@@ -102,7 +102,7 @@ def check_never_wrong(store: DiskStore, kept: Kept) -> int:
     return count
 
 
-def test_another_process_finds_what_was_saved(tmp_path: Path, kept: Kept):
+def test_another_process_finds_saved_blocks(tmp_path: Path, kept: Kept):
     assert open_store(tmp_path / "p").save(kept.tree.entries(), read_blocks) == 6
     store = open_store(tmp_path / "p")
     assert len(store) == 6
@@ -111,7 +111,7 @@ def test_another_process_finds_what_was_saved(tmp_path: Path, kept: Kept):
     assert (store.blocks_loaded, store.blocks_refused) == (7, 0)
 
 
-def test_only_a_whole_prefix_from_the_first_token_on_is_found(tmp_path: Path, kept: Kept):
+def test_only_a_contiguous_prefix_from_the_first_token_on_is_found(tmp_path: Path, kept: Kept):
     store = open_store(tmp_path / "p")
     store.save(kept.tree.entries(), read_blocks)
     assert len(store.find(KEY, tokens_of(1, 2, 9, 3))) == 2
@@ -121,7 +121,7 @@ def test_only_a_whole_prefix_from_the_first_token_on_is_found(tmp_path: Path, ke
     assert len(store.find(KEY, np.empty(0, np.int32))) == 0
 
 
-def test_what_is_in_memory_need_not_be_read(tmp_path: Path, kept: Kept):
+def test_blocks_already_in_memory_are_not_read(tmp_path: Path, kept: Kept):
     store = open_store(tmp_path / "p")
     store.save(kept.tree.entries(), read_blocks)
     found = store.find(KEY, tokens_of(1, 2, 3), begin=1)
@@ -129,7 +129,7 @@ def test_what_is_in_memory_need_not_be_read(tmp_path: Path, kept: Kept):
     assert store.find(KEY, tokens_of(1, 2, 3), begin=3) == []
 
 
-def test_blocks_that_are_more_than_a_read_takes_come_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_blocks_of_several_reads_come_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(prefixes, "READ_BYTES", 3 * STRIDE)
     kept = Kept()
     kept.add(*range(10))
@@ -140,7 +140,7 @@ def test_blocks_that_are_more_than_a_read_takes_come_in_order(tmp_path: Path, mo
         assert np.array_equal(loaded(store, *pieces), kept.expected(*pieces))
 
 
-def test_only_what_is_new_is_written(tmp_path: Path, kept: Kept):
+def test_only_new_blocks_are_written(tmp_path: Path, kept: Kept):
     asked = []
 
     def counting(blocks: NDArray[np.int32]) -> NDArray[np.uint8]:
@@ -178,7 +178,7 @@ def test_many_blocks_are_copied_out_of_the_cache_in_parts(tmp_path: Path, monkey
     assert np.array_equal(loaded(open_store(tmp_path / "p"), *range(33)), kept.expected(*range(33)))
 
 
-def test_a_restart_goes_on_in_the_segment_of_the_last_one(tmp_path: Path):
+def test_a_restarted_process_appends_to_the_last_segment(tmp_path: Path):
     kept = Kept()
     for pieces in ((1,), (1, 2), (1, 2, 3)):
         kept.add(*pieces)
@@ -243,7 +243,7 @@ def test_a_truncated_segment_gives_the_records_before_the_end(files: Path, kept:
     assert check_never_wrong(store, kept) == 3
 
 
-def test_a_record_that_did_not_end_is_written_over(files: Path, kept: Kept):
+def test_a_partial_record_is_overwritten(files: Path, kept: Kept):
     size = HEADER_BYTES + 4 * STRIDE + 100
     os.truncate(files / "0000000001.segment", size)
     store = open_store(files)
@@ -252,7 +252,7 @@ def test_a_record_that_did_not_end_is_written_over(files: Path, kept: Kept):
     assert check_never_wrong(open_store(files), kept) == 7
 
 
-def test_a_file_that_shrinks_while_it_is_used_gives_nothing(files: Path, kept: Kept):
+def test_a_file_that_shrinks_during_use_gives_no_blocks(files: Path, kept: Kept):
     store = open_store(files)
     os.truncate(files / "0000000001.segment", HEADER_BYTES + STRIDE)
     check_never_wrong(store, kept)
@@ -292,7 +292,7 @@ def test_no_damage_gives_a_wrong_block(files: Path, kept: Kept, data: st.DataObj
     check_never_wrong(open_store(copy), kept)
 
 
-def test_damage_is_reported_once_and_saved_again(files: Path, kept: Kept, capsys: pytest.CaptureFixture[str]):
+def test_a_damaged_block_is_reported_once_and_saved_again(files: Path, kept: Kept, capsys: pytest.CaptureFixture[str]):
     with (files / "0000000001.segment").open("r+b") as file:
         file.seek(HEADER_BYTES + HEAD_BYTES + 7)
         file.write(b"?")
@@ -316,7 +316,7 @@ def test_foreign_files_are_left_alone(files: Path, kept: Kept, capsys: pytest.Ca
     store = open_store(files)
     assert check_never_wrong(store, kept) == 7
     err = capsys.readouterr().err
-    assert "no file of saved prefixes" in err
+    assert "file is not a segment of saved prefixes" in err
     assert err.count("saved prefixes cannot be read") == 3
     kept.add(7)
     assert store.save(kept.tree.entries(), read_blocks) == 1
@@ -327,7 +327,7 @@ def test_foreign_files_are_left_alone(files: Path, kept: Kept, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize(("identity", "block"), [("n", BLOCK), ("m", BLOCK + 1), ("m", 8 * BLOCK)])
-def test_blocks_of_another_kind_are_not_seen(files: Path, kept: Kept, identity: str, block: int):
+def test_blocks_of_another_identity_or_size_are_not_found(files: Path, kept: Kept, identity: str, block: int):
     store = open_store(files, identity=identity, block=block)
     assert len(store) == 0
     cache = np.full((64, block), 7, np.uint8)
@@ -344,7 +344,7 @@ def used(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.glob("*.segment"))
 
 
-def test_the_oldest_segments_make_room(tmp_path: Path):
+def test_the_oldest_segments_are_evicted_first(tmp_path: Path):
     most = 16 * (HEADER_BYTES + 2 * STRIDE)
     kept = Kept()
     store = open_store(tmp_path / "p", most)
@@ -369,7 +369,7 @@ def test_a_cap_without_room_for_one_block_is_an_error(tmp_path: Path):
 
 
 @pytest.mark.parametrize("after", [0, 1, 100, 300, 600])
-def test_a_full_disk_costs_what_could_not_be_written(
+def test_a_full_disk_loses_only_the_blocks_that_were_not_written(
     tmp_path: Path, kept: Kept, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], after: int
 ):
     write, left = os.pwritev, [HEADER_BYTES + after]
@@ -392,7 +392,9 @@ def test_a_full_disk_costs_what_could_not_be_written(
     assert check_never_wrong(open_store(tmp_path / "p"), kept) == 7
 
 
-def test_a_segment_that_could_not_be_begun_leaves_nothing(tmp_path: Path, kept: Kept, monkeypatch: pytest.MonkeyPatch):
+def test_a_segment_whose_header_cannot_be_written_leaves_no_file(
+    tmp_path: Path, kept: Kept, monkeypatch: pytest.MonkeyPatch
+):
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -402,7 +404,7 @@ def test_a_segment_that_could_not_be_begun_leaves_nothing(tmp_path: Path, kept: 
     assert list((tmp_path / "p").iterdir()) == []
 
 
-def test_an_index_that_cannot_be_written_leaves_the_old_one(files: Path, kept: Kept, monkeypatch: pytest.MonkeyPatch):
+def test_an_index_that_cannot_be_written_leaves_the_old_index(files: Path, kept: Kept, monkeypatch: pytest.MonkeyPatch):
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -421,24 +423,24 @@ def test_an_index_that_cannot_be_written_leaves_the_old_one(files: Path, kept: K
     assert len((files / "0000000001.index").read_bytes()) == len(before) + 2 * HEAD_BYTES
 
 
-def test_what_users_have_asked_is_for_the_eyes_of_the_owner(files: Path):
+def test_saved_files_are_readable_by_their_owner_alone(files: Path):
     assert files.stat().st_mode & 0o777 == 0o700
     assert [path.stat().st_mode & 0o777 for path in sorted(files.iterdir())] == [0o600, 0o600]
 
 
-def test_a_directory_that_everybody_may_write_is_not_trusted(files: Path):
+def test_a_world_writable_directory_is_refused(files: Path):
     files.chmod(0o777)
     with pytest.raises(ResourceError, match="written by every user"):
         open_store(files)
 
 
-def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path):
+def test_a_directory_that_cannot_be_created_is_an_error(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ResourceError, match="cannot be made"):
         open_store(tmp_path / "file" / "p")
 
 
-def test_clear_removes_all(files: Path, kept: Kept):
+def test_clear_removes_all_segments(files: Path, kept: Kept):
     store, other = open_store(files), open_store(files)
     store.clear()
     assert list(files.iterdir()) == []
@@ -451,7 +453,7 @@ def test_clear_removes_all(files: Path, kept: Kept):
 # ---------------------------------------------------------------------------------------------------- processes ---
 
 
-def test_two_that_save_at_once_write_to_segments_of_their_own(tmp_path: Path, kept: Kept):
+def test_two_processes_that_save_at_once_write_to_separate_segments(tmp_path: Path, kept: Kept):
     first, second = open_store(tmp_path / "p"), open_store(tmp_path / "p")
     other = Kept()
     other.pool.allocate(30)
@@ -468,13 +470,13 @@ def test_two_that_save_at_once_write_to_segments_of_their_own(tmp_path: Path, ke
         assert np.array_equal(loaded(store, 7, 8), other.expected(7, 8))
 
 
-def test_what_another_has_saved_meanwhile_is_not_saved_twice(tmp_path: Path, kept: Kept):
+def test_blocks_that_another_process_saved_are_not_saved_twice(tmp_path: Path, kept: Kept):
     first, second = open_store(tmp_path / "p"), open_store(tmp_path / "p")
     first.save(kept.tree.entries(), read_blocks)
     assert second.save(kept.tree.entries(), read_blocks) == 0
 
 
-def test_a_segment_that_somebody_writes_is_not_removed(tmp_path: Path):
+def test_a_segment_with_a_writer_is_not_removed(tmp_path: Path):
     most = 16 * (HEADER_BYTES + STRIDE)
     first, second = open_store(tmp_path / "p", most), open_store(tmp_path / "p", most)
     one, many = Kept(), Kept()
@@ -505,7 +507,7 @@ if seed % 2:
 """
 
 
-def test_processes_that_save_and_die_do_not_tear_each_others_files(tmp_path: Path):
+def test_processes_killed_while_saving_do_not_damage_each_others_files(tmp_path: Path):
     runs = [
         subprocess.Popen([sys.executable, "-P", "-c", SCRIPT, str(seed), tmp_path / "p"], stdout=subprocess.DEVNULL)
         for seed in range(3)
@@ -525,7 +527,7 @@ def test_processes_that_save_and_die_do_not_tear_each_others_files(tmp_path: Pat
 
 
 @pytest.mark.parametrize("kv", ["f32", "int8", "k8v4h"])
-def test_a_request_goes_on_from_disk_with_the_same_tokens(make_engine: MakeEngine, tmp_path: Path, kv: str):
+def test_a_request_with_a_prefix_from_disk_gives_the_same_tokens(make_engine: MakeEngine, tmp_path: Path, kv: str):
     prompt = np.random.default_rng(3).integers(2, 300, 60).astype(np.int32)
 
     def opened() -> tuple[object, DiskStore, PrefixTree, BlockPool]:

@@ -57,7 +57,7 @@ def text(served: Running, key: str, model: str) -> str:
     return str(reply.json["texts"][0]) if reply.status == 200 else str(reply.status)
 
 
-def test_what_a_tenant_loads_is_its_own_and_goes_by_its_name(lending: Running):
+def test_an_adapter_that_a_tenant_loads_is_visible_to_it_alone(lending: Running):
     assert load(lending, "acme-key", "fresh", "mine").data == b"Success: LoRA adapter 'fresh' added successfully."
     assert "fresh" in models(lending, "acme-key")
     assert "fresh" not in models(lending, "beta-key")
@@ -76,7 +76,7 @@ def test_what_a_tenant_loads_is_its_own_and_goes_by_its_name(lending: Running):
     assert unload(lending, "acme-key", "fresh").status == 404
 
 
-def test_the_name_that_the_engine_gives_opens_nothing(lending: Running):
+def test_the_engines_name_of_an_adapter_is_not_accepted(lending: Running):
     assert load(lending, "acme-key", "inner", "mine").status == 200
     names = [name for name in lending.engine.adapters if name.startswith("inner")]
     assert names != ["inner"]
@@ -90,7 +90,7 @@ def test_the_name_that_the_engine_gives_opens_nothing(lending: Running):
 @pytest.mark.parametrize(
     "way", ["../secret/theirs", "{root}/secret/theirs", "way-out", "mine/../../secret/theirs", "~", "a\0b"]
 )
-def test_nothing_is_loaded_from_outside_of_the_folders(lending: Running, roots: Path, way: str):
+def test_no_adapter_is_loaded_from_outside_of_the_folders(lending: Running, roots: Path, way: str):
     reply = load(lending, "acme-key", "stolen", way.format(root=roots))
     assert reply.status == 403
     assert reply.json["error"]["param"] == "lora_path"
@@ -99,7 +99,7 @@ def test_nothing_is_loaded_from_outside_of_the_folders(lending: Running, roots: 
 
 @pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors"])
 @pytest.mark.parametrize("target", ["../../secret/theirs", "{root}/secret/theirs"])
-def test_links_inside_of_an_adapter_do_not_lead_out_either(lending: Running, roots: Path, file: str, target: str):
+def test_links_within_an_adapter_cannot_lead_out_of_the_folders(lending: Running, roots: Path, file: str, target: str):
     """Else a tenant that may put files there uses what others have trained."""
     folder = roots / "allowed" / "linked"
     shutil.copytree(roots / "secret" / "theirs", folder)
@@ -130,7 +130,7 @@ def test_links_inside_of_an_adapter_do_not_lead_out_either(lending: Running, roo
         ("n" * 5000, "mine", 400),
     ],
 )
-def test_what_cannot_be_loaded_is_told_in_the_words_of_the_call(
+def test_a_failed_load_is_reported_in_the_callers_terms(
     lending: Running, roots: Path, name: str, path: str, status: int
 ):
     reply = load(lending, "acme-key", name, path)
@@ -139,14 +139,14 @@ def test_what_cannot_be_loaded_is_told_in_the_words_of_the_call(
     assert str(roots) not in message and inner_name("", "acme") not in message
 
 
-def test_the_longest_name_can_be_asked_for(lending: Running):
+def test_an_adapter_with_the_longest_name_can_be_requested(lending: Running):
     name = "n" * 117
     assert load(lending, "acme-key", name, "mine").status == 200
     assert text(lending, "acme-key", name) == text(lending, "acme-key", "coder")
     assert unload(lending, "acme-key", name).status == 200
 
 
-def test_an_admin_loads_from_anywhere_and_for_everybody(lending: Running, roots: Path):
+def test_an_admin_loads_from_any_path_and_for_all_tenants(lending: Running, roots: Path):
     assert load(lending, "root-key", "common", str(roots / "secret" / "theirs")).status == 200
     assert "common" in models(lending, "acme-key") & models(lending, "beta-key")
     assert load(lending, "acme-key", "common", "mine").status == 400
@@ -156,7 +156,7 @@ def test_an_admin_loads_from_anywhere_and_for_everybody(lending: Running, roots:
     assert unload(lending, "root-key", "common").status == 200
 
 
-def test_an_adapter_that_cannot_be_used_is_told_when_it_is_loaded(lending: Running):
+def test_an_unusable_adapter_is_an_error_when_it_is_loaded(lending: Running):
     reply = load(lending, "acme-key", "wrong", "broken")
     assert (reply.status, reply.json["error"]["param"]) == (400, "lora_path")
     assert "wrong" not in models(lending, "acme-key")
@@ -164,7 +164,7 @@ def test_an_adapter_that_cannot_be_used_is_told_when_it_is_loaded(lending: Runni
     assert load(lending, "acme-key", "base", "mine").status == 400
 
 
-def test_an_adapter_whose_files_are_broken_when_they_are_read_again_goes_on_as_it_was(lending: Running, roots: Path):
+def test_an_adapter_that_fails_to_reload_stays_as_it_was(lending: Running, roots: Path):
     folder = roots / "allowed" / "changing"
     shutil.copytree(roots / "allowed" / "mine", folder)
     assert load(lending, "acme-key", "changing", "changing").status == 200
@@ -180,12 +180,12 @@ def test_an_adapter_whose_files_are_broken_when_they_are_read_again_goes_on_as_i
     shutil.rmtree(folder)
 
 
-def test_nothing_is_loaded_where_no_folder_is_given(served: Running):
+def test_no_adapter_is_loaded_without_a_folder(served: Running):
     reply = served.ask("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": str(adapter_dir("python"))})
     assert (reply.status, reply.json["error"]["type"]) == (403, "permission_error")
 
 
-def test_weights_on_the_base_hold_for_the_tenant_that_laid_them(lending: Running):
+def test_weights_on_the_base_apply_to_the_tenant_that_set_them(lending: Running):
     listed = call(lending, "acme-key", "/lora-adapters").json
     assert [(entry["id"], entry["path"], entry["scale"]) for entry in listed] == [(0, "bard", 0.0), (1, "coder", 0.0)]
     base = text(lending, "acme-key", "base")
@@ -199,7 +199,7 @@ def test_weights_on_the_base_hold_for_the_tenant_that_laid_them(lending: Running
 
 
 @pytest.mark.parametrize("scale", [1e30, -1e30, 3e38, 1e300])
-def test_a_weight_with_which_no_base_call_could_be_answered_is_refused_when_it_is_laid(lending: Running, scale: float):
+def test_an_impossible_weight_is_refused_when_it_is_set(lending: Running, scale: float):
     base = text(lending, "acme-key", "base")
     reply = call(lending, "acme-key", "/lora-adapters", [{"id": 1, "scale": scale}])
     assert (reply.status, reply.json["error"]["param"]) == (400, "[0].scale")

@@ -13,7 +13,7 @@ from serve_parts import Running, connected, held, posted, read_until, running, u
 from infeng_core.api import __version__
 
 
-def test_liveness_version_and_load(served: Running):
+def test_liveness_version_and_load_are_served(served: Running):
     assert served.ask("/health").json == {"status": "ok"}
     assert served.ask("/ready").status == 200
     version = served.ask("/version").json
@@ -23,7 +23,7 @@ def test_liveness_version_and_load(served: Running):
     assert 0 <= load["kv_cache_usage"] <= 1
 
 
-def test_a_server_whose_step_does_not_end_is_alive_and_not_ready(served: Running):
+def test_a_server_with_a_hanging_step_is_alive_and_not_ready(served: Running):
     dog = served.engine._watchdog
 
     def is_seen() -> bool:
@@ -64,7 +64,7 @@ def test_texts_become_tokens_and_come_back(served: Running):
     assert served.ask("/tokenize", {}).status == 400
 
 
-def test_what_is_not_there_is_404_and_a_wrong_method_405_with_those_that_are_right(served: Running):
+def test_an_unknown_path_is_404_and_a_wrong_method_405_with_the_allowed_ones(served: Running):
     reply = served.ask("/v2/nothing")
     assert (reply.status, reply.json["error"]["code"]) == (404, "not_found")
     reply = served.ask("/tiny")
@@ -82,7 +82,7 @@ def test_head_has_the_headers_of_get_and_options_names_the_methods(served: Runni
     assert "access-control-allow-origin" not in reply.headers
 
 
-def test_a_request_id_comes_back_where_it_is_harmless_and_is_made_where_it_is_not(served: Running):
+def test_a_harmless_request_id_is_returned_and_any_other_replaced(served: Running):
     assert served.ask("/health", x_request_id="a-1:b/2").headers["x-request-id"] == "a-1:b/2"
     for bad in ("", "x" * 129, "a b", 'a"b', "\xe4"):
         made = served.ask("/health", x_request_id=bad).headers["x-request-id"]
@@ -112,7 +112,7 @@ def test_a_body_that_is_no_json_or_not_utf_8_is_400(served: Running, path: str, 
     assert path != "/tiny" or says in error["message"]
 
 
-def test_a_body_of_another_type_is_refused_as_pages_of_strangers_could_send_it(served: Running):
+def test_a_body_with_another_content_type_is_refused(served: Running):
     body = b'{"prompt": "x", "max_tokens": 1}'
     assert served.ask("/tiny", body, content_type="text/plain").status == 415
     assert served.ask("/tiny", body, content_type="application/x-www-form-urlencoded").status == 415
@@ -125,7 +125,7 @@ def test_a_body_of_another_type_is_refused_as_pages_of_strangers_could_send_it(s
         assert read_until(plain, b"}").startswith(b"HTTP/1.1 " + status)
 
 
-def test_bodies_have_a_bound_whether_they_tell_their_length_or_not(served: Running):
+def test_bodies_are_bounded_with_and_without_content_length(served: Running):
     with running(max_body=1000) as small:
         fits = {"prompt": "x" * 900, "max_tokens": 1}
         assert small.ask("/tiny", fits).status == 200
@@ -138,7 +138,7 @@ def test_bodies_have_a_bound_whether_they_tell_their_length_or_not(served: Runni
         assert read_until(chunked, b"}").startswith(b"HTTP/1.1 413")
 
 
-def test_a_body_that_does_not_come_is_408():
+def test_a_body_that_does_not_arrive_is_408():
     with running(body_timeout=0.1) as hasty:
         client = connected(hasty.address)
         begin = time.monotonic()
@@ -206,7 +206,7 @@ def test_a_fault_of_the_server_is_500_without_details_and_the_next_call_is_serve
         assert found.ask("/health").status == 200
 
 
-def test_an_answer_ends_with_what_it_has_after_the_servers_time():
+def test_an_answer_is_cut_off_after_the_request_timeout():
     from serve_parts import slowed
 
     with running(request_timeout=1.0) as served, slowed(served.engine, 0.02):
@@ -225,7 +225,7 @@ def test_every_route_is_described(served: Running):
         assert all(("security" in operation) is found.is_open for operation in operations.values())
 
 
-def test_metrics_are_those_of_what_was_served(tmp_path: Path):
+def test_metrics_match_the_served_calls(tmp_path: Path):
     from infeng_serve.auth import Keys
     from infeng_serve.watchers import watchers
     from serve_parts import settings_of

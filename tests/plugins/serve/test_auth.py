@@ -102,7 +102,7 @@ def test_requests_carry_their_tenant_and_share_nothing_with_others(kept: Running
     assert "gamma" not in tenants[2] and "plain" not in tenants[3]
 
 
-def test_the_file_of_keys_is_followed_while_the_server_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_file_of_keys_is_reread_while_the_server_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(auth, "CHECK_SECONDS", 0.0)
     path = tmp_path / "keys"
     path.write_text("old-key acme\n")
@@ -125,7 +125,7 @@ def test_the_file_of_keys_is_followed_while_the_server_runs(tmp_path: Path, monk
     assert keys.are_asked_for
 
 
-def test_a_served_file_of_keys_is_followed(kept: Running, file: Path):
+def test_a_running_server_rereads_its_file_of_keys(kept: Running, file: Path):
     file.write_text(FILE + "late-key late\n")
     assert until(lambda: kept.ask("/version", **bearer("late-key")).status == 200, 5)
     file.write_text(FILE)
@@ -142,7 +142,7 @@ def test_a_served_file_of_keys_is_followed(kept: Running, file: Path):
         ("schl\xfcssel one", "UTF-8"),
     ],
 )
-def test_a_wrong_file_of_keys_is_an_error_with_its_line_and_without_its_key(tmp_path: Path, text: str, says: str):
+def test_an_error_in_the_file_of_keys_names_the_line_and_hides_the_key(tmp_path: Path, text: str, says: str):
     path = tmp_path / "keys"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(UsageError, match=says) as caught:
@@ -150,7 +150,7 @@ def test_a_wrong_file_of_keys_is_an_error_with_its_line_and_without_its_key(tmp_
     assert "key" not in str(caught.value).replace(str(path), "").replace("keys", "").replace("the key", "")
 
 
-def test_every_key_is_compared_whichever_is_right(monkeypatch: pytest.MonkeyPatch):
+def test_every_key_is_compared_whichever_matches(monkeypatch: pytest.MonkeyPatch):
     compared: list[bytes] = []
     monkeypatch.setattr(auth.hmac, "compare_digest", lambda one, other: compared.append(other) or one == other)
     keys = Keys(["first", "second", "third"])
@@ -160,15 +160,13 @@ def test_every_key_is_compared_whichever_is_right(monkeypatch: pytest.MonkeyPatc
         assert len(compared) == 3
 
 
-def test_without_keys_everybody_may_call(served: Running):
+def test_without_keys_every_client_may_call(served: Running):
     assert served.ask("/version").status == 200
     assert served.ask("/version", **bearer("anything")).status == 200
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
-def test_a_file_that_is_none_is_refused_at_once_by_every_option_that_names_one(
-    tmp_path: Path, make: Callable[[Path], None]
-):
+def test_every_option_with_a_file_refuses_an_invalid_file_at_once(tmp_path: Path, make: Callable[[Path], None]):
     path = tmp_path / "file"
     make(path)
     with pytest.raises(UsageError, match="no regular file"):

@@ -70,7 +70,7 @@ def one_at_a_time() -> Iterator[Running]:
 
 
 @pytest.mark.parametrize("has_ids", [False, True])
-def test_a_silent_stream_gets_comments_that_readers_skip_and_ids_do_not_count(tmp_path: Path, has_ids: bool):
+def test_an_idle_stream_gets_comments_without_effect_on_readers_and_ids(tmp_path: Path, has_ids: bool):
     body = {"model": "model", "prompt": "Once upon a time", "max_tokens": 5, "temperature": 0, "stream": True}
     comment = b": keep-alive\n" if has_ids else b": keep-alive\n\n"
     with running(stream_keep_alive=0.02, journal=str(tmp_path) if has_ids else None) as served:
@@ -106,7 +106,7 @@ def texts_of(frames: list[bytes]) -> list[str]:
     return [json.loads(data)["choices"][0]["text"] for data in datas]
 
 
-def test_a_stream_with_comments_switched_off_has_none(served: Running):
+def test_an_idle_stream_has_no_comments_if_they_are_switched_off(served: Running):
     with running(stream_keep_alive=0) as quiet, slowed(quiet.engine, 0.05):
         reply = quiet.ask("/tiny", {"prompt": "a", "max_tokens": 4, "stream": True})
         assert reply.data.startswith(b"data: ")
@@ -137,7 +137,7 @@ def test_choices_of_one_call_come_in_one_stream_and_each_ends_once(served: Runni
     assert sorted(event["choice"] for event in events if "finish_reason" in event) == [0, 1, 2]
 
 
-def test_an_adapter_answers_where_its_name_is_the_model(served: Running):
+def test_an_adapter_answers_calls_with_its_name_as_model(served: Running):
     body = {"prompt": "The king", "max_tokens": 24}
     texts = {name: served.ask("/tiny", {**body, "model": name}).json["texts"][0] for name in ("base", "bard", "coder")}
     assert len(set(texts.values())) == 3
@@ -149,7 +149,7 @@ def test_an_adapter_answers_where_its_name_is_the_model(served: Running):
     )
 
 
-def test_what_the_engine_refuses_names_the_parameter(served: Running):
+def test_an_error_of_the_engine_names_the_parameter(served: Running):
     reply = served.ask("/tiny", {"prompt": "x", "temperature": -1.0})
     assert (reply.status, reply.json["error"]["param"]) == (400, "temperature")
     reply = served.ask("/tiny", {"prompt": [5] * 100_000})
@@ -176,7 +176,7 @@ def leave(served: Running, body: Any, is_there: Any) -> None:
         assert until(lambda: served.blocks_in_use() == 0 and served.engine.scheduler.waiting == 0)
 
 
-def test_a_client_that_leaves_while_its_answer_comes_gives_its_blocks_back_within_a_step(one_at_a_time: Running):
+def test_a_client_that_leaves_its_stream_frees_its_blocks_within_a_step(one_at_a_time: Running):
     served = one_at_a_time
     leave(served, LONG, lambda: served.engine.scheduler.running and SEEN.new)
 
@@ -192,12 +192,12 @@ def test_a_client_that_leaves_while_its_prompt_is_computed_gives_its_blocks_back
     pytest.fail("the prompt takes thirty steps, and a token came each time")
 
 
-def test_a_client_that_leaves_a_whole_answer_gives_its_blocks_back(one_at_a_time: Running):
+def test_a_client_that_leaves_a_whole_answer_frees_its_blocks(one_at_a_time: Running):
     served = one_at_a_time
     leave(served, {**LONG, "stream": False}, lambda: served.engine.scheduler.running)
 
 
-def test_a_client_that_leaves_the_queue_is_gone_from_it(one_at_a_time: Running):
+def test_a_client_that_leaves_is_removed_from_the_queue(one_at_a_time: Running):
     served = one_at_a_time
     scheduler = served.engine.scheduler
     with stepping(served.engine, 0.02) as steps:
@@ -247,7 +247,7 @@ def test_too_many_that_wait_are_told_when_to_come_again(one_at_a_time: Running):
     assert SEEN.reasons[-1] == "overloaded"
 
 
-def test_a_call_that_is_refused_is_told_before_its_body_has_come_and_its_connection_lives_on(one_at_a_time: Running):
+def test_a_refused_call_is_answered_before_its_body_arrives_and_keeps_its_connection(one_at_a_time: Running):
     served = one_at_a_time
     with busy(served, 4):
         call = posted("/tiny", {**LONG, "prompt": "x" * 1000})
@@ -279,7 +279,7 @@ def test_a_call_counts_as_waiting_while_it_is_read():
         slow.close()
 
 
-def test_observers_are_told_of_each_choice_from_its_acceptance_to_its_end(one_at_a_time: Running):
+def test_observers_are_notified_of_each_choice_from_acceptance_to_end(one_at_a_time: Running):
     reply = one_at_a_time.ask("/tiny", {"prompt": "The lion", "max_tokens": 5, "n": 2}, x_request_id="told")
     assert reply.status == 200
     for id in ("told", "told-1"):
@@ -294,7 +294,7 @@ def test_observers_are_told_of_each_choice_from_its_acceptance_to_its_end(one_at
     assert until(lambda: not one_at_a_time.server.service.limits.calls)
 
 
-def test_a_call_that_was_left_is_told_as_cancelled(one_at_a_time: Running):
+def test_a_call_whose_client_left_is_reported_as_cancelled(one_at_a_time: Running):
     client = connected(one_at_a_time.address)
     with slowed(one_at_a_time.engine, 0.02):
         client.sendall(posted("/tiny", LONG, "x-request-id: left"))
@@ -305,7 +305,7 @@ def test_a_call_that_was_left_is_told_as_cancelled(one_at_a_time: Running):
     assert (record.finish_reason, record.status) == ("cancelled", 499)
 
 
-def test_tokens_of_a_reader_that_stalls_are_merged_and_hold_nobody_up(served: Running):
+def test_tokens_of_a_stalled_reader_are_merged_and_delay_no_call(served: Running):
     holds_little(served)
     body = {"prompt": "Once upon a time", "max_tokens": 150, "n": 16, "ignore_eos": True, "temperature": 1.0}
     whole = served.ask("/tiny", body).json["texts"]
@@ -340,7 +340,7 @@ def test_no_call_is_left_when_all_have_ended(served: Running):
     assert until(lambda: served.blocks_in_use() == 0)
 
 
-def test_the_requests_of_one_call_are_let_in_together():
+def test_the_requests_of_one_call_are_admitted_together():
     with running(overrides={"scheduler.max_running": 1, "scheduler.max_waiting": 2}) as served:
         reply = served.ask("/tiny", {"prompt": "The lion", "max_tokens": 2, "n": 8})
         assert (reply.status, len(reply.json["texts"])) == (200, 8)

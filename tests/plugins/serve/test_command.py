@@ -81,7 +81,7 @@ def may_have_short_slices() -> bool:
     return answers[0]
 
 
-def test_it_serves_tells_where_and_ends_with_0_after_sigterm(tmp_path: Path, programs: list[Program]):
+def test_serve_prints_its_address_and_exits_with_0_after_sigterm(tmp_path: Path, programs: list[Program]):
     manifest = tmp_path / "engine.yaml"
     manifest.write_text(f"infeng: 1\nmodel: {{path: {model_dir()}}}\nserve: {{names: [tale], max_choices: 3}}\n")
     rpc = ("--grpc-port", "0") if find_spec("smg_grpc_proto") else ()
@@ -104,7 +104,7 @@ def test_it_serves_tells_where_and_ends_with_0_after_sigterm(tmp_path: Path, pro
     assert not rpc or "gRPC at 127.0.0.1:" in program.said()
 
 
-def test_ctrl_c_drains_and_a_second_one_ends_it_at_once(tmp_path: Path, programs: list[Program]):
+def test_ctrl_c_drains_and_a_second_one_ends_the_server_at_once(tmp_path: Path, programs: list[Program]):
     program = Program(tmp_path, "--set", "serve.drain_timeout=60")
     programs.append(program)
     pytest.importorskip("infeng_serve.protocol.completions")
@@ -116,7 +116,9 @@ def test_ctrl_c_drains_and_a_second_one_ends_it_at_once(tmp_path: Path, programs
     assert program.end(signal.SIGINT) == 128 + signal.SIGINT
 
 
-def test_a_model_that_cannot_be_loaded_ends_it_with_its_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_model_that_fails_to_load_ends_the_command_with_its_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     from infeng_core.cli import main
 
     (tmp_path / "broken").mkdir()
@@ -150,7 +152,7 @@ def test_a_model_that_cannot_be_loaded_ends_it_with_its_message(tmp_path: Path, 
         (["--max-body", "0"], "serve.max_body"),
     ],
 )
-def test_wrong_use_is_told_before_anything_is_loaded(
+def test_wrong_usage_is_an_error_before_anything_is_loaded(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
     from infeng_core.cli import main

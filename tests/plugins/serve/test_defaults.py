@@ -20,7 +20,7 @@ def served(config: EngineConfig, keys: Keys) -> EngineConfig:
     return as_served(config, keys, Plugins.discover(config))
 
 
-def test_calls_wait_for_others_for_a_bounded_time_where_nobody_says_otherwise():
+def test_calls_queue_for_a_bounded_time_by_default():
     config = served(load_config(), Keys())
     assert config.scheduler.max_wait_ms == MAX_WAIT_MS
     assert config.provenance["scheduler.max_wait_ms"] == "infeng serve"
@@ -29,7 +29,7 @@ def test_calls_wait_for_others_for_a_bounded_time_where_nobody_says_otherwise():
         assert served(config, Keys()).scheduler.max_wait_ms == given
 
 
-def test_tenants_share_fairly_where_nobody_says_otherwise(tmp_path: Path):
+def test_tenants_share_fairly_by_default(tmp_path: Path):
     pytest.importorskip("infeng_fair", reason="the fair wheel is not installed")
     file = tmp_path / "keys"
     file.write_text("one-key one\n")

@@ -12,7 +12,7 @@ from serve_parts import connected, demo_model, posted, read_until, running, slow
 LONG = {"prompt": "Once upon a time", "max_tokens": 30, "ignore_eos": True, "stream": True}
 
 
-def test_what_is_in_the_making_ends_while_nothing_new_is_taken():
+def test_a_draining_server_ends_running_calls_and_refuses_new_ones():
     with running(drain_timeout=60.0) as served, stepping(served.engine, 0.0) as steps:
         client = connected(served.address)
         steps.allow(4)
@@ -34,7 +34,7 @@ def test_what_is_in_the_making_ends_while_nothing_new_is_taken():
             connected(served.address)
 
 
-def test_what_takes_longer_is_ended_with_an_error_event():
+def test_a_stream_beyond_the_drain_timeout_ends_with_an_error_event():
     with running(drain_timeout=0.2) as served, slowed(served.engine, 0.03):
         streamed, whole = connected(served.address), connected(served.address)
         streamed.sendall(posted("/tiny", {**LONG, "max_tokens": 400}))
@@ -51,7 +51,7 @@ def test_what_takes_longer_is_ended_with_an_error_event():
         assert not served.thread.is_alive()
 
 
-def test_while_the_model_is_loaded_health_says_so_and_routes_wait():
+def test_while_the_model_loads_health_says_so_and_routes_answer_503():
     go = threading.Event()
 
     def late(settings: Settings) -> Model:
@@ -69,7 +69,7 @@ def test_while_the_model_is_loaded_health_says_so_and_routes_wait():
         assert served.ask("/tiny", {**LONG, "max_tokens": 2}).status == 200
 
 
-def test_a_model_that_cannot_be_loaded_ends_the_server_with_its_error():
+def test_a_model_that_fails_to_load_ends_the_server_with_its_error():
     def broken(settings: Settings) -> Model:
         raise ZeroDivisionError("nothing there")
 

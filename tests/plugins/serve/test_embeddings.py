@@ -16,7 +16,7 @@ TEXTS = ["The king", "def add(a, b):"]
 
 @pytest.mark.parametrize(("model", "adapter"), [(None, None), ("bard", "bard")])
 @pytest.mark.parametrize("pooling", ["mean", "last"])
-def test_vectors_are_those_of_the_engine(served: Running, model: str | None, adapter: str | None, pooling: str):
+def test_vectors_equal_the_engines(served: Running, model: str | None, adapter: str | None, pooling: str):
     expected = served.engine.embed(TEXTS, pooling=pooling, adapters=adapter)
     body = {"input": TEXTS, "pooling": pooling, **({"model": model} if model else {})}
     found = served.ask("/v1/embeddings", body).json
@@ -69,7 +69,7 @@ def test_a_body_is_read_on_a_thread_of_its_own(
     assert thread.name.startswith("infeng-read") and thread is not served.thread
 
 
-def test_who_leaves_while_vectors_are_made_frees_their_blocks(served: Running, monkeypatch: pytest.MonkeyPatch):
+def test_a_client_that_leaves_during_an_embedding_frees_its_blocks(served: Running, monkeypatch: pytest.MonkeyPatch):
     long = [[5 + index] + [7] * 900 for index in range(8)]
     client = connected(served.address)
     left, leave = threading.Event(), embeddings._Streams.leave
@@ -90,7 +90,7 @@ def test_who_leaves_while_vectors_are_made_frees_their_blocks(served: Running, m
     assert served.ask("/v1/embeddings", {"input": "x"}).status == 200
 
 
-def test_a_vector_that_is_not_made_in_time_is_408(served: Running):
+def test_an_embedding_that_exceeds_its_timeout_is_408(served: Running):
     with slowed(served.engine, 0.05):
         reply = served.ask("/v1/embeddings", {"input": [[7] * 1000, [8] * 1000], "timeout": 0.01})
     assert (reply.status, reply.json["error"]["code"]) == (408, "timeout")

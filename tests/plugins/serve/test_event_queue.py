@@ -42,7 +42,7 @@ def texts(news: News) -> list[str]:
     return [event.text for events in news.values() for event in events]
 
 
-def test_news_taken_at_once_wake_nobody_and_are_not_given_twice():
+def test_events_taken_at_once_do_not_wake_the_call_and_are_not_repeated():
     async def run(queue: EventQueue, step: Callable[[str], None]) -> None:
         taken: list[str] = []
         queue.at_once = lambda news: taken.extend(texts(news)) is None
@@ -58,7 +58,7 @@ def test_news_taken_at_once_wake_nobody_and_are_not_given_twice():
     told(run)
 
 
-def test_news_that_are_not_taken_at_once_wake_the_call_which_gets_them_all():
+def test_events_not_taken_at_once_wake_the_call_which_gets_all():
     async def run(queue: EventQueue, step: Callable[[str], None]) -> None:
         queue.at_once = lambda news: False
         call = await asleep(queue)
@@ -69,7 +69,7 @@ def test_news_that_are_not_taken_at_once_wake_the_call_which_gets_them_all():
     told(run)
 
 
-def test_nothing_is_taken_at_once_while_the_call_is_at_work():
+def test_no_event_is_taken_at_once_while_the_call_works():
     async def run(queue: EventQueue, step: Callable[[str], None]) -> None:
         def never(news: News) -> bool:
             raise AssertionError("it would come before what the call is sending")
@@ -82,7 +82,7 @@ def test_nothing_is_taken_at_once_while_the_call_is_at_work():
     told(run)
 
 
-def test_what_goes_wrong_at_once_ends_that_call_and_reaches_nobody_else():
+def test_an_error_while_taking_events_ends_that_call_only():
     async def run(queue: EventQueue, step: Callable[[str], None]) -> None:
         def broken(news: News) -> bool:
             raise ZeroDivisionError

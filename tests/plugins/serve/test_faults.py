@@ -35,7 +35,7 @@ def ended(client: socket.socket) -> bytes:
     return data
 
 
-def test_a_head_that_comes_too_slowly_is_refused(strict: Running):
+def test_a_head_that_arrives_too_slowly_is_refused(strict: Running):
     client = connected(strict.address)
     client.sendall(b"GET /health HTTP/1.1\r\n")
 
@@ -49,14 +49,14 @@ def test_a_head_that_comes_too_slowly_is_refused(strict: Running):
     assert ended(client).startswith(b"HTTP/1.1 408")
 
 
-def test_connections_that_say_nothing_are_closed_also_between_two_calls(strict: Running):
+def test_idle_connections_are_closed_also_between_two_calls(strict: Running):
     silent, used = connected(strict.address), connected(strict.address)
     used.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
     assert b'"ok"' in read_until(used, b"}")
     assert ended(silent) == ended(used) == b""
 
 
-def test_a_head_has_a_bound(strict: Running):
+def test_a_head_is_bounded(strict: Running):
     client = connected(strict.address)
     client.sendall(b"GET /health HTTP/1.1\r\n")
     time.sleep(0.05)
@@ -67,7 +67,7 @@ def test_a_head_has_a_bound(strict: Running):
 @pytest.mark.parametrize(
     "noise", [b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\0" * 64]
 )
-def test_what_is_no_http_is_400_in_the_form_of_other_errors(strict: Running, noise: bytes):
+def test_data_that_is_not_http_is_400_in_the_usual_form(strict: Running, noise: bytes):
     client = connected(strict.address)
     client.sendall(noise)
     data = ended(client)
@@ -75,7 +75,7 @@ def test_what_is_no_http_is_400_in_the_form_of_other_errors(strict: Running, noi
     assert b'"invalid_request_error"' in data
 
 
-def test_a_connection_too_many_is_told_so_and_others_live_on(strict: Running):
+def test_one_connection_too_many_is_refused_and_others_go_on(strict: Running):
     kept = [connected(strict.address) for _ in range(20)]
     assert ended(connected(strict.address)).startswith(b"HTTP/1.1 503")
     for client in kept:
@@ -84,7 +84,7 @@ def test_a_connection_too_many_is_told_so_and_others_live_on(strict: Running):
     assert strict.ask("/health").status == 200
 
 
-def test_a_client_that_never_reads_is_dropped_and_gives_everything_back(strict: Running):
+def test_a_client_that_never_reads_is_dropped_and_its_blocks_freed(strict: Running):
     holds_little(strict)
     client = connected(strict.address, receives=2048)
     client.sendall(posted("/tiny", {**BODY, "max_tokens": 150, "n": 16, "ignore_eos": True, "stream": True}))
@@ -94,7 +94,7 @@ def test_a_client_that_never_reads_is_dropped_and_gives_everything_back(strict: 
     assert b"[DONE]" not in ended(client)
 
 
-def test_half_a_close_is_a_leave(served: Running):
+def test_a_half_closed_connection_cancels_its_call(served: Running):
     """As for most servers: a client that closes its sending side wants nothing more."""
     client = connected(served.address)
     with slowed(served.engine, 0.02):
@@ -118,7 +118,7 @@ def test_calls_on_one_connection_are_answered_in_their_order(served: Running):
     assert until(lambda: not served.server.service.limits.calls)
 
 
-def test_a_leave_behind_pipelined_calls_leaves_nothing_behind(served: Running):
+def test_a_disconnect_behind_pipelined_calls_frees_everything(served: Running):
     client = connected(served.address)
     long = {**BODY, "max_tokens": 300, "ignore_eos": True, "stream": True}
     client.sendall(b"".join(posted("/tiny", long) for _ in range(3)))
@@ -144,7 +144,7 @@ LEAVES = {
 
 @pytest.mark.parametrize("how", ["close", "half", "reset"])
 @pytest.mark.parametrize("place", LEAVES)
-def test_who_leaves_while_a_whole_answer_is_made_frees_its_blocks_at_once(served: Running, place: str, how: str):
+def test_a_client_that_leaves_a_whole_answer_frees_its_blocks_at_once(served: Running, place: str, how: str):
     before, after = LEAVES[place]
     client = connected(served.address)
     with stepping(served.engine, 0.05) as steps:
@@ -170,7 +170,7 @@ def test_who_leaves_while_a_whole_answer_is_made_frees_its_blocks_at_once(served
     assert until(lambda: not served.server._state.connections)
 
 
-def test_a_client_that_leaves_with_its_body_half_sent_is_no_fault(served: Running):
+def test_a_client_that_leaves_with_its_body_half_sent_is_not_an_error(served: Running):
     for _ in range(5):
         client = connected(served.address)
         client.sendall(posted("/tiny", BODY)[:-5])
@@ -180,7 +180,7 @@ def test_a_client_that_leaves_with_its_body_half_sent_is_no_fault(served: Runnin
 
 
 @pytest.mark.slow
-def test_a_thousand_idle_connections_cost_nobody_anything(served: Running):
+def test_a_thousand_idle_connections_slow_no_call(served: Running):
     idle = [connected(served.address) for _ in range(1000)]
     for client in idle[::2]:
         client.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
@@ -198,7 +198,7 @@ def test_a_thousand_idle_connections_cost_nobody_anything(served: Running):
 
 
 @pytest.mark.slow
-def test_two_hundred_slow_readers_hold_up_nobody_and_get_their_texts(served: Running):
+def test_two_hundred_slow_readers_delay_no_call_and_get_their_texts(served: Running):
     long = {**BODY, "max_tokens": 100, "ignore_eos": True}
     whole = served.ask("/tiny", long).json["texts"][0]
     clients = [connected(served.address, receives=2048) for _ in range(200)]

@@ -35,7 +35,7 @@ def journal(directory: Path | None, what: dict[str, str], **given: Any) -> tuple
 # ------------------------------------------------------------------------------------------------------- its files ---
 
 
-def test_a_process_with_the_same_fingerprint_goes_on_and_another_says_what_has_changed(tmp_path: Path):
+def test_a_process_with_the_same_fingerprint_resumes_and_another_names_the_change(tmp_path: Path):
     first, _ = journal(tmp_path, BEFORE)
     first.add(entry(1))
     first.close()
@@ -53,7 +53,7 @@ def test_a_process_with_the_same_fingerprint_goes_on_and_another_says_what_has_c
         other.close()
 
 
-def test_every_file_begins_with_its_fingerprint_and_none_grows_for_it(tmp_path: Path):
+def test_every_file_begins_with_its_fingerprint_once(tmp_path: Path):
     first, _ = journal(tmp_path, BEFORE, most_bytes=40_000)
     for number in range(60):
         first.add(Entry(f"id{number}", "/v1/completions", "t", 1000, b"x" * 1000, (number,)))
@@ -66,7 +66,7 @@ def test_every_file_begins_with_its_fingerprint_and_none_grows_for_it(tmp_path: 
 
 
 @pytest.mark.parametrize("damage", ["head", "older"])
-def test_calls_whose_fingerprint_is_not_known_are_refused(tmp_path: Path, damage: str):
+def test_calls_with_an_unknown_fingerprint_are_refused(tmp_path: Path, damage: str):
     first, _ = journal(tmp_path, BEFORE if damage == "head" else {})  # an older version wrote no fingerprint
     first.add(entry(1))
     first.close()
@@ -93,7 +93,7 @@ def refusal(response: httpx.Response) -> tuple[int, str, str]:
     return response.status_code, error["code"], error["message"]
 
 
-def test_a_stream_is_refused_after_an_upgrade_and_goes_on_when_that_is_taken_back(
+def test_a_stream_is_refused_after_an_upgrade_and_resumes_after_a_downgrade(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     with running(journal=str(tmp_path)) as one:

@@ -42,7 +42,7 @@ def answered(served: Running, *pieces: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("cut", [None, 10, 2000, -3, -1])
-def test_a_head_may_have_as_many_bytes_as_the_setting_says_and_not_one_more(strict: Running, cut: int | None):
+def test_a_head_may_have_exactly_max_head_bytes(strict: Running, cut: int | None):
     for size, status in ((MOST - 1, b"200"), (MOST, b"200"), (MOST + 1, b"431"), (10 * MOST, b"431")):
         whole = head(size)
         assert len(whole) == size
@@ -50,14 +50,14 @@ def test_a_head_may_have_as_many_bytes_as_the_setting_says_and_not_one_more(stri
         assert answered(strict, *pieces).split()[1] == status, (size, cut)
 
 
-def test_a_body_behind_a_head_is_no_part_of_it(strict: Running):
+def test_a_body_does_not_count_towards_the_head(strict: Running):
     body = json.dumps({"prompt": "a " * 300, "max_tokens": 1, "user": "x" * 20_000}).encode()
     begun = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body)
     assert answered(strict, begun + body).split()[1] == b"200"
     assert answered(strict, begun[:-2], begun[-2:] + body[:5000], body[5000:]).split()[1] == b"200"
 
 
-def test_a_long_head_that_comes_together_with_another_call_is_refused_too(strict: Running):
+def test_a_long_pipelined_head_is_refused_too(strict: Running):
     client = connected(strict.address)
     client.sendall(head(200) + head(3 * MOST))
     data = b""
@@ -76,11 +76,11 @@ def test_a_long_head_that_comes_together_with_another_call_is_refused_too(strict
         (b"GET /health HTTP/1.0\r\n\r\n", b"200"),
     ],
 )
-def test_a_call_names_one_host(strict: Running, lines: bytes, status: bytes):
+def test_a_call_must_have_one_host_header(strict: Running, lines: bytes, status: bytes):
     assert answered(strict, lines).split()[1] == status
 
 
-def test_a_packed_body_is_unpacked(strict: Running):
+def test_a_compressed_body_is_decompressed(strict: Running):
     body = json.dumps({"prompt": "Once upon a time", "max_tokens": 4, "temperature": 0}).encode()
     plain = strict.ask("/v1/completions", body)
     packed = strict.ask("/v1/completions", gzip.compress(body), content_encoding="gzip")
@@ -88,7 +88,7 @@ def test_a_packed_body_is_unpacked(strict: Running):
     assert plain.json["choices"] == packed.json["choices"]
 
 
-def test_a_packed_body_has_the_bound_of_what_it_holds(strict: Running):
+def test_a_compressed_body_is_bounded_by_its_decompressed_size(strict: Running):
     """16,000,000 bytes are 16 KB when they are packed; of them no more are unpacked than may be."""
     bomb = strict.ask("/v1/completions", gzip.compress(b" " * 16_000_000), content_encoding="gzip")
     assert (bomb.status, bomb.json["error"]["code"]) == (413, "body_too_large")
@@ -104,14 +104,14 @@ def test_a_packed_body_has_the_bound_of_what_it_holds(strict: Running):
         (b"{}", "gzip, gzip", 415),
     ],
 )
-def test_what_cannot_be_unpacked_is_refused(strict: Running, body: bytes, encoding: str, status: int):
+def test_an_invalid_compressed_body_is_refused(strict: Running, body: bytes, encoding: str, status: int):
     reply = strict.ask("/v1/completions", body, content_encoding=encoding)
     assert reply.status == status
     if status == 415:
         assert reply.headers["accept-encoding"] == "gzip, identity"
 
 
-def test_bodies_of_routes_that_take_names_are_short():
+def test_bodies_of_adapter_routes_have_a_small_bound():
     with running() as served:
         reply = served.ask("/v1/load_lora_adapter", {"lora_name": "x" * (1 << 20), "lora_path": "a"})
         assert (reply.status, reply.json["error"]["code"]) == (413, "body_too_large")

@@ -69,7 +69,7 @@ def test_any_other_name_is_refused(host: str):
 
 @pytest.mark.parametrize("path", ["/health", "/", "/page.js", "/v1/models", "/metrics", "/load", "/openapi.json",
                                   "/nothing", "/v1/streams/x"])  # fmt: skip
-def test_a_name_that_was_pointed_at_this_machine_gets_at_no_route(watched: Running, turned: Turned, path: str):
+def test_a_rebound_host_name_reaches_no_route(watched: Running, turned: Turned, path: str):
     reply = watched.ask(path, host="evil.example:8000")
     assert (reply.status, reply.json["error"]["code"]) == (403, "host_not_allowed")
     assert reply.json["error"].keys() == {"message", "type", "param", "code"}
@@ -105,18 +105,18 @@ def test_a_call_that_names_no_host_comes_from_no_browser(watched: Running):
         ({"keys": Keys(["secret"]), "allowed_hosts": ("llm.example",)}, "evil.example", 200),
     ],
 )
-def test_names_are_configured_and_do_not_matter_where_a_key_is_asked_for(given, host, status):
+def test_host_names_are_configurable_and_not_checked_with_keys(given, host, status):
     with running(**given) as served:
         assert served.ask("/health", host=host).status == status
 
 
 @pytest.mark.parametrize("name", ["", "http://llm.example", "a b", "llm.example/x"])
-def test_an_allowed_name_that_is_none_is_told_at_the_start(name: str):
+def test_an_invalid_allowed_host_is_an_error_at_the_start(name: str):
     with pytest.raises(InfengError, match="allowed_hosts"):
         Hosts([name])
 
 
-def test_a_page_of_another_origin_can_neither_read_nor_ask_for_anything(watched: Running):
+def test_a_page_of_another_origin_can_neither_read_nor_call(watched: Running):
     """What browsers send without asking first is a GET, whose answer the page may not read, or is refused as 415."""
     strange = {"origin": "https://evil.example", "sec_fetch_site": "cross-site"}
     body = b'{"prompt": "x", "max_tokens": 1}'

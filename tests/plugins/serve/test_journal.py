@@ -35,7 +35,7 @@ def journal(directory: Path | None, **given: Any) -> Journal:
 # ----------------------------------------------------------------------------------------------------- its files ---
 
 
-def test_what_was_added_is_there_for_its_tenant_and_after_a_restart(tmp_path: Path):
+def test_an_entry_is_found_by_its_tenant_and_after_a_restart(tmp_path: Path):
     first = journal(tmp_path)
     first.add(entry(1))
     first.add(entry(2, tenant="other"))
@@ -47,7 +47,7 @@ def test_what_was_added_is_there_for_its_tenant_and_after_a_restart(tmp_path: Pa
     again.close()
 
 
-def test_a_line_that_was_cut_off_or_damaged_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+def test_a_truncated_or_damaged_line_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     first = journal(tmp_path)
     for number in range(4):
         first.add(entry(number))
@@ -71,7 +71,7 @@ def test_a_line_that_was_cut_off_or_damaged_is_left_out(tmp_path: Path, caplog: 
     once_more.close()
 
 
-def test_what_is_too_old_or_too_much_goes(tmp_path: Path):
+def test_entries_beyond_the_age_or_size_limit_are_dropped(tmp_path: Path):
     small = journal(tmp_path, keep=100.0, most_bytes=20_000)
     small.add(entry(0, created=800))
     for number in range(1, 40):
@@ -82,7 +82,7 @@ def test_what_is_too_old_or_too_much_goes(tmp_path: Path):
     small.close()
 
 
-def test_a_directory_has_one_server(tmp_path: Path):
+def test_a_directory_is_used_by_one_server_at_a_time(tmp_path: Path):
     first = journal(tmp_path)
     with pytest.raises(UsageError, match="another server writes it"):
         journal(tmp_path)
@@ -124,7 +124,7 @@ def anybodys(path: Path) -> None:
         lambda path: path.symlink_to("target"),
     ],
 )
-def test_what_is_no_file_of_the_journal_is_neither_read_nor_removed(tmp_path: Path, make: Callable[[Path], None]):
+def test_foreign_files_are_neither_read_nor_removed(tmp_path: Path, make: Callable[[Path], None]):
     first = journal(tmp_path, most_bytes=20_000)
     first.add(entry(1))
     first.close()
@@ -141,7 +141,7 @@ def test_what_is_no_file_of_the_journal_is_neither_read_nor_removed(tmp_path: Pa
     assert not (tmp_path / "0000000001.journal").exists()  # which is ours, and made room
 
 
-def test_lines_and_files_have_bounds(tmp_path: Path):
+def test_lines_and_files_are_bounded(tmp_path: Path):
     first = journal(tmp_path)
     first.add(entry(1))
     first.close()
@@ -162,7 +162,7 @@ def test_lines_and_files_have_bounds(tmp_path: Path):
 
 
 @pytest.mark.parametrize("change", [lambda path: path.chmod(0o777), pytest.param(strangers, marks=as_root)])
-def test_a_folder_that_others_may_write_is_no_journal(tmp_path: Path, change: Callable[[Path], None]):
+def test_a_folder_that_other_users_may_write_is_refused(tmp_path: Path, change: Callable[[Path], None]):
     folder = tmp_path / "journal"
     folder.mkdir()
     change(folder) if change is not strangers else os.chown(folder, 12345, 12345)
@@ -171,7 +171,7 @@ def test_a_folder_that_others_may_write_is_no_journal(tmp_path: Path, change: Ca
     assert not (folder / "lock").exists()
 
 
-def test_whatever_has_happened_to_a_file_each_entry_is_one_that_was_added_or_none(tmp_path: Path):
+def test_a_damaged_file_gives_only_entries_that_were_added(tmp_path: Path):
     first = journal(tmp_path)
     added = {f"id{number}": entry(number) for number in range(20)}
     for one in added.values():
@@ -196,7 +196,7 @@ def test_whatever_has_happened_to_a_file_each_entry_is_one_that_was_added_or_non
     assert kept > 300 * 8
 
 
-def test_calls_are_answered_while_the_disk_takes_nothing_and_written_when_it_does_again(
+def test_calls_are_answered_while_the_disk_is_full_and_written_again_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     with running(journal=str(tmp_path / "journal")) as served:
@@ -232,7 +232,7 @@ def test_calls_are_answered_while_the_disk_takes_nothing_and_written_when_it_doe
 # ------------------------------------------------------------------------------------------------------- streams ---
 
 
-def test_a_stream_goes_on_behind_any_frame_also_in_another_server(tmp_path: Path):
+def test_a_stream_resumes_after_any_frame_also_on_another_server(tmp_path: Path):
     with running(journal=str(tmp_path)) as one:
         whole = story(one).content
         found = frames(whole)
@@ -245,7 +245,7 @@ def test_a_stream_goes_on_behind_any_frame_also_in_another_server(tmp_path: Path
         assert texts(frames(rest(other.url, found[5][0]).content)) == texts(found[6:])
 
 
-def test_streams_are_those_of_their_tenant_and_of_the_same_weights(tmp_path: Path):
+def test_a_stream_resumes_only_for_its_tenant_and_with_the_same_weights(tmp_path: Path):
     keys = Keys(["a-key-of-one", "a-key-of-two"])
     with running(keys=keys, journal=str(tmp_path)) as served:
         mine, other = ({"authorization": f"Bearer a-key-of-{name}"} for name in ("one", "two"))
@@ -261,7 +261,7 @@ def test_streams_are_those_of_their_tenant_and_of_the_same_weights(tmp_path: Pat
         assert rest(served.url, last, **mine).status_code == 409
 
 
-def test_two_calls_that_a_client_gives_one_id_go_on_as_what_each_of_them_was(tmp_path: Path):
+def test_two_calls_with_the_same_client_id_resume_separately(tmp_path: Path):
     head = {"x-request-id": "gw-77"}
     with running(journal=str(tmp_path)) as one:
         answers = [story(one, head, prompt=prompt) for prompt in ("The king", "Once upon a time there was a lion")]
@@ -282,7 +282,7 @@ def test_two_calls_that_a_client_gives_one_id_go_on_as_what_each_of_them_was(tmp
             assert b'"cmpl-gw-77"' in again
 
 
-def test_a_client_that_takes_the_id_of_another_call_does_not_take_its_place(tmp_path: Path):
+def test_a_call_with_the_id_of_another_does_not_replace_it(tmp_path: Path):
     with running(journal=str(tmp_path)) as served:
         first = frames(story(served).content)
         taken = first[4][0].rpartition("/")[0]
@@ -294,7 +294,7 @@ def test_a_client_that_takes_the_id_of_another_call_does_not_take_its_place(tmp_
 # --------------------------------------------------------------------------------------------- the same call again ---
 
 
-def test_a_call_with_the_same_idempotency_key_gets_the_same_bytes():
+def test_a_repeated_idempotency_key_gets_the_same_bytes():
     body = {"model": "bard", "prompt": "The king", "max_tokens": 12, "temperature": 1.0}
     with running() as served:
 
@@ -309,7 +309,7 @@ def test_a_call_with_the_same_idempotency_key_gets_the_same_bytes():
         assert ask(body, "k" * 300).status_code == 400
 
 
-def test_of_two_calls_with_one_key_at_a_time_one_has_to_wait():
+def test_of_two_concurrent_calls_with_one_key_one_gets_409():
     body = {"prompt": "The king", "max_tokens": 8, "ignore_eos": True}
     with running() as served:
         answers: list[int] = []

@@ -43,7 +43,7 @@ def test_clients_name_a_processor_that_the_server_offers(server: Running):
     assert answer(server, "/v1/responses", input="Is it?", **named)["output"][0]["content"][0]["text"] in ("yes", "no")
 
 
-def test_an_argument_that_it_refuses_is_told_by_the_parameter(server: Running):
+def test_an_argument_that_a_processor_refuses_is_an_error_with_its_path(server: Running):
     error = answer(server, "/v1/completions", prompt="Is it?", logit_processors={"choice": 7})["error"]
     assert (error["param"], error["type"]) == ("logit_processors.choice", "invalid_request_error")
     error = answer(server, "/v1/completions", prompt="Is it?", logit_processors={"grammar": {"regex": "a"}})["error"]
@@ -51,6 +51,6 @@ def test_an_argument_that_it_refuses_is_told_by_the_parameter(server: Running):
 
 
 @pytest.mark.parametrize("name", ["penalties", "unknown"])
-def test_what_no_plugin_brings_is_not_offered(name: str):
+def test_a_processor_that_no_plugin_provides_cannot_be_offered(name: str):
     with pytest.raises(UsageError, match="no plugin brings it"):
         demo_model(settings_of(logit_processors=(name,)), None)

@@ -72,9 +72,7 @@ def is_about(param: str, place: str) -> bool:
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_a_body_with_one_thing_wrong_is_answered_or_refused_by_an_error_that_names_a_part_of_it(
-    served: Running, path: str
-):
+def test_a_mutated_body_is_answered_or_refused_with_the_wrong_part_named(served: Running, path: str):
     chance = random.Random(path)
     connection = http.client.HTTPConnection(*served.address, timeout=60)
     refused = 0

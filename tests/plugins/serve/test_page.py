@@ -27,7 +27,7 @@ HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title=
 
 
 @pytest.mark.parametrize("path", FILES)
-def test_its_files_are_those_of_the_package_under_a_strict_policy(served: Running, path: str):
+def test_the_pages_files_are_served_under_a_strict_content_security_policy(served: Running, path: str):
     reply = served.ask(path)
     assert reply.status == 200
     assert reply.data == (files("infeng_serve") / "page" / FILES[path]).read_bytes()
@@ -40,7 +40,7 @@ def test_its_files_are_those_of_the_package_under_a_strict_policy(served: Runnin
 
 
 @pytest.mark.parametrize("path", FILES)
-def test_browsers_keep_its_files_and_ask_whether_they_changed(served: Running, path: str):
+def test_browsers_cache_the_pages_files_and_revalidate_them(served: Running, path: str):
     whole = served.ask(path)
     assert whole.headers["cache-control"] == "no-cache"
     head = served.ask(path, method="HEAD")
@@ -62,14 +62,14 @@ def test_no_file_names_another_host_and_nothing_is_written_as_html():
     assert not re.search(r"\son\w+=|\sstyle=|<style|<script(?! src=)", texts["index.html"])
 
 
-def test_its_files_are_in_the_wheel():
+def test_the_pages_files_are_in_the_wheel():
     listed = {str(path) for path in files_of("infeng-serve") or ()}
     if "infeng_serve/app.py" not in listed:
         pytest.skip("infeng-serve is not installed from a wheel")
     assert {f"infeng_serve/page/{name}" for name in FILES.values()} <= listed
 
 
-def test_it_asks_for_no_key_where_calls_do_and_other_paths_are_not_the_page():
+def test_the_page_needs_no_key_and_other_paths_do():
     from infeng_serve.auth import Keys
 
     with running(keys=Keys(["k"])) as served:
@@ -78,7 +78,7 @@ def test_it_asks_for_no_key_where_calls_do_and_other_paths_are_not_the_page():
         assert served.ask("/nothing", authorization="Bearer k").status == 404
 
 
-def test_it_is_there_while_the_model_is_being_loaded_and_can_be_switched_off():
+def test_the_page_is_served_while_the_model_loads_and_can_be_switched_off():
     go_on = threading.Event()
 
     def late(settings: Any) -> Any:
@@ -93,7 +93,7 @@ def test_it_is_there_while_the_model_is_being_loaded_and_can_be_switched_off():
         assert [served.ask(path).status for path in FILES] == [404] * 3
 
 
-def test_the_option_switches_it_off_and_says_nothing_otherwise():
+def test_the_option_no_page_switches_the_page_off():
     from infeng_serve.command import Serve
 
     parser = argparse.ArgumentParser()
@@ -173,7 +173,7 @@ def page(chromium: Any) -> Iterator[Page]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["chat", "completion"])
-def test_columns_fill_with_what_the_api_gives_and_conversations_go_on(page: Page, served: Running, mode: str):
+def test_columns_show_the_apis_answers_and_conversations_continue(page: Page, served: Running, mode: str):
     base = served.ask("/v1/models").json["data"][0]["id"]
     page.open(served)
     assert page.names() == [base, "bard"]
@@ -217,7 +217,7 @@ def test_columns_fill_with_what_the_api_gives_and_conversations_go_on(page: Page
 
 
 @pytest.mark.slow
-def test_stop_ends_the_answers_on_the_server_and_the_conversation_keeps_what_there_is(page: Page, served: Running):
+def test_stop_cancels_the_answers_and_keeps_their_texts_so_far(page: Page, served: Running):
     page.open(served)
     page.write("max_tokens", "400")
     page.write("temperature", "0")
@@ -241,7 +241,7 @@ def test_stop_ends_the_answers_on_the_server_and_the_conversation_keeps_what_the
 
 
 @pytest.mark.slow
-def test_markup_in_answers_names_and_errors_stays_text(page: Page):
+def test_markup_in_answers_names_and_errors_is_escaped(page: Page):
     from infeng_serve.app import Route
     from infeng_serve.protocol.errors import ApiError
 
@@ -268,7 +268,7 @@ def test_markup_in_answers_names_and_errors_stays_text(page: Page):
 
 
 @pytest.mark.slow
-def test_wrong_values_are_told_by_the_server(page: Page, served: Running):
+def test_wrong_values_show_the_servers_error(page: Page, served: Running):
     page.open(served)
     page.write("temperature", "hot")
     page.write("prompt", PROMPT)
@@ -281,7 +281,7 @@ def test_wrong_values_are_told_by_the_server(page: Page, served: Running):
 
 
 @pytest.mark.slow
-def test_the_keyboard_is_enough_and_shows_where_it_is(page: Page, served: Running):
+def test_the_page_works_by_keyboard_and_shows_the_focus(page: Page, served: Running):
     from selenium.webdriver import ActionChains, Keys
 
     def press(*keys: str) -> Any:
@@ -327,7 +327,7 @@ def test_the_keyboard_is_enough_and_shows_where_it_is(page: Page, served: Runnin
 
 
 @pytest.mark.slow
-def test_the_key_goes_with_calls_and_stays_in_its_tab(page: Page):
+def test_the_key_is_sent_with_calls_and_stays_in_its_tab(page: Page):
     from infeng_serve.auth import Keys as ServerKeys
     from selenium.webdriver import Keys
 
@@ -372,7 +372,7 @@ return arguments[0].map((selector) => {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_can_be_read_in_light_and_dark_and_on_a_phone(page: Page, served: Running, scheme: str):
+def test_the_page_is_readable_in_light_and_dark_and_on_a_phone(page: Page, served: Running, scheme: str):
     emulate = page.driver.execute_cdp_cmd
     emulate("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
     with contextlib.ExitStack() as after:
@@ -403,9 +403,7 @@ return {column: box(".column"), send: box("#send"), prompt: box("#prompt"), opti
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), [(320, 568), (360, 640), (480, 800), (768, 600), (800, 700), (1280, 800)])
-def test_answers_and_the_prompt_stay_on_the_screen_whatever_is_open(
-    page: Page, served: Running, width: int, height: int
-):
+def test_answers_and_the_prompt_stay_visible_with_any_panel_open(page: Page, served: Running, width: int, height: int):
     emulate = page.driver.execute_cdp_cmd
     with contextlib.ExitStack() as after:
         after.callback(emulate, "Emulation.clearDeviceMetricsOverride", {})

@@ -61,7 +61,7 @@ def served() -> Iterator[Running]:
         yield found
 
 
-def test_the_example_answers_at_its_path_to_those_who_have_a_key(served: Running):
+def test_the_example_answers_at_its_path_to_calls_with_a_key(served: Running):
     key = {"authorization": "Bearer a-key"}
     tokens = len(served.engine.tokenize("Once upon a time"))
     reply = served.ask("/length", {"text": "Once upon a time"}, **key)
@@ -73,7 +73,7 @@ def test_the_example_answers_at_its_path_to_those_who_have_a_key(served: Running
         assert (reply.status, reply.json["error"]["type"]) == (400, "invalid_request_error"), body
 
 
-def test_what_a_handler_raises_is_an_error_of_the_server_and_no_more(tmp_path: Path):
+def test_an_exception_of_a_handler_is_answered_with_500(tmp_path: Path):
     plugins = plugins_of(made(tmp_path, "{'/odd': Route({'GET': answer})}"))
     with running(routes=routes_of(plugins, table())) as found:
         assert found.ask("/odd").status == 500
@@ -81,7 +81,7 @@ def test_what_a_handler_raises_is_an_error_of_the_server_and_no_more(tmp_path: P
 
 
 @pytest.mark.parametrize("path", ["/health", "/v1/chat/completions"])
-def test_a_path_of_the_server_is_not_taken_from_it(tmp_path: Path, path: str):
+def test_a_plugin_cannot_replace_a_path_of_the_server(tmp_path: Path, path: str):
     plugins = plugins_of(made(tmp_path, "{'" + path + "': Route({'GET': answer})}"))
     with pytest.raises(UsageError, match=f"plugin odd: its route {path} is one of the server already"):
         routes_of(plugins, table())
@@ -94,14 +94,14 @@ def test_two_plugins_with_one_path_are_an_error(tmp_path: Path):
         routes_of(plugins, table())
 
 
-def test_a_path_begins_with_a_slash(tmp_path: Path):
+def test_a_path_must_begin_with_a_slash(tmp_path: Path):
     plugins = plugins_of(made(tmp_path, "{'odd': Route({'GET': answer})}"))
     with pytest.raises(UsageError, match="its route 'odd' begins with no /"):
         routes_of(plugins, table())
 
 
 @pytest.mark.parametrize("value", ["[]", "{'/odd': answer}", "{'/odd': Route({'GET': 5})}", "1 / 0"])
-def test_a_plugin_whose_routes_are_none_costs_a_warning_that_names_it(
+def test_a_plugin_with_invalid_routes_gives_a_warning_that_names_it(
     tmp_path: Path, value: str, capsys: pytest.CaptureFixture[str]
 ):
     assert routes_of(plugins_of(made(tmp_path, value)), table()) == {}
@@ -109,7 +109,7 @@ def test_a_plugin_whose_routes_are_none_costs_a_warning_that_names_it(
     assert "plugin odd is not used" in said and "infeng_serve_routes() " in said
 
 
-def test_a_plugin_that_does_not_say_that_it_has_routes_is_not_imported(tmp_path: Path):
+def test_a_plugin_that_declares_no_routes_is_not_imported(tmp_path: Path):
     file = made(tmp_path, "{'/odd': Route({'GET': answer})}")
     file.write_text(file.read_text().replace("provides: {hooks: [infeng_serve_routes]}\n", ""))
     assert routes_of(plugins_of(file), table()) == {}

@@ -43,7 +43,7 @@ async def begun(gate: Gate, count: int) -> list[str]:
     return gate.begun
 
 
-def test_one_tenant_leaves_a_thread_to_others():
+def test_one_tenant_never_occupies_all_threads():
     async def main() -> None:
         readers, gate = Readers(4), Gate()
         tasks = [asyncio.create_task(readers.run("busy", gate.work(f"busy {k}"))) for k in range(9)]
@@ -56,7 +56,7 @@ def test_one_tenant_leaves_a_thread_to_others():
     asyncio.run(main())
 
 
-def test_those_that_wait_are_read_by_turns():
+def test_queued_calls_are_read_round_robin_by_tenant():
     async def main() -> None:
         readers, gate, order = Readers(1), Gate(), list[str]()
         first = asyncio.create_task(readers.run("a", gate.work("first")))
@@ -72,7 +72,7 @@ def test_those_that_wait_are_read_by_turns():
     asyncio.run(main())
 
 
-def test_what_work_raises_is_raised_and_who_has_left_is_not_read():
+def test_exceptions_of_work_are_raised_and_cancelled_work_is_not_run():
     async def main() -> None:
         readers, gate, read = Readers(1), Gate(), list[str]()
         first = asyncio.create_task(readers.run("a", gate.work("first")))

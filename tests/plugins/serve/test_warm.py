@@ -49,12 +49,12 @@ def asked(question: str) -> dict[str, Any]:
     return {"model": "bard", "messages": turns}
 
 
-def test_adapters_are_in_memory_before_anybody_asks_for_them_and_may_leave(warm: Running):
+def test_warmed_adapters_are_in_memory_before_the_first_call_and_may_be_evicted(warm: Running):
     infos = warm.engine.adapters.infos()
     assert [(info.state, info.pinned) for info in infos] == [("resident", False)] * 2
 
 
-def test_the_first_call_finds_its_beginning_computed_and_a_tenant_not_that_of_another(warm: Running):
+def test_a_warmed_prompt_is_cached_for_its_tenant_only(warm: Running):
     assert cached(warm, "/v1/chat/completions", "key-b", asked("Who wrote it?")) == 0
     assert cached(warm, "/v1/chat/completions", "key-a", asked("Who wrote it?")) > len(SYSTEM) // 16
     assert cached(warm, "/v1/chat/completions", "key-a", {**asked("Who?"), "model": None}) == 0  # of another adapter
@@ -62,7 +62,7 @@ def test_the_first_call_finds_its_beginning_computed_and_a_tenant_not_that_of_an
         assert cached(warm, "/v1/completions", key, {"prompt": STORY + "But"}) > len(STORY) // 16
 
 
-def test_an_answer_is_the_same_with_and_without_what_was_warmed(warm: Running):
+def test_warming_does_not_change_answers(warm: Running):
     body = {**asked("Who wrote it?"), "max_tokens": 12, "temperature": 0.8, "seed": 5}
     bodies = (body, {**body, "cache_salt": "nothing was computed under this one"})
     first, second = (warm.ask("/v1/chat/completions", one, authorization="Bearer key-a").json for one in bodies)
@@ -73,14 +73,14 @@ def test_an_answer_is_the_same_with_and_without_what_was_warmed(warm: Running):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{", "no JSON object"),
-        ("[1]", "no JSON object"),
+        ("{", "not a JSON object"),
+        ("[1]", "not a JSON object"),
         ("{}", "needs one of"),
         ('{"prompt": "a", "messages": []}', "has 2"),
         ('{"prompt": "a", "tenant": 3}', "tenant"),
     ],
 )
-def test_a_file_that_is_wrong_is_told_with_its_line_before_anything_is_loaded(tmp_path: Path, line: str, says: str):
+def test_a_malformed_file_of_prompts_is_an_error_with_its_line_before_loading(tmp_path: Path, line: str, says: str):
     path = tmp_path / "prompts"
     path.write_text(f'{{"prompt": "good"}}\n{line}\n')
     with pytest.raises(UsageError, match=says) as raised:
@@ -96,7 +96,7 @@ def test_a_file_that_is_wrong_is_told_with_its_line_before_anything_is_loaded(tm
         ('{"prompt": "a", "temperature": "hot"}', "temperature"),
     ],
 )
-def test_a_prompt_that_the_model_refuses_is_told_with_its_line(warm: Running, tmp_path: Path, line: str, says: str):
+def test_a_prompt_that_the_model_refuses_is_an_error_with_its_line(warm: Running, tmp_path: Path, line: str, says: str):
     path = tmp_path / "prompts"
     path.write_text(line)
     warming = Warming(settings_of(warm_prompts=(str(path),)), Keys(["a-key"]))
@@ -115,7 +115,7 @@ def test_things_that_cannot_be_warmed_and_files_that_are_not_there_are_errors(tm
 # -------------------------------------------------------------------------------------------------- the start ---
 
 
-def test_the_phases_of_the_start_are_told_and_add_up(warm: Running):
+def test_the_phases_of_the_start_are_reported_and_add_up(warm: Running):
     reply = warm.ask("/version", authorization="Bearer key-a").json
     assert {"listen", "journal", "model", "begin"} <= reply["startup_ms"].keys()
     seconds = warm.server.service.startup.seconds
@@ -126,9 +126,7 @@ def test_the_phases_of_the_start_are_told_and_add_up(warm: Running):
     assert phases["kernels"] > 0 and phases["weights"] > 0
 
 
-def test_while_the_journal_is_read_health_answers_and_calls_hear_that_the_model_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_while_the_journal_is_read_health_answers_and_calls_get_503(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     go, reads = threading.Event(), Journal.read
 
     def late(self: Journal) -> int:
@@ -185,7 +183,7 @@ def test_a_prompt_is_counted_once_and_when_its_answer_begins_but_one_that_was_wa
 # ------------------------------------------------------------------------------------------------------ restarts ---
 
 
-def test_after_a_restart_the_first_call_finds_its_beginning_on_disk_and_gets_the_same_answer(tmp_path: Path):
+def test_after_a_restart_the_first_call_uses_the_prefix_on_disk_and_gets_the_same_answer(tmp_path: Path):
     overrides = {"kv_cache.prefix_dir": str(tmp_path / "prefixes")}
     answers = []
     for _ in range(2):

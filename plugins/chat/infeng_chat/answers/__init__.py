@@ -1,1 +1,1 @@
-"""What a model writes to content, reasoning and calls, as it comes."""
+"""Incremental parsing of a model's output into content, reasoning and tool calls."""

@@ -1,4 +1,4 @@
-"""What the readers of calls have in common."""
+"""Common parts of the readers of tool calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tool = Mapping[str, Any]
 
 
 def functions(tools: Sequence[Mapping[str, Any]]) -> dict[str, Tool]:
-    """Return the functions among tools of OpenAI's form, by their names."""
+    """Return the functions among tools in OpenAI's form, by name."""
     found = {}
     for tool in tools:
         function = tool.get("function", tool)
@@ -32,69 +32,69 @@ def parameters(tool: Tool) -> Mapping[str, Any]:
 
 
 class Calls:
-    """One place in an answer where calls are expected."""
+    """Reads one run of calls in an answer."""
 
     def __init__(self, cursor: Cursor, sink: Sink, tools: Mapping[str, Tool]) -> None:
-        """Read at ``cursor``, give to ``sink``; ``tools`` are those that the request names."""
+        """Read at ``cursor`` and write to ``sink``. tools: the request's functions."""
         self.cursor = cursor
         self.tools = tools
         self.is_open = False
-        """Whether a call has begun and not ended: what was read of it cannot be taken back."""
+        """Whether a call has begun and not ended; its text can no longer become content."""
         self.any = False
         """Whether a call has begun."""
         self._sink = sink
 
     def open(self, name: str) -> None:
-        """Begin a call; raises MalformedError where it has no name."""
+        """Begin a call; raises MalformedError if its name is empty."""
         if not name.strip():
             raise MalformedError
         self.is_open = self.any = True
         self._sink.open(name.strip())
 
     def arguments(self, text: str) -> None:
-        """Give more of the arguments, as JSON."""
+        """Pass on more of the arguments, as JSON."""
         self._sink.arguments(text)
 
     def close(self) -> None:
-        """End the call: what follows is judged for itself."""
+        """End the call; text after it is read anew."""
         self.is_open = False
         self.cursor.mark()
 
     def whole(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """Give a call that is complete."""
+        """Pass on a complete call."""
         self.open(name)
         self.arguments(json.dumps(arguments, ensure_ascii=False))
         self.close()
 
 
 Read = Callable[[Calls, str], Steps[None]]
-"""Reads one call, or a list of them, behind the tag that opens it; raises MalformedError for what is none."""
+"""Reads one call or a list of calls after its opening tag; raises MalformedError for any other text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Syntax:
-    """How a family of models writes calls."""
+    """The syntax in which a family of models writes calls."""
 
     name: str
     markers: tuple[tuple[str, ...], ...]
-    """A template that contains all texts of one of these writes its calls so."""
+    """Groups of texts; a template that contains all texts of a group uses this syntax."""
     opens: tuple[str, ...]
-    """Tags before calls; what comes before them is content."""
+    """Tags before calls; text before them is content."""
     read: Read
     bare: str = ""
-    """Characters that begin a call where an answer begins with one of them, without a tag."""
+    """First characters of an answer that begin a call without a tag."""
     stops: tuple[str, ...] = ()
     """Special tokens that end a turn with calls."""
     grammar: Callable[[Mapping[str, Tool], Tag, bool], str] | None = None
-    """Gives the Lark grammar of calls of these tools, several where the last argument is true."""
+    """Returns the Lark grammar for calls of these tools; the last argument says whether to allow several."""
 
 
 Tag = Callable[[str], str]
-"""Gives a tag as a grammar spells it: a quoted text, or the number of a special token."""
+"""Returns a tag in a grammar's notation: a quoted text, or the number of a special token."""
 
 
 def read_arguments(calls: Calls) -> Steps[None]:
-    """Take the arguments of an open call: an object, the same in a string, or null."""
+    """Read the arguments of an open call: an object, an object as a string, or null."""
     cursor = calls.cursor
     first = yield from cursor.blank()
     if first == "{":
@@ -113,16 +113,16 @@ def read_arguments(calls: Calls) -> Steps[None]:
 
 @dataclass(slots=True)
 class _Object:
-    """What is known of a call while its object is read."""
+    """State of reading a call's object."""
 
     name: str = ""
     early: dict[str, Any] | None = field(default=None)  # arguments that came before the name
 
 
 def read_object(calls: Calls, known: bool = False) -> Steps[None]:
-    """Take ``{"name": ..., "arguments": {...}}``, with further keys in any order.
+    """Read ``{"name": ..., "arguments": {...}}``, with other keys in any order.
 
-    known: only of functions that the request names; anything else is none.
+    known: whether to accept only functions of the request.
     """
     found = _Object()
     yield from _read_members(calls, found, known)
@@ -158,7 +158,7 @@ def _read_members(calls: Calls, found: _Object, known: bool, nested: bool = Fals
 
 
 def read_list(calls: Calls, one: Callable[[Calls], Steps[None]]) -> Steps[None]:
-    """Take a list of calls, or a single one."""
+    """Read a list of calls, or a single one."""
     first = yield from calls.cursor.blank()
     if first != "[":
         yield from one(calls)

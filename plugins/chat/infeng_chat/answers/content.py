@@ -1,4 +1,4 @@
-"""How response templates read what is between delimiters: content types, and the shape of the result."""
+"""Content types of response templates: parsing the text between delimiters and shaping the result."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _PLACE = re.compile(r"\{(\w+)\}")
 
 
 def read(spec: Mapping[str, Any], text: str) -> Any:
-    """Return the value of a field's text; raises ValueError for one that is not of its type."""
+    """Parse a field's text; raises ValueError for a text that does not have the field's type."""
     return _read(str(spec.get("content", "text")), spec.get("content_args") or {}, text)
 
 
 def transformed(spec: Mapping[str, Any], content: Any, captures: Mapping[str, str]) -> Any:
-    """Return what ``transform`` makes of a value; raises KeyError for a name that is not there."""
+    """Apply ``transform`` to a value; raises KeyError for an unknown name."""
     shape = spec.get("transform")
     if shape is None:
         return content

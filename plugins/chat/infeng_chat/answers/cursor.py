@@ -1,6 +1,6 @@
-"""A text that comes in pieces, read by generators that yield where they need more of it.
+"""A text that arrives in pieces, read by generators that yield when they need more of it.
 
-What a generator does depends on the text alone and never on how it was cut: it decides only what no further text can
+The result depends on the text alone and not on where it was cut: a generator decides only what further text cannot
 change.
 """
 
@@ -11,24 +11,24 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 Steps = Generator[None, None, _T]
-"""Reads; yields whenever more text is needed."""
+"""A reader, which yields whenever it needs more text."""
 
 
 class MalformedError(Exception):
-    """What begins like a call is none."""
+    """A text begins like a call and is not one."""
 
 
 class Cursor:
-    """A place in the text."""
+    """A position in the text."""
 
     def __init__(self) -> None:
-        """Begin with an empty text."""
+        """Start with an empty text."""
         self.text = ""
-        """What is kept: from the mark on, or from the place on."""
+        """The buffered text: from the mark on, or else from the position on."""
         self.at = 0
         """Index of the next character in it."""
         self.ended = False
-        """Whether no text follows."""
+        """Whether the text is complete."""
         self._mark: int | None = None
 
     def feed(self, text: str) -> None:
@@ -49,25 +49,25 @@ class Cursor:
         self.at = self._mark
 
     def release(self) -> None:
-        """Forget the mark."""
+        """Remove the mark."""
         self._mark = None
 
     def more(self) -> Steps[bool]:
-        """Wait for more text; return False where none follows."""
+        """Wait for more text; return False at the end."""
         if self.ended:
             return False
         yield
         return True
 
     def char(self) -> Steps[str]:
-        """Return the next character without taking it; "" at the end."""
+        """Return the next character without consuming it; "" at the end."""
         while self.at >= len(self.text):
             if not (yield from self.more()):
                 return ""
         return self.text[self.at]
 
     def take(self) -> Steps[str]:
-        """Take the next character; raises MalformedError at the end."""
+        """Consume the next character; raises MalformedError at the end."""
         found = yield from self.char()
         if not found:
             raise MalformedError
@@ -81,7 +81,7 @@ class Cursor:
         return found
 
     def literal(self, text: str) -> Steps[bool]:
-        """Take ``text`` if it is what follows; return whether it was."""
+        """Consume ``text`` if it is next; return whether it was."""
         while True:
             rest = self.text[self.at : self.at + len(text)]
             if rest == text:
@@ -91,15 +91,15 @@ class Cursor:
                 return False
 
     def expect(self, text: str) -> Steps[None]:
-        """Take ``text`` after blanks; raises MalformedError for anything else."""
+        """Consume blanks and then ``text``; raises MalformedError for any other text."""
         yield from self.blank()
         if not (yield from self.literal(text)):
             raise MalformedError
 
     def until(self, *tags: str, most: int | None = None) -> Steps[tuple[str, str]]:
-        """Take what comes before the first of ``tags``, and the tag; return both.
+        """Consume the text before the first of ``tags``, and the tag; return both.
 
-        Raises MalformedError where there is none of them, or more than ``most`` characters come before.
+        Raises MalformedError if there is no tag, or none within ``most`` characters.
         """
         pieces: list[str] = []
         tag = yield from self.stream(tags, pieces.append, most)
@@ -110,9 +110,9 @@ class Cursor:
     def stream(
         self, tags: Collection[str], give: Callable[[str], object], most: int | None = None
     ) -> Steps[str | None]:
-        """Give what comes before the first of ``tags`` as soon as it is certain; take the tag and return it.
+        """Pass the text before the first of ``tags`` to ``give`` as soon as it is certain; return the consumed tag.
 
-        None where the text ends before. No tag may begin another.
+        Returns None if the text ends before a tag. No tag may be a prefix of another.
         """
         given = 0
         while True:
@@ -137,6 +137,6 @@ class Cursor:
 
 
 def _overlap(text: str, begin: int, tag: str) -> int:
-    """Return the length of the longest end of ``text``, from ``begin`` on, that begins ``tag`` and is not all of it."""
+    """Return the length of the longest suffix of ``text[begin:]`` that is a proper prefix of ``tag``."""
     longest = min(len(text) - begin, len(tag) - 1)
     return next((length for length in range(longest, 0, -1) if text.endswith(tag[:length])), 0)

@@ -1,7 +1,7 @@
-"""Answers as ``response_template`` of tokenizer_config.json describes them (transformers' response templates).
+"""Parsing of answers by ``response_template`` of tokenizer_config.json (transformers' response templates).
 
-The template names fields, what opens and closes each of them, and how what is between is read. A field that nothing
-opens takes all that is left over.
+The template has named fields, each with opening and closing delimiters and a content type for the text between them. A
+field without an opening delimiter takes all remaining text.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from infeng_chat.syntaxes.typed import properties, value
 REASONING = ("thinking", "reasoning", "reasoning_content")
 CALLS = "tool_calls"
 MOST_DELIMITER = 4096
-"""Characters of what a pattern may match."""
+"""Most characters that a pattern may match."""
 _KEYS = {"open", "open_pattern", "close", "close_pattern", "repeats", "optional", "content", "content_args",
          "transform", "transform_each", "join"}  # fmt: skip
 
 
 class UnknownTemplateError(Exception):
-    """A response template says something that is not understood."""
+    """A response template uses a feature that is not supported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delimiter:
-    """What opens or closes a field: texts, or a pattern that begins with a text."""
+    """The opening or closing delimiter of a field: texts, or a pattern that begins with a text."""
 
     texts: tuple[str, ...]
     pattern: Any = None
 
     @staticmethod
     def of(field: Mapping[str, Any], name: str) -> Delimiter | None:
-        """Return what a field says; raises UnknownTemplateError."""
+        """Return a field's delimiter ``name``, None without one; raises UnknownTemplateError."""
         literal, pattern = field.get(name), field.get(f"{name}_pattern")
         if isinstance(pattern, str):
             begin = _literal_beginning(pattern)
@@ -53,7 +53,7 @@ class Delimiter:
                 raise UnknownTemplateError(f"{name}_pattern {pattern!r}: {error}") from None
         texts = (literal,) if isinstance(literal, str) else tuple(literal or ())
         if not all(isinstance(text, str) and text for text in texts):
-            raise UnknownTemplateError(f"{name} {literal!r} is no text")
+            raise UnknownTemplateError(f"{name} {literal!r} is not a text")
         return Delimiter(texts) if texts else None
 
 
@@ -73,11 +73,11 @@ class Declared:
 
     fields: tuple[Field, ...]
     anchor: Any
-    """Finds where the answer begins in a prompt."""
+    """Pattern of the text after which the answer begins in a prompt."""
 
     @staticmethod
     def of(document: Mapping[str, Any]) -> Declared:
-        """Return what tokenizer_config.json has; raises UnknownTemplateError."""
+        """Parse the response template of a tokenizer_config.json; raises UnknownTemplateError."""
         specs = document.get("fields")
         if not isinstance(specs, Mapping) or not all(isinstance(spec, Mapping) for spec in specs.values()):
             raise UnknownTemplateError("fields are missing")
@@ -88,7 +88,7 @@ class Declared:
             Field(name, Delimiter.of(spec, "open"), Delimiter.of(spec, "close"), spec) for name, spec in specs.items()
         )
         if sum(field.open is None for field in fields) > 1:
-            raise UnknownTemplateError("more than one field is opened by nothing")
+            raise UnknownTemplateError("more than one field has no opening delimiter")
         literal, pattern = document.get("start_anchor"), document.get("start_anchor_pattern")
         literals = [literal] if isinstance(literal, str) else literal or []
         try:
@@ -98,7 +98,7 @@ class Declared:
         return Declared(fields, anchor)
 
     def begun(self, prompt: str) -> str:
-        """Return what a prompt holds of the answer already."""
+        """Return the beginning of the answer that a prompt already contains."""
         ends = [match.end() for match in self.anchor.finditer(prompt)]
         return prompt[ends[-1] :] if ends else ""
 
@@ -120,7 +120,7 @@ class Declared:
 
 
 def _field(cursor: Cursor, sink: Sink, field: Field, tag: str, tools: Mapping[str, Tool]) -> Steps[None]:
-    """Take a field behind the text that opens it, or begins the pattern that does."""
+    """Read a field after its opening text, or after the text that begins its opening pattern."""
     assert field.open is not None
     cursor.mark()
     found = yield from _matched(cursor, field.open, tag)
@@ -150,12 +150,12 @@ def _field(cursor: Cursor, sink: Sink, field: Field, tag: str, tools: Mapping[st
         sink.tag()
         yield from _until(cursor, field.close, sink.content, captures)
         sink.tag()
-    else:  # a field that no client knows
+    else:  # a field without a counterpart in the API
         yield from _until(cursor, field.close, lambda text: None, captures)
 
 
 def _until(cursor: Cursor, close: Delimiter | None, give: Any, captures: dict[str, str]) -> Steps[str]:
-    """Give what comes before the end of a field; return what ends it."""
+    """Pass on the text of a field; return the delimiter that ends it."""
     texts = () if close is None else close.texts
     while (tag := (yield from cursor.stream(texts, give))) is not None:
         assert close is not None
@@ -172,7 +172,7 @@ def _until(cursor: Cursor, close: Delimiter | None, give: Any, captures: dict[st
 
 
 def _matched(cursor: Cursor, what: Delimiter, tag: str) -> Steps[tuple[str, dict[str, str]] | None]:
-    """Take the rest of a delimiter whose beginning was taken; return it and its named groups, None where it is none."""
+    """Consume the rest of a begun delimiter; return it and its named groups, None if it does not match."""
     if what.pattern is None:
         return tag, {}
     while True:
@@ -188,7 +188,7 @@ def _matched(cursor: Cursor, what: Delimiter, tag: str) -> Steps[tuple[str, dict
 
 
 def _give(sink: Sink, calls: Sequence[Any], tools: Mapping[str, Tool]) -> None:
-    """Give calls that are complete; raises TypeError or KeyError where one is none, and then gives nothing."""
+    """Pass on complete calls; raises TypeError or KeyError if one is malformed, before any is passed on."""
     import json
 
     found = []
@@ -209,7 +209,7 @@ def _give(sink: Sink, calls: Sequence[Any], tools: Mapping[str, Tool]) -> None:
 
 
 def _literal_beginning(pattern: str) -> str:
-    """Return the text that everything begins with that a pattern matches."""
+    """Return the literal prefix that all matches of a pattern have."""
     found: list[str] = []
     at = 0
     if re.search(r"(?<!\\)\|", re.sub(r"\[[^]]*\]|\([^()]*\)", "", pattern)):

@@ -1,7 +1,7 @@
-"""JSON as models write it, given on as strict JSON while it comes.
+"""A streaming converter from the JSON that models write to strict JSON.
 
-What is given is a beginning of a valid document at any time. Beyond JSON are read: line breaks in strings, single
-quotes, keys without quotes, a comma before a bracket closes, the words of Python.
+The output is a prefix of a valid document at any time. Beyond JSON, the input may have line breaks in strings, single
+quotes, keys without quotes, trailing commas, and Python's True, False and None.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HEX = re.compile(r"[0-9a-fA-F]{4}")
 
 
 def value(cursor: Cursor, give: Give, depth: int = 0) -> Steps[None]:
-    """Take a value after blanks and give it on; raises MalformedError."""
+    """Read a value after blanks and pass it on; raises MalformedError."""
     first = yield from cursor.blank()
     if depth > MOST_DEPTH:
         raise MalformedError
@@ -46,14 +46,14 @@ def value(cursor: Cursor, give: Give, depth: int = 0) -> Steps[None]:
 
 
 def parsed(cursor: Cursor) -> Steps[Any]:
-    """Take a value and return it."""
+    """Read a value and return it."""
     pieces: list[str] = []
     yield from value(cursor, pieces.append)
     return json.loads("".join(pieces))
 
 
 def text(cursor: Cursor) -> Steps[str]:
-    """Take a string after blanks and return its text; raises MalformedError for anything else."""
+    """Read a string after blanks and return its text; raises MalformedError for any other text."""
     first = yield from cursor.blank()
     if first not in ('"', "'"):
         raise MalformedError
@@ -64,7 +64,7 @@ def text(cursor: Cursor) -> Steps[str]:
 
 
 def members(cursor: Cursor) -> Steps[bool]:
-    """Take what is between two members of an object or array; return False, and take the bracket, at the end."""
+    """Consume the comma before the next member of an object or array, or the closing bracket; return False for it."""
     first = yield from cursor.blank()
     if first == ",":
         cursor.at += 1
@@ -76,7 +76,7 @@ def members(cursor: Cursor) -> Steps[bool]:
 
 
 def string(cursor: Cursor, give: Give) -> Steps[None]:
-    """Take a string, whose quote is next, and give it on."""
+    """Read a string, whose quote is next, and pass it on."""
     quote = yield from cursor.take()
     plain = _PLAIN[quote]
     give('"')
@@ -97,7 +97,7 @@ def string(cursor: Cursor, give: Give) -> Steps[None]:
 
 
 def _escape(cursor: Cursor) -> Steps[str]:
-    """Take what follows a backslash; return the escape that JSON has for it."""
+    """Read the rest of an escape; return JSON's escape for it."""
     letter = yield from cursor.take()
     if letter == "u":
         digits = ""
@@ -149,7 +149,7 @@ def _array(cursor: Cursor, give: Give, depth: int) -> Steps[None]:
 
 
 def _next(cursor: Cursor, close: str) -> Steps[str]:
-    """Take a comma; return the first character of the next member, or ``close``."""
+    """Consume a comma; return the first character of the next member, or ``close``."""
     first = yield from cursor.blank()
     if first == close:
         return first
@@ -160,7 +160,7 @@ def _next(cursor: Cursor, close: str) -> Steps[str]:
 
 
 def _run(cursor: Cursor, belongs: Callable[[str], bool]) -> Steps[str]:
-    """Take the characters that belong to a word, up to one that does not."""
+    """Read characters while ``belongs`` holds."""
     pieces = []
     while (letter := (yield from cursor.char())) and belongs(letter):
         pieces.append(letter)

@@ -1,4 +1,4 @@
-"""An answer of a model that writes content, reasoning between tags and calls behind tags."""
+"""Parser for answers with reasoning between tags and calls after tags."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from infeng_chat.answers.sink import NewId, Sink
 from infeng_chat.contract import Delta
 
 Reader = Callable[[Cursor, Sink], Steps[None]]
-"""Reads a whole answer."""
+"""A reader of a whole answer."""
 
 
 class Parser:
     """An ``OutputParser`` around a reader."""
 
     def __init__(self, reader: Reader, new_id: NewId, reads_special_tokens: bool = True) -> None:
-        """Begin an answer."""
+        """Start an answer."""
         self.reads_special_tokens = reads_special_tokens
         self._cursor = Cursor()
         self._sink = Sink(new_id)
         self._steps: Steps[None] | None = reader(self._cursor, self._sink)
 
     def begin(self, text: str) -> None:
-        """Take what the prompt holds of the answer, which is not to be given."""
+        """Parse the beginning of the answer that the prompt contains, without returning it."""
         if text:
             self.push(text)
             self._sink.tag()
 
     def push(self, text: str) -> list[Delta]:
-        """Take more text; return what became certain, in order."""
+        """Parse more text; return the deltas that became certain, in order."""
         self._cursor.feed(text)
         return self._run()
 
     def finish(self) -> list[Delta]:
-        """Return what was held back; no text follows."""
+        """Return the remaining deltas; the text is complete."""
         self._cursor.ended = True
         found = self._run()
         self._sink.end()
@@ -52,12 +52,12 @@ class Parser:
 
 
 class Plain:
-    """An ``OutputParser`` where all is content."""
+    """An ``OutputParser`` that returns all text as content."""
 
     reads_special_tokens = False
 
     def push(self, text: str) -> list[Delta]:
-        """Take more text; return it."""
+        """Return the text as content."""
         return [Delta(content=text)] if text else []
 
     def finish(self) -> list[Delta]:
@@ -68,7 +68,7 @@ class Plain:
 def answer(reasoning: Reasoning | None, inside: bool, syntax: Syntax | None, tools: Mapping[str, Tool]) -> Reader:
     """Return a reader.
 
-    inside: whether the answer begins within reasoning. syntax: None where calls stay text.
+    inside: whether the answer begins within reasoning. syntax: None to leave calls as text.
     """
 
     def read(cursor: Cursor, sink: Sink) -> Steps[None]:
@@ -81,7 +81,7 @@ def answer(reasoning: Reasoning | None, inside: bool, syntax: Syntax | None, too
             if syntax is not None and tag in syntax.opens:
                 yield from _calls(cursor, sink, syntax, tools, tag)
             elif sink.has_content:
-                sink.content(tag)  # the answer speaks of it
+                sink.content(tag)  # the answer only mentions the tag
             elif reasoning is not None:
                 yield from _think(cursor, sink, reasoning)
 
@@ -90,13 +90,13 @@ def answer(reasoning: Reasoning | None, inside: bool, syntax: Syntax | None, too
 
 def _think(cursor: Cursor, sink: Sink, reasoning: Reasoning) -> Steps[None]:
     sink.tag()
-    yield from cursor.literal(reasoning.open)  # some models write again what the prompt has written
+    yield from cursor.literal(reasoning.open)  # some models repeat the tag that the prompt ends with
     yield from cursor.stream((reasoning.close,), sink.think)
     sink.tag()
 
 
 def _bare(cursor: Cursor, sink: Sink, syntax: Syntax, tools: Mapping[str, Tool]) -> Steps[None]:
-    """Read calls that no tag opens, where the answer may begin with them."""
+    """Read calls without a tag, at the beginning of the answer."""
     cursor.mark()
     first = yield from cursor.blank()
     is_call = bool(first) and first in syntax.bare
@@ -107,7 +107,7 @@ def _bare(cursor: Cursor, sink: Sink, syntax: Syntax, tools: Mapping[str, Tool])
 
 
 def _calls(cursor: Cursor, sink: Sink, syntax: Syntax, tools: Mapping[str, Tool], tag: str) -> Steps[None]:
-    """Read what ``tag`` opens; what turns out to be no call is content, from the last one that was."""
+    """Read calls after ``tag``; text after the last complete call that turns out not to be a call is content."""
     calls = Calls(cursor, sink, tools)
     cursor.mark()
     try:

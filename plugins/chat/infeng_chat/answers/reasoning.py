@@ -1,4 +1,4 @@
-"""Where models write down their reasoning."""
+"""The tags between which models write their reasoning."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Reasoning:
     close: str
 
     def opened_by(self, prompt: str) -> bool:
-        """Return whether a prompt ends inside of it."""
+        """Return whether a prompt ends within reasoning."""
         return prompt.rstrip().endswith(self.open.rstrip())
 
     def opened_in(self, answer: str) -> bool:
-        """Return whether an answer that is to be continued ends inside of it."""
+        """Return whether an answer to be continued ends within reasoning."""
         return answer.rfind(self.open) > answer.rfind(self.close)
 
 
@@ -31,9 +31,9 @@ FAMILIES = (
     Reasoning("<thinking>", "</thinking>"),
     Reasoning("<reasoning>", "</reasoning>"),
 )
-"""The first whose tags both stand in a template is the model's."""
+"""Known tags; a model's are the first ones of which a template contains both."""
 
 
 def detected(source: str) -> Reasoning | None:
-    """Return the tags that a template writes; it may build one of them from parts."""
+    """Return the reasoning tags of a template, which may assemble one of them from parts."""
     return next((family for family in FAMILIES if family.open in source and family.close in source), None)

@@ -1,4 +1,4 @@
-"""Where readers put what they found: deltas, with what belongs together in one."""
+"""Collects the deltas that readers find, and merges adjacent ones."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ NewId = Callable[[], str]
 
 
 def call_id() -> str:
-    """Return a new id of a call."""
+    """Return a new id for a call."""
     return f"call_{secrets.token_hex(12)}"
 
 
 def short_id() -> str:
-    """Return a new id as Mistral's templates want it: nine letters and digits."""
+    """Return a new id in the form that Mistral's templates need: nine letters and digits."""
     return secrets.token_hex(5)[:9]
 
 
 class Sink:
     """The deltas of one answer.
 
-    Blanks that come before a tag or follow one are no content, so those at the end of the content are held back.
+    Blanks next to a tag are dropped, so blanks at the end of the content are held back until other text follows.
     """
 
     def __init__(self, new_id: NewId = call_id) -> None:
-        """Begin an answer."""
+        """Start an answer."""
         self.has_content = False
-        """Whether more than blanks were said."""
+        """Whether the content has more than blanks."""
         self._new_id = new_id
         self._found: list[Delta] = []
         self._calls = 0
         self._blanks = ""
-        self._strips = False  # until something else than blanks comes
+        self._strips = False  # whether blanks are dropped until other text comes
         self._thinks = False
 
     def take(self) -> list[Delta]:
-        """Return what has come since the last time."""
+        """Return the deltas since the last call."""
         found, self._found = self._found, []
         return found
 
@@ -67,7 +67,7 @@ class Sink:
             self._put(Delta(reasoning=said))
 
     def tag(self) -> None:
-        """Drop the blanks on both sides of here."""
+        """Note a tag: drop the blanks on both sides of it."""
         self._blanks, self._strips, self._thinks = "", True, False
 
     def open(self, name: str) -> None:
@@ -77,12 +77,12 @@ class Sink:
         self._calls += 1
 
     def arguments(self, text: str) -> None:
-        """Give more of the arguments of the last call."""
+        """Add to the arguments of the last call."""
         if text:
             self._put(Delta(tool=ToolDelta(self._calls - 1, arguments=text)))
 
     def end(self) -> None:
-        """Give the blanks that nothing followed."""
+        """Add the blanks that were held back: the content ends with them."""
         if self._blanks and not self._thinks and not self._calls:
             self._put(Delta(content=self._blanks))
         self._blanks = ""
@@ -96,7 +96,7 @@ class Sink:
 
 
 def _joined(first: Delta, second: Delta) -> Delta | None:
-    """Return two deltas as one, None where they are of different kinds."""
+    """Return two deltas merged, None if their kinds differ."""
     if first.content and second.content:
         return Delta(content=first.content + second.content)
     if first.reasoning and second.reasoning:

@@ -1,1 +1,1 @@
-"""Messages to the text and ids of a prompt."""
+"""Rendering of messages to the text and token ids of a prompt."""

@@ -1,4 +1,4 @@
-"""What a template can do, found out by asking it: nobody writes it down."""
+"""Detection of a template's capabilities by rendering probes, since no file declares them."""
 
 from __future__ import annotations
 
@@ -27,40 +27,40 @@ _TOOL = {
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """How messages must look for a template."""
+    """The forms of messages that a template accepts."""
 
     text: bool
-    """Contents may be texts."""
+    """Whether contents may be texts."""
     parts: bool
-    """Contents may be lists of {"type": "text", "text"}."""
+    """Whether contents may be lists of {"type": "text", "text"}."""
     system: bool
-    """There may be a system message."""
+    """Whether a system message is accepted."""
     tools: bool
-    """Tools are written into the prompt."""
+    """Whether tools are rendered."""
     calls: bool
-    """Calls of earlier answers are written into the prompt."""
+    """Whether calls of earlier answers are rendered."""
     text_arguments: bool
-    """Arguments of calls must be JSON in a text; else they are mappings."""
+    """Whether arguments of calls must be texts of JSON; otherwise they are mappings."""
     null_content: bool
-    """The content of an answer that calls may be null."""
+    """Whether the content of an answer with calls may be null."""
     ending: str
-    """What follows an answer."""
+    """The text after an answer."""
     separator: str | None
-    """What is between an answer and the next user's message; None where that cannot be told."""
+    """The text between an answer and the next user's message; None if it cannot be determined."""
 
 
 class Prober:
-    """Asks one template."""
+    """Probes one template."""
 
     def __init__(self, renderer: Renderer, special: Mapping[str, Any]) -> None:
-        """Use ``renderer`` with the special tokens' texts."""
+        """Probe with ``renderer``. special: texts of the special tokens."""
         self._renderer = renderer
         self._special = special
         self._as_parts = False
-        self._tools: list[Any] | None = None  # that are there whatever is asked
+        self._tools: list[Any] | None = None  # tools of every probe, for a template that needs some
 
     def capabilities(self) -> Capabilities:
-        """Find out everything: of a template that is for conversations with tools alone, with tools."""
+        """Determine all capabilities; a template that renders only conversations with tools is probed with tools."""
         if not self._rendered([self._user(_USER)]) and self._rendered([self._user(_USER)], tools=[_TOOL]):
             self._tools = [_TOOL]
         text = _USER in self._rendered([self._user(_USER)])
@@ -85,7 +85,7 @@ class Prober:
         )
 
     def _calls(self) -> tuple[bool, bool, bool]:
-        """Return whether calls are written, with arguments as texts alone, and without content."""
+        """Return whether calls are rendered, whether arguments must be texts, and whether content may be null."""
         mapping, text = {_KEY: _VALUE}, f'{{"{_KEY}": "{_VALUE}"}}'
         for arguments in (mapping, text):
             for content in ("", None):
@@ -95,7 +95,7 @@ class Prober:
         return False, False, _USER in self._called(mapping, None)
 
     def _takes_null(self, arguments: Any) -> bool:
-        """Return whether an answer that calls may have no content, at the end and before the call's result."""
+        """Return whether an answer with calls may have null content, at the end and before the call's result."""
         result = _message("tool", self._content(_NEXT)) | {"tool_call_id": "call00000", "name": _NAME}
         is_followed = bool(self._called(arguments, None, result) or not self._called(arguments, "", result))
         return is_followed and _NAME in self._called(arguments, None)
@@ -106,7 +106,7 @@ class Prober:
         return self._rendered([self._user(_USER), answer, *more], tools=[_TOOL])
 
     def _turns(self) -> tuple[str, str | None]:
-        """Return what follows an answer at the end, and before the next message."""
+        """Return the text after an answer at the end, and the text between an answer and the next message."""
         turns = [self._user(_USER), _message("assistant", self._content(_ANSWER))]
         _, _, ending = self._rendered(turns).rpartition(_ANSWER)
         _, _, rest = self._rendered([*turns, self._user(_NEXT)]).rpartition(_ANSWER)
@@ -114,9 +114,9 @@ class Prober:
         return ending, separator if found else None
 
     def _rendered(self, messages: Sequence[Mapping[str, Any]], **more: Any) -> str:
-        """Return what the template makes of messages, "" where it refuses them.
+        """Render messages; returns "" if the template refuses them.
 
-        Raises ModelError where they cost more than messages may.
+        Raises ModelError if rendering exceeds the limits.
         """
         variables = {"tools": self._tools, "documents": None, "add_generation_prompt": False, **self._special, **more}
         try:

@@ -1,4 +1,4 @@
-"""Which templates a model directory has, and the other things that its files say of conversations."""
+"""The templates, special tokens and response template in the files of a model directory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from infeng_core.api import ModelError, model_file, read_json, read_text
 
 MOST_BYTES = 1 << 20
-"""Of a template; the largest known have 20 KB."""
+"""Most bytes of a template; the largest known have 20 KB."""
 PLAIN = """\
 {%- for message in messages -%}
 {%- if message.role == 'system' -%}
@@ -28,10 +28,10 @@ Assistant: {{ message.content }}
 Assistant:
 {%- endif -%}
 """
-"""For a model that has none: documented in docs/chat.md."""
+"""The template for models without one, documented in docs/chat.md."""
 
 WITH_TOOLS = ("additional_chat_templates/tool_use.jinja", "chat_template.tool_use.jinja")
-"""Where the template for conversations with tools may lie: as transformers saves it, and in a converted model."""
+"""Files of the template for conversations with tools: as transformers saves it, and in a converted model."""
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _REMEDY = "correct it, or give a template with --chat-template FILE"
@@ -39,25 +39,26 @@ _REMEDY = "correct it, or give a template with --chat-template FILE"
 
 @dataclass(frozen=True, slots=True)
 class TemplateFiles:
-    """What is known before anything is rendered."""
+    """A model's template and the settings that belong to it."""
 
     name: str
-    """Where the template is from."""
+    """The template's origin."""
     text: str
     with_tools: str | None = None
-    """Another one for conversations with tools."""
+    """A separate template for conversations with tools."""
     special: Mapping[str, Any] = field(default_factory=dict)
-    """``bos_token`` and the others, as templates see them."""
+    """Texts of ``bos_token`` and the other special tokens, as variables for templates."""
     response: Mapping[str, Any] | None = None
-    """``response_template``: how to read an answer."""
+    """``response_template``, which describes how to parse an answer."""
     is_plain: bool = False
-    """Whether the model has none."""
+    """Whether the model has no template, so that ``text`` is PLAIN."""
 
     @staticmethod
     def read(directory: Path, override: Path | None = None) -> TemplateFiles:
-        """Read a model directory; raises ModelError for a file that is not what its name says.
+        """Read a model directory; raises ModelError for a malformed file.
 
-        ``override``, then chat_template.jinja, chat_template.json and tokenizer_config.json, the first that is there.
+        The template is the first that exists of ``override``, chat_template.jinja, chat_template.json and
+        tokenizer_config.json.
         """
         settings = _mapping(model_file(directory, "tokenizer_config.json"))
         special = _special(settings, _mapping(model_file(directory, "special_tokens_map.json")))
@@ -76,7 +77,7 @@ class TemplateFiles:
 
 
 def _template(directory: Path, settings: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return where a directory's template is from, and the template: a text, or named ones; None for none."""
+    """Return the origin of a directory's template, and the template: a text, named templates, or None."""
     jinja, old = (model_file(directory, f"chat_template.{kind}") for kind in ("jinja", "json"))
     if jinja.is_file():
         return jinja.name, read_text(jinja, MOST_BYTES)
@@ -93,7 +94,7 @@ def _text_of(path: Path) -> str:
 
 
 def _chosen(name: str, found: Any) -> tuple[str, str | None]:
-    """Return the template for conversations, and the one for those with tools where it is another."""
+    """Return the template, and the one for conversations with tools if it is separate."""
     named = {"default": found} if isinstance(found, str) else _named(found)
     if not named or not all(isinstance(text, str) and len(text) <= MOST_BYTES for text in named.values()):
         why = f"chat_template is neither a text of at most {MOST_BYTES} characters nor a list of named ones"
@@ -121,7 +122,7 @@ def _mapping(path: Path) -> Mapping[str, Any]:
 
 
 def _special(*sources: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the special tokens' texts by the names that templates know; the first source that has one decides."""
+    """Return the special tokens' texts by their names in templates; the first source that has a name decides."""
     found: dict[str, Any] = {}
     for name in _SPECIAL:
         text = next((text for source in sources if (text := _content(source.get(name))) is not None), None)

@@ -1,4 +1,4 @@
-"""Messages of OpenAI's form to what a template takes."""
+"""Conversion of messages in OpenAI's form to the form that a template accepts."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ To call one, answer with nothing but its name and arguments as JSON in tags, onc
 def prepared(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], can: Capabilities, source: str
 ) -> list[dict[str, Any]]:
-    """Return messages as the template ``source`` takes them; raises RequestError for what is no conversation.
+    """Convert messages for the template ``source``; raises RequestError for an invalid conversation.
 
-    A system message that it does not take goes before the first user's text, tools that it does not write go into the
-    system message.
+    A system message that the template does not accept is put before the first user's text, and tools that it does not
+    render are described in the system message.
     """
     if not messages or len(messages) > MOST_MESSAGES:
         raise RequestError("messages", f"there are {len(messages)}", f"send at least one and at most {MOST_MESSAGES}")
@@ -45,10 +45,10 @@ def prepared(
 
 def _message(message: Mapping[str, Any], can: Capabilities, source: str) -> dict[str, Any]:
     if not isinstance(message, Mapping):
-        raise RequestError("messages", "one is no JSON object", 'send {"role": ..., "content": ...}')
+        raise RequestError("messages", "one is not a JSON object", 'send {"role": ..., "content": ...}')
     role = message.get("role")
     if not isinstance(role, str) or not _ROLE.fullmatch(role):
-        why = f"{str(role)[:80]!r} is no role"
+        why = f"{str(role)[:80]!r} is not a role"
         raise RequestError("messages", why, "use system, user, assistant or tool")
     found = dict(message)
     if role == "developer" and "developer" not in source:
@@ -57,7 +57,7 @@ def _message(message: Mapping[str, Any], can: Capabilities, source: str) -> dict
     if calls:
         found["tool_calls"] = _calls(calls, can)
     elif calls is not None:
-        del found["tool_calls"]  # templates ask whether it is there
+        del found["tool_calls"]  # templates test whether the key exists
     if "reasoning_content" in found and "reasoning_content" not in source:
         name = next((name for name in ("thinking", "reasoning") if re.search(rf"\.{name}\b|'{name}'", source)), None)
         if name is not None:
@@ -66,13 +66,13 @@ def _message(message: Mapping[str, Any], can: Capabilities, source: str) -> dict
 
 
 def _calls(calls: Any, can: Capabilities) -> list[dict[str, Any]]:
-    """Return the calls of an answer with arguments as the template takes them."""
+    """Return the calls of an answer with arguments in the template's form."""
     found = []
     for call in calls if isinstance(calls, (list, tuple)) else [{}]:
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             remedy = 'send {"id": ..., "type": "function", "function": {"name": ..., "arguments": ...}}'
-            raise RequestError("tool_calls", "one is no function call", remedy)
+            raise RequestError("tool_calls", "one is not a function call", remedy)
         made = {"type": "function", **call, "function": {**function, "arguments": _arguments(function, can)}}
         found.append(made)
     return found
@@ -87,12 +87,12 @@ def _arguments(function: Mapping[str, Any], can: Capabilities) -> Any:
     try:
         parsed = json.loads(given or "{}")
     except (ValueError, RecursionError):
-        return given  # cut short by a limit of tokens: as it is
+        return given  # arguments cut off by a token limit stay as they are
     return parsed if isinstance(parsed, dict) else given
 
 
 def _content(content: Any, can: Capabilities, calls: bool) -> Any:
-    """Return a content in a form that the template takes: a text, a list of parts, or null."""
+    """Return a content in a form that the template accepts: a text, a list of parts, or null."""
     if content is None:
         return None if can.null_content and calls else _content("", can, False)
     if isinstance(content, str):
@@ -102,7 +102,7 @@ def _content(content: Any, can: Capabilities, calls: bool) -> Any:
 
 
 def text_of(content: Any) -> str:
-    """Return a content as one text; raises RequestError for a part that is no text."""
+    """Return a content as one text; raises RequestError for a part that is not a text."""
     return content if isinstance(content, str) else "" if content is None else "".join(_parts(content))
 
 
@@ -121,7 +121,7 @@ def _parts(content: Any) -> list[str]:
 
 
 def _instruct(messages: list[dict[str, Any]], text: str) -> None:
-    """Put a text behind what the system message says, or make one."""
+    """Append a text to the system message, or add one."""
     if messages[0]["role"] == "system":
         messages[0]["content"] = f"{text_of(messages[0].get('content'))}\n\n{text}"
     else:
@@ -129,7 +129,7 @@ def _instruct(messages: list[dict[str, Any]], text: str) -> None:
 
 
 def _without_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return messages with system messages put before the texts of the users' messages that follow them."""
+    """Return messages in which each system message is put before the text of the next user's message."""
     found: list[dict[str, Any]] = []
     waiting: list[str] = []
     for message in messages:

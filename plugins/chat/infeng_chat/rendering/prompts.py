@@ -1,4 +1,4 @@
-"""A model's template at work: conversations to prompts."""
+"""Rendering of conversations to prompts by a model's template."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _RESERVED = {"messages", "tools", "add_generation_prompt", "raise_exception", "s
 
 
 class Prompts:
-    """Renders conversations, several threads at a time."""
+    """Renders conversations. Thread-safe."""
 
     def __init__(self, files: TemplateFiles, tokenizer: Tokenizer, limits: RenderLimits) -> None:
-        """Start the template's process and find out what it can; raises ModelError."""
+        """Start the template's process and detect its capabilities; raises ModelError."""
         self._files = files
         self._renderer = Renderer(files.text, files.name, limits)
         self._renderer.compile()
@@ -35,7 +35,7 @@ class Prompts:
 
     @property
     def takes_tools(self) -> bool:
-        """Whether the template writes tools into a prompt; else they are described in the system message."""
+        """Whether the template renders tools; if not, they are described in the system message."""
         return self._can_with_tools.tools
 
     def render(
@@ -92,7 +92,7 @@ class Prompts:
 
 
 def _attempt(renderer: Renderer, variables: Mapping[str, Any]) -> str:
-    """Return what the template makes of other texts, "" where it refuses them."""
+    """Render a variant of the texts; returns "" if the template refuses it."""
     try:
         return renderer.attempt([variables])[0]
     except RenderError:
@@ -100,12 +100,12 @@ def _attempt(renderer: Renderer, variables: Mapping[str, Any]) -> str:
 
 
 def _cut(pieces: Iterable[Piece], final: str) -> list[Piece]:
-    """Return a prompt up to the end of the last message's text, so that an answer goes on with it."""
+    """Return a prompt cut after the last message's text, so that the answer continues it."""
     pieces = list(pieces)
     text, core = "".join(piece.text for piece in pieces), final.strip()
     begin = text.rfind(core)
     if not core or begin < 0:
-        why = "the chat template does not write the last one as it is"
+        why = "the chat template changes the last message's text"
         raise RequestError("continue_final_message", why, "end the messages with an assistant's text")
     end = begin + len(core)
     if text[begin:].startswith(final.lstrip()):

@@ -1,4 +1,4 @@
-"""The engine's side of a template's process: starts it, asks it, ends it when it takes too long."""
+"""The parent's side of a template's process: starts it, sends it messages, and kills it when it takes too long."""
 
 from __future__ import annotations
 
@@ -21,65 +21,64 @@ from infeng_core.api import ModelError, RequestError, ResourceError, printable
 
 SANDBOX = Path(__file__).with_name("sandbox.py")
 MOST_INPUT = 32 << 20
-"""Bytes of JSON that go into one rendering."""
+"""Most bytes of JSON for one rendering."""
 _KEPT = ("HOME", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "PATH", "TZ", "LANG", "LC_ALL", "LC_TIME")
 _ADVICE = "check the messages, or give another template with --chat-template FILE"
 
 
 @dataclass(frozen=True, slots=True)
 class RenderLimits:
-    """What one message may cost."""
+    """Limits on one rendering."""
 
     seconds: float = 2.0
-    """Of processor time; four times as long may it take on the clock of the wall, and some seconds to start."""
+    """CPU seconds; the wall-clock limit is four times as long, plus some seconds for the start."""
     memory: int = 512 << 20
     """Bytes of the process's address space."""
     output: int = 1 << 22
-    """Characters of a prompt."""
+    """Most characters of a prompt."""
 
     @property
     def patience(self) -> float:
-        """Seconds after which the process is ended whatever it does: it may have to wait for a processor."""
+        """Wall-clock seconds after which the process is killed; more than ``seconds``, since it may wait for a core."""
         return 4.0 * self.seconds + 4.0
 
 
 LIMITS = RenderLimits()
 MOST_PROCESSES = 8
-"""Of one template: more threads than these wait for each other."""
+"""Most processes of one template; more threads than that wait for each other."""
 
 LIMITED = ("time", "memory", "length", "depth", "died")
-"""Kinds of errors of what costs too much."""
+"""Kinds of errors for exceeded limits."""
 
 
 _spares: list[subprocess.Popen[bytes]] = []
-"""Processes that no template has taken yet; each ends with this one, when its input does."""
+"""Started processes without a template yet; each exits when its input closes, with this process."""
 
 
 def prepare() -> None:
-    """Start a process that the next template will take: it gets ready while this one does something else."""
+    """Start a process for the next template ahead of time, so that it initializes in parallel."""
     if not _spares:
-        with contextlib.suppress(ResourceError):  # whoever needs one is told
+        with contextlib.suppress(ResourceError):  # reported when a template needs a process
             _spares.append(_process())
 
 
 class RenderError(Exception):
-    """The template did not render: ``kind`` as the sandbox names it, or "time", "died"."""
+    """Rendering failed."""
 
     def __init__(self, kind: str, message: str = "") -> None:
-        """Say what happened."""
+        """kind: the sandbox's kind of error, or "time" or "died"."""
         super().__init__(message)
         self.kind = kind
 
 
 class Renderer:
-    """One template's processes: started when they are needed, and again after one died. Any thread may ask.
+    """One template's processes, started on demand and restarted after a crash. Thread-safe.
 
-    There are as many as threads have asked at a time, up to ``MOST_PROCESSES``: what takes one thread long is not
-    waited for by another.
+    Each concurrent rendering has its own process, up to ``MOST_PROCESSES``, so a slow rendering does not delay others.
     """
 
     def __init__(self, template: str, name: str, limits: RenderLimits = LIMITS) -> None:
-        """Take a template's text; ``name`` says in errors where it is from."""
+        """template: its text. name: its origin, for errors."""
         self.name = name
         self._first = {
             "template": template,
@@ -87,10 +86,10 @@ class Renderer:
         }
         self._limits = limits
         self._places = threading.BoundedSemaphore(MOST_PROCESSES)
-        self._idle: list[_Child] = []  # the one that was used last is the last
+        self._idle: list[_Child] = []  # in order of last use
 
     def compile(self) -> None:
-        """Start a process; raises ModelError where the template cannot be compiled."""
+        """Start a process; raises ModelError if the template does not compile."""
         try:
             with self._child():
                 pass
@@ -98,12 +97,12 @@ class Renderer:
             raise self.broken(error, "compiled") from None
 
     def broken(self, error: RenderError, what: str) -> ModelError:
-        """Return the error of a template that cannot be used at all."""
+        """Return the error for an unusable template."""
         why = f"it cannot be {what} ({_why(error, self._limits)})"
         return ModelError(f"chat template {self.name}", why, "correct it, or give another with --chat-template FILE")
 
     def render(self, variables: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Return the text for each mapping of variables; raises RequestError for what the template does not render."""
+        """Render once for each mapping of variables; raises RequestError if the template fails."""
         try:
             return self.attempt(variables)
         except RenderError as error:
@@ -113,11 +112,11 @@ class Renderer:
             raise RequestError("messages", f"the chat template fails on them ({why})", _ADVICE) from None
 
     def attempt(self, variables: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Do the same; raises RenderError."""
+        """Render as ``render`` does, but raise RenderError."""
         try:
             data = json.dumps({"variables": variables}).encode()
         except (TypeError, ValueError, RecursionError) as error:
-            raise RequestError("messages", f"they are no JSON ({error})", "give texts, numbers and lists") from None
+            raise RequestError("messages", f"they are not JSON ({error})", "give texts, numbers and lists") from None
         if len(data) > MOST_INPUT:
             raise RequestError("messages", f"they have {len(data)} bytes", f"send at most {MOST_INPUT}")
         with self._child() as child:
@@ -125,13 +124,13 @@ class Renderer:
             return texts
 
     def close(self) -> None:
-        """End the processes that do nothing; the next rendering starts another one."""
+        """End the idle processes; the next rendering starts a new one."""
         while self._idle:
             self._idle.pop().end()
 
     @contextlib.contextmanager
     def _child(self) -> Iterator[_Child]:
-        """Have a process that knows the template, for one question at a time; raises RenderError where it cannot."""
+        """Lend a process with the template for one rendering; raises RenderError if none can be had."""
         with self._places:
             child = self._taken()
             if child is None:
@@ -144,7 +143,7 @@ class Renderer:
                     self._idle.append(child)
 
     def _taken(self) -> _Child | None:
-        """Return a process that does nothing and still lives; None where there is none."""
+        """Return an idle process that is still alive, or None."""
         with contextlib.suppress(IndexError):
             while not (child := self._idle.pop()).is_alive:
                 child.end()
@@ -156,29 +155,29 @@ class _Child:
     """One process."""
 
     def __init__(self, limits: RenderLimits) -> None:
-        """Start it, without a template yet; it ends when nobody knows it any more."""
+        """Start the process without a template; it is killed when this object is collected."""
         self._limits = limits
         self.process = _spare() or _process()
         self.end = weakref.finalize(self, _end, self.process)
-        """Ends it; what it does is lost."""
+        """Kills the process; its work is lost."""
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             os.set_blocking(pipe.fileno(), False)
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be asked."""
+        """Whether the process runs."""
         return self.end.alive and self.process.poll() is None
 
     def ask(self, data: bytes) -> Any:
-        """Send a message and return its answer; where that fails the process is ended. Raises RenderError."""
+        """Send a message and return its answer; a failure kills the process. Raises RenderError."""
         try:
             answer = json.loads(self._exchange(data))
         except (OSError, EOFError):
             code = self.process.wait()
             self.end()
             raise RenderError("time" if code == -signal.SIGPROF else "died", f"exit status {code}") from None
-        except BaseException:  # the time is over, or Ctrl-C: the next message is not to get this one's answer
+        except BaseException:  # timeout or Ctrl-C: the next message must not get this one's answer
             self.end()
             raise
         if "error" in answer:
@@ -188,7 +187,7 @@ class _Child:
         return answer
 
     def _exchange(self, data: bytes) -> bytes:
-        """Write one frame and read one; raises RenderError after ``patience``, EOFError where the process has ended."""
+        """Write one frame and read one; raises RenderError after ``patience``, EOFError if the process has ended."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         to, out = self.process.stdin.fileno(), self.process.stdout.fileno()
@@ -217,7 +216,7 @@ class _Child:
 
 
 def _spare() -> subprocess.Popen[bytes] | None:
-    """Return a process that was started ahead and still lives."""
+    """Return a process that was started ahead of time and is alive, or None."""
     with contextlib.suppress(IndexError):
         while (child := _spares.pop()).poll() is not None:
             _end(child)
@@ -227,7 +226,7 @@ def _spare() -> subprocess.Popen[bytes] | None:
 
 def _process() -> subprocess.Popen[bytes]:
     if not sys.executable:
-        raise ResourceError("chat templates", "there is no Python to run them with", "run under a Python program")
+        raise ResourceError("chat templates", "there is no Python executable to run them", "run under a Python program")
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}
     try:
         return subprocess.Popen(
@@ -237,7 +236,7 @@ def _process() -> subprocess.Popen[bytes]:
             stderr=subprocess.DEVNULL,
             env=environment,
             cwd="/",
-            start_new_session=True,  # a terminal's Ctrl-C is not meant for it
+            start_new_session=True,  # keeps a terminal's Ctrl-C away from it
         )
     except OSError as error:
         why = f"no process for them can be started ({error.strerror})"
@@ -245,7 +244,7 @@ def _process() -> subprocess.Popen[bytes]:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End a process and forget it."""
+    """Kill a process and reap it."""
     child.kill()
     for pipe in (child.stdin, child.stdout):
         if pipe is not None:
@@ -255,7 +254,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _why(error: RenderError, limits: RenderLimits) -> str:
-    """Return what happened, in words."""
+    """Return a description of an error."""
     said = {
         "time": f"it takes more than {limits.seconds:g} s",
         "memory": f"it takes more than {limits.memory >> 20} MiB",

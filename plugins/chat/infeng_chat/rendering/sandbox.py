@@ -1,7 +1,7 @@
-"""The program that renders one chat template, in a process of its own: jinja2 and nothing of the engine.
+"""The program that renders one chat template in a separate process, with jinja2 and without the engine.
 
-Jinja's sandbox keeps a template from the interpreter's insides but does not bound what it computes, not even while it
-is compiled. The limits do: of address space, of processor time for each message (the process dies), of output.
+Jinja's sandbox shields the interpreter's internals but does not bound the work of a template, not even of its
+compilation. The limits do: on address space, on CPU time for each message (the process is killed), and on output.
 
 Frames on standard input and output: 8 bytes of length, little-endian, then that many bytes of JSON in UTF-8. The first
 frame is {"template", "limits"}, every further one {"variables": [{name: value}, ...]}; each is answered by one frame,
@@ -23,7 +23,7 @@ import jinja2.parser
 import jinja2.sandbox
 
 NICENESS = 5
-"""A rendering waits for the engine's steps, not they for it."""
+"""Niceness of the process: the engine's steps have priority over renderings."""
 
 
 class Generation(jinja2.ext.Extension):
@@ -46,7 +46,7 @@ class RefusalError(Exception):
 
 
 class TooLongError(Exception):
-    """The output has more characters than it may have."""
+    """The output has too many characters."""
 
 
 def raise_exception(message: object) -> None:
@@ -66,12 +66,12 @@ def tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Return JSON as models were trained on it: without the escapes for HTML that jinja2's own filter makes."""
+    """Return JSON without the HTML escapes of jinja2's own filter, which models were not trained on."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def compiled(source: str) -> jinja2.Template:
-    """Return a template, in the environment that transformers' ``apply_chat_template`` gives it."""
+    """Compile a template in the same environment as transformers' ``apply_chat_template``."""
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
     )
@@ -93,7 +93,7 @@ def rendered(template: jinja2.Template, variables: dict[str, Any], most: int) ->
 
 
 def failure(error: Exception) -> dict[str, str]:
-    """Return what is said of an exception: its kind and a short message."""
+    """Return the kind and a short message of an exception."""
     if isinstance(error, RefusalError):
         kind, text = "refused", str(error)
     elif isinstance(error, jinja2.TemplateSyntaxError):
@@ -110,7 +110,7 @@ def failure(error: Exception) -> dict[str, str]:
 
 
 def read() -> Any:
-    """Return the next message, or None where there is none."""
+    """Return the next message, None at the end of the input."""
     length = int.from_bytes(sys.stdin.buffer.read(8), "little")
     return json.loads(sys.stdin.buffer.read(length)) if length else None
 

@@ -1,9 +1,9 @@
-"""Special tokens that somebody typed stay text: which parts of a rendered prompt are from messages.
+"""Protection against special tokens typed in messages: finds the parts of a rendered prompt that come from messages.
 
-A text that spells a special token is put between two markers, private-use characters that nothing else in this
-rendering contains, inside of its leading and trailing blanks so that a template may trim it. Where that changes what
-the template writes, the spelled tokens themselves are rendered as private-use characters of the same number. This
-second rendering also tells how many special tokens are the template's own.
+A text that spells a special token is put between two markers, private-use characters that occur nowhere else in this
+rendering, inside of its leading and trailing blanks so that a template may trim it. If the markers change the
+template's output, the spelled tokens are instead replaced by private-use characters, one for each character. This
+second rendering also shows how many special tokens are the template's own.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 PRIVATE = range(0xF0000, 0x10FFFE)
-"""Planes 15 and 16, but for their last two, which are no characters."""
+"""Planes 15 and 16, except the last two code points of each, which are not characters."""
 MOST_TEXTS = 8192
-"""Texts with special tokens in one prompt."""
+"""Most texts with special tokens in one prompt."""
 
 Change = Callable[[str], str]
 
@@ -30,16 +30,16 @@ class Piece:
 
     text: str
     is_typed: bool
-    """From a message: no special token is to be found in it."""
+    """Whether the part comes from a message, so that its special tokens stay text."""
 
 
 class Spelled:
-    """Finds special tokens that are spelled in texts."""
+    """Finds special tokens in texts."""
 
     def __init__(self, special: Collection[str] | None, parses: Callable[[str], bool]) -> None:
-        """Look for the texts of the tokenizer's special tokens.
+        """special: texts of the special tokens, None if the tokenizer does not list them.
 
-        special: None where the tokenizer does not tell them; ``parses`` then says of a text whether it finds any.
+        parses: returns whether the tokenizer finds a special token in a text; used if ``special`` is None.
         """
         self._special = frozenset(text for text in special or () if text)
         self._parses = parses if special is None else None
@@ -51,18 +51,18 @@ class Spelled:
         self._folded = [text.casefold() for text in self._special]
 
     def is_in(self, text: str) -> bool:
-        """Return whether ``text`` may come to spell a special token: it does, or ends as one begins."""
+        """Return whether ``text`` contains a special token or ends with the beginning of one."""
         if self._parses is not None:
             return self._parses(text)
         if self.find(text) or self._begun(text):
             return True
         if text.isascii():
             return False
-        normal = unicodedata.normalize("NFKC", text).casefold()  # as tokenizers may do before they look
+        normal = unicodedata.normalize("NFKC", text).casefold()  # tokenizers may normalize before they match
         return any(special in normal for special in self._folded)
 
     def find(self, text: str) -> list[tuple[int, int]]:
-        """Return where special tokens are spelled: the first and the last index of each, not overlapping."""
+        """Return the first and the last index of each special token in ``text``, not overlapping."""
         found: list[tuple[int, int]] = []
         at = 0
         while (first := self._first.search(text, at)) is not None:
@@ -74,21 +74,21 @@ class Spelled:
         return found
 
     def hidden(self, text: str) -> list[tuple[int, int]]:
-        """Return the same, and what one may begin with at the end of the text."""
+        """Return the same, and the beginning of one at the end of the text."""
         found = self.find(text)
         end = len(text.rstrip())
         begun = self._begun(text)
         return [*found, (end - begun, end)] if begun and (not found or found[-1][1] <= end - begun) else found
 
     def count(self, texts: Iterable[str]) -> Counter[str]:
-        """Return how many of each special token are spelled in texts."""
+        """Return the number of each special token in texts."""
         return Counter(text[begin:end] for text in texts for begin, end in self.find(text))
 
     def _pieces(self, text: str, begin: int) -> Iterable[str]:
         return (text[begin : begin + length] for length in self._lengths)
 
     def _begun(self, text: str) -> int:
-        """Return how many of the last characters, but for blanks, a special token begins with."""
+        """Return the number of last characters, without trailing blanks, that begin a special token."""
         end = text[-self._longest - 64 :].rstrip()
         most = min(self._longest, len(end))
         return next((length for length in range(most, 0, -1) if end[-length:] in self._starts), 0)
@@ -98,16 +98,16 @@ class Marking:
     """The markers of one rendering."""
 
     def __init__(self, taken: Iterable[str], spelled: Spelled) -> None:
-        """Use no character that occurs in the texts ``taken``."""
+        """Use only characters that do not occur in the texts ``taken``."""
         self._spelled = spelled
         self._taken = {ord(letter) for text in taken for letter in text if ord(letter) >= PRIVATE.start}
         self._random = random.SystemRandom()
         self._texts: list[str] = []  # between the markers 2 i and 2 i + 1
         self._markers: list[str] = []
-        self._masked: dict[str, str] = {}  # one private character to the text that it stands for
+        self._masked: dict[str, str] = {}  # private-use character -> the text that it replaces
 
     def mark(self, text: str) -> str:
-        """Return ``text`` between markers, where it may spell a special token."""
+        """Return ``text``, between markers if it may spell a special token."""
         core = text.strip()
         if not core or len(self._texts) >= MOST_TEXTS or not self._spelled.is_in(text):
             return text
@@ -118,7 +118,7 @@ class Marking:
         return f"{text[:begin]}{first}{core}{last}{text[begin + len(core) :]}"
 
     def mask(self, text: str) -> str:
-        """Return ``text`` with private characters in the place of those of special tokens."""
+        """Return ``text`` with the characters of special tokens replaced by private-use characters."""
         pieces, at = [], 0
         for begin, end in self._spelled.hidden(text):
             letters = [self._fresh() for _ in range(begin, end)]
@@ -140,7 +140,7 @@ class Marking:
             closes = index is not None and index % 2 == 1
             if inside is not None and closes and index == inside + 1:
                 pieces.append(Piece(part, True))
-            else:  # a template that cut a text took one of its markers: as much as fits on either side is of the text
+            else:  # a template that cut a text removed one marker: the matching part on either side is typed text
                 head = 0 if inside is None else _shared(part, self._texts[inside // 2])
                 tail = 0
                 if closes and index is not None:
@@ -169,7 +169,7 @@ class Marking:
 
 
 def joined(pieces: Iterable[Piece]) -> list[Piece]:
-    """Return pieces with neighbours of a kind put together and empty ones left out."""
+    """Return pieces with adjacent ones of a kind merged and empty ones dropped."""
     found: list[Piece] = []
     for piece in pieces:
         if found and found[-1].is_typed == piece.is_typed:
@@ -204,6 +204,6 @@ def changed(value: Any, change: Change) -> Any:
 
 
 def _shared(text: str, other: str) -> int:
-    """Return how many characters the two have in common at their beginning."""
+    """Return the length of the common prefix of two texts."""
     most = min(len(text), len(other))
     return next((index for index in range(most) if text[index] != other[index]), most)

@@ -1,4 +1,4 @@
-"""How models write calls: a file for each way. The first one that a template's text gives away is the model's."""
+"""The syntaxes in which models write calls, one file each. A model's is the first whose markers its template has."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SYNTAXES: tuple[Syntax, ...] = (
 
 
 def detected(source: str) -> Syntax | None:
-    """Return the syntax of a template's calls, None where it is none that is known."""
+    """Return the syntax of a template's calls, None if it is unknown."""
     for syntax in SYNTAXES:
         if any(all(marker in source for marker in markers) for markers in syntax.markers):
             return syntax

@@ -15,7 +15,7 @@ FENCE = "```json"
 
 
 def read(calls: Calls, tag: str) -> Steps[None]:
-    """Take all calls."""
+    """Read all calls."""
     cursor = calls.cursor
     while (yield from cursor.blank()) and not (yield from cursor.literal(CLOSE)):
         yield from cursor.expect(BEGIN)

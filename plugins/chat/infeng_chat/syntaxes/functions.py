@@ -1,4 +1,4 @@
-"""``<function=NAME>{...}</function>``, as functionary and some Llamas write it."""
+"""``<function=NAME>{...}</function>``, the syntax of functionary and some Llamas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_NAME = 256
 
 
 def read(calls: Calls, tag: str) -> Steps[None]:
-    """Take a name and its arguments."""
+    """Read a name and its arguments."""
     name, _ = yield from calls.cursor.until(">", most=MOST_NAME)
     if (yield from calls.cursor.blank()) != "{":
         yield from calls.cursor.expect("{")

@@ -15,7 +15,7 @@ OPEN, CLOSE, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
 
 
 def read(calls: Calls, tag: str) -> Steps[None]:
-    """Take one call."""
+    """Read one call."""
     cursor = calls.cursor
     yield from cursor.expect("call:")
     name, _ = yield from cursor.until("{", most=MOST_NAME)

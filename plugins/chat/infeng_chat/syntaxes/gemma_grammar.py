@@ -1,6 +1,6 @@
-"""The grammar of Gemma's calls: arguments of the functions' schemas, written as its template writes them.
+"""The grammar of Gemma's calls: arguments by the functions' schemas, in the notation of its template.
 
-Keys have no quotes and come in the order of the alphabet, texts stand between ``<|"|>``, and there are no blanks.
+Keys have no quotes and are in alphabetical order, texts are between ``<|"|>``, and there are no blanks.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _REMEDY = "leave it out of the function's parameters, or give tool_choice auto"
 
 
 class Rules:
-    """The rules of one grammar, as they are made."""
+    """Builds the rules of one grammar."""
 
     def __init__(self, tag: Tag, quote: str) -> None:
-        """Write texts between ``quote``, which ``tag`` spells."""
+        """tag: converts tags to a grammar's notation. quote: the tag around texts."""
         self.lines: list[str] = []
         self._quote = tag(quote)
         self._root: Mapping[str, Any] = {}
@@ -41,17 +41,17 @@ class Rules:
 
     @property
     def _is_token(self) -> bool:
-        """Whether the quote is one token, which no text can spell."""
+        """Whether the quote is a special token, which text cannot contain."""
         return self._quote.startswith("<[")
 
     def rule(self, expression: str) -> str:
-        """Add a rule; return its name. Raises RequestError for too many."""
+        """Add a rule and return its name; raises RequestError for too many rules."""
         name = self._reserved()
         self.lines.append(f"{name}: {expression}")
         return name
 
     def arguments(self, tool: Tool) -> str:
-        """Return the expression of a function's arguments; raises RequestError for a schema that is not understood."""
+        """Return the expression for a function's arguments; raises RequestError for an unsupported schema."""
         self._root, self._references = parameters(tool), {}
         return self._object(self._root, 0)
 
@@ -143,7 +143,7 @@ class Rules:
         return f'{self._quote} {lark.quoted(key)} {self._quote} ":"'
 
     def _anything(self) -> str:
-        """Return the name of the rule of any value."""
+        """Return the name of the rule for any value."""
         if not self._any:
             name = self._any = self._reserved()
             words = ('"true"', '"false"', '"null"')
@@ -158,7 +158,7 @@ class Rules:
         return self._references[where]
 
     def _found(self, where: str) -> Any:
-        """Return what a reference of the function's own schema leads to."""
+        """Return the target of a reference within the function's schema."""
         found: Any = self._root
         if where != "#" and not where.startswith("#/"):
             raise RequestError("tools", f"{where!r:.80} leads out of the parameters", _REMEDY)
@@ -173,16 +173,16 @@ class Rules:
         return self.rule(" | ".join(expressions)) if expressions else self._anything()
 
     def _reserved(self) -> str:
-        """Return the name of a rule that is to come."""
+        """Reserve the name of a rule that is added later."""
         self._made += 1
         if self._made > MOST_RULES:
             remedy = "give fewer, or tool_choice auto"
-            raise RequestError("tools", "their parameters are too many for a grammar", remedy)
+            raise RequestError("tools", "they have too many parameters for a grammar", remedy)
         return f"r{self._made}"
 
 
 def calls(tools: Mapping[str, Tool], tag: Tag, parallel: bool, *, open: str, close: str, quote: str) -> str:
-    """Return the grammar of a call of one of ``tools``, or of several; raises RequestError."""
+    """Return the grammar of one call of ``tools``, or with ``parallel`` of several; raises RequestError."""
     rules = Rules(tag, quote)
     names = [
         rules.rule(f"{tag(open)} {lark.quoted(f'call:{name}')} {rules.arguments(tool)} {tag(close)}")
@@ -192,18 +192,18 @@ def calls(tools: Mapping[str, Tool], tag: Tag, parallel: bool, *, open: str, clo
 
 
 def _plain(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a schema with a single ``allOf`` taken in; raises RequestError for what a grammar of calls cannot hold."""
+    """Return a schema with a single ``allOf`` merged; raises RequestError for unsupported keywords."""
     together = schema.get("allOf")
     if isinstance(together, list) and len(together) == 1 and isinstance(together[0], Mapping):
         schema = {**{name: of for name, of in schema.items() if name != "allOf"}, **together[0]}
     for name in _UNKNOWN:
         if name in schema:
-            raise RequestError("tools", f"{name} is not understood in parameters of this model's calls", _REMEDY)
+            raise RequestError("tools", f"{name} is not supported in parameters of this model's calls", _REMEDY)
     return schema
 
 
 def _sorted(members: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return the members of a mapping as Jinja's ``dictsort`` has them."""
+    """Return the members of a mapping in the order of Jinja's ``dictsort``."""
     return sorted(members.items(), key=lambda one: one[0].lower())
 
 

@@ -15,7 +15,7 @@ KEY, END_KEY, VALUE, END_VALUE = "<arg_key>", "</arg_key>", "<arg_value>", "</ar
 
 
 def read(calls: Calls, tag: str) -> Steps[None]:
-    """Take one call."""
+    """Read one call."""
     cursor = calls.cursor
     yield from cursor.blank()
     name, end = yield from cursor.until("\n", KEY, CLOSE, most=MOST_NAME)

@@ -1,4 +1,4 @@
-"""Harmony, of gpt-oss: messages with channels, ``<|channel|>analysis<|message|>...<|end|><|start|>assistant...``."""
+"""gpt-oss's Harmony: messages with channels, ``<|channel|>analysis<|message|>...<|end|><|start|>assistant...``."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def answer(tools: Mapping[str, Tool]) -> Reader:
 
 
 def _message(cursor: Cursor, sink: Sink, tools: Mapping[str, Tool]) -> Steps[None]:
-    """Take one message."""
+    """Read one message."""
     cursor.mark()
     yield from cursor.literal(START)
     try:
         header, _ = yield from cursor.until(MESSAGE, most=MOST_HEADER)
-    except MalformedError:  # not of this form at all
+    except MalformedError:  # not Harmony
         cursor.rewind()
         cursor.release()
         yield from cursor.stream(ENDS, sink.content)
@@ -54,7 +54,7 @@ def _message(cursor: Cursor, sink: Sink, tools: Mapping[str, Tool]) -> Steps[Non
 
 
 def _call(cursor: Cursor, sink: Sink, tools: Mapping[str, Tool], name: str) -> Steps[None]:
-    """Take the arguments of a call."""
+    """Read the arguments of a call."""
     calls = Calls(cursor, sink, tools)
     cursor.mark()
     try:
@@ -71,7 +71,7 @@ def _call(cursor: Cursor, sink: Sink, tools: Mapping[str, Tool], name: str) -> S
 
 
 def read(calls: Calls, tag: str) -> Steps[None]:
-    """Nothing: calls are messages of their own, see ``answer``."""
+    """Read nothing: calls are separate messages, see ``answer``."""
     raise MalformedError
     yield
 

@@ -14,7 +14,7 @@ BEGIN, ARGUMENTS, END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "
 
 
 def read(calls: Calls, tag: str) -> Steps[None]:
-    """Take the calls of a section."""
+    """Read the calls of a section."""
     cursor = calls.cursor
     while (yield from cursor.blank()) and not (yield from cursor.literal(CLOSE)):
         yield from cursor.expect(BEGIN)

@@ -9,23 +9,23 @@ from typing import Any
 from infeng_chat.answers.calls import Tag, Tool, parameters
 
 _STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""Objects are written as models were trained on them, and a run of blanks cannot eat the budget of tokens."""
+"""Whitespace options: the spacing that models were trained on, and no long runs of blanks that waste tokens."""
 
 
 def quoted(text: str) -> str:
-    """Return a text as a grammar spells it."""
+    """Return a text in a grammar's notation."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def schema(of: Mapping[str, Any]) -> str:
-    """Return a JSON value of a schema as a grammar spells it."""
+    """Return a JSON value by a schema in a grammar's notation."""
     return f"%json {json.dumps({'x-guidance': _STYLE, **of}, ensure_ascii=False)}"
 
 
 def calls(tools: Mapping[str, Tool], one: Callable[[str, str], str], *, several: str | None) -> str:
-    """Return the rules for a call of one of ``tools``, or of several with ``several`` between them.
+    """Return the rules for a call of one of ``tools``, or for several calls with ``several`` between them.
 
-    one: gives the expression of a call from a function's name and the rule of its arguments.
+    one: returns the expression of a call from a function's name and the rule of its arguments.
     """
     lines = [f"call: {' | '.join(f'call_{index}' for index in range(len(tools)))}"]
     for index, (name, tool) in enumerate(tools.items()):

@@ -1,4 +1,4 @@
-"""Llama 3: ``{"name": ..., "parameters": {...}}`` as the whole answer, or behind ``<|python_tag|>``."""
+"""Llama 3: ``{"name": ..., "parameters": {...}}`` as the whole answer, or after ``<|python_tag|>``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OPEN = "<|python_tag|>"
 
 
 def read(calls: Calls, tag: str) -> Steps[None]:
-    """Take objects, with semicolons or nothing between them, of tools that the request names."""
+    """Read objects that call the request's tools, with semicolons or nothing between them."""
     cursor = calls.cursor
     if (yield from cursor.blank()) != "{":
         raise MalformedError

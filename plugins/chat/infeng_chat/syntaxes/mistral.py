@@ -13,7 +13,7 @@ OPEN, ID, ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 
 
 def read(calls: Calls, tag: str) -> Steps[None]:
-    """Take a list of calls, or one with its name in front."""
+    """Read a list of calls, or a call that begins with its name."""
     cursor = calls.cursor
     if (yield from cursor.blank()) in ("[", "{"):
         yield from read_list(calls, read_object)
@@ -31,7 +31,7 @@ def read(calls: Calls, tag: str) -> Steps[None]:
 
 
 def grammar(tools: Mapping[str, Tool], tag: Tag, parallel: bool) -> str:
-    """Return the grammar of calls with their names in front."""
+    """Return the grammar of calls that begin with their names."""
 
     def one(name: str, arguments: str) -> str:
         return f"{tag(OPEN)} {lark.quoted(name)} {tag(ARGUMENTS)} {arguments}"

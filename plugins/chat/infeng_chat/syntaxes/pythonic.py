@@ -1,4 +1,4 @@
-"""Calls as Python writes them: ``[f(a=1), g(b="x")]``, with tags around it or as the whole answer."""
+"""Calls in Python's syntax: ``[f(a=1), g(b="x")]``, between tags or as the whole answer."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from infeng_chat.syntaxes import lark
 from infeng_chat.syntaxes.typed import properties
 
 MOST = 1 << 16
-"""Characters of one list."""
+"""Most characters of one list."""
 
 
 def read(close: str, calls: Calls, tag: str) -> Steps[None]:
-    """Take a list of calls, of tools that the request names."""
+    """Read a list of calls of the request's tools."""
     text = yield from _bracketed(calls.cursor)
     for name, arguments in _calls(text):
         if name not in calls.tools:
@@ -31,7 +31,7 @@ def read(close: str, calls: Calls, tag: str) -> Steps[None]:
 
 
 def _bracketed(cursor: Cursor) -> Steps[str]:
-    """Take what is in brackets, the brackets included."""
+    """Read a bracketed text, including the brackets."""
     if (yield from cursor.blank()) != "[":
         raise MalformedError
     pieces: list[str] = []
@@ -59,7 +59,7 @@ def _calls(text: str) -> list[tuple[str, dict[str, Any]]]:
     """Return the names and arguments of the calls in a list; raises MalformedError."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # such as of escapes that Python does not know
+            warnings.simplefilter("ignore")  # such as SyntaxWarning for unknown escapes
             tree = ast.parse(text, mode="eval").body
         elements = tree.elts if isinstance(tree, ast.List) else []
         found = [(ast.unparse(call.func), _arguments(call)) for call in elements if isinstance(call, ast.Call)]
@@ -72,14 +72,14 @@ def _calls(text: str) -> list[tuple[str, dict[str, Any]]]:
 
 def _arguments(call: ast.Call) -> dict[str, Any]:
     if call.args or not all(keyword.arg for keyword in call.keywords):
-        raise ValueError("only arguments with names are read")
+        raise ValueError("only keyword arguments are read")
     found = {str(keyword.arg): _literal(keyword.value) for keyword in call.keywords}
-    json.dumps(found, allow_nan=False)  # raises TypeError for what JSON does not have, such as sets
+    json.dumps(found, allow_nan=False)  # raises TypeError for values that JSON lacks, such as sets
     return found
 
 
 def _literal(node: ast.expr) -> Any:
-    """Return a literal; true, false and null are read too."""
+    """Return a literal; true, false and null are accepted too."""
     for child in ast.walk(node):
         for name, old in ast.iter_fields(child):
             if isinstance(old, ast.Name) and old.id in ("true", "false", "null"):
@@ -95,7 +95,7 @@ def _word(node: Any) -> Any:
 
 
 def grammar(open: str, close: str, tools: Mapping[str, Tool], tag: Tag, parallel: bool) -> str:
-    """Return the grammar of a list of calls; arguments come in the order of the schema."""
+    """Return the grammar of a list of calls; arguments are in the order of the schema."""
     rules = []
     for index, (name, tool) in enumerate(tools.items()):
         needed = parameters(tool).get("required") or []

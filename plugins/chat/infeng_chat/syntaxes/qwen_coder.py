@@ -15,7 +15,7 @@ FUNCTION, PARAMETER, END_PARAMETER, END = "<function=", "<parameter=", "</parame
 
 
 def read(open: str, close: str, calls: Calls, tag: str) -> Steps[None]:
-    """Take one call."""
+    """Read one call."""
     cursor = calls.cursor
     if tag == open:
         yield from cursor.expect(FUNCTION)
@@ -36,7 +36,7 @@ def read(open: str, close: str, calls: Calls, tag: str) -> Steps[None]:
 
 
 def _ends(calls: Calls, close: str) -> Steps[bool]:
-    """Take the end of a call if it is next; a missing ``</function>`` is forgiven."""
+    """Consume the end of a call if it is next; ``</function>`` may be missing."""
     cursor = calls.cursor
     if not (yield from cursor.blank()):
         raise MalformedError
@@ -46,7 +46,7 @@ def _ends(calls: Calls, close: str) -> Steps[bool]:
 
 
 def grammar(open: str, close: str, line: str, tools: Mapping[str, Tool], tag: Tag, parallel: bool) -> str:
-    """Return the grammar of calls; ``line``: what is between a value and its tags."""
+    """Return the grammar of calls. line: the text between a value and its tags."""
     rules = []
     for index, (name, tool) in enumerate(tools.items()):
         schemas = properties(tool)
@@ -71,7 +71,7 @@ def grammar(open: str, close: str, line: str, tools: Mapping[str, Tool], tag: Ta
 
 
 def _value(schema: Mapping[str, object]) -> str:
-    """Return the expression of a value that is no free text."""
+    """Return the expression of a value that is not free text."""
     words = schema.get("enum")
     if is_text(schema) and isinstance(words, list):
         return " | ".join(lark.quoted(str(word)) for word in words)

@@ -12,7 +12,7 @@ from infeng_chat.syntaxes import lark
 
 
 def read(one: Callable[[Calls], Steps[None]], close: str, calls: Calls, tag: str) -> Steps[None]:
-    """Take an object or a list of them, and the closing tag where it is there."""
+    """Read an object or a list of objects, and the closing tag if there is one."""
     yield from read_list(calls, one)
     if close:
         yield from calls.cursor.blank()
@@ -20,7 +20,7 @@ def read(one: Callable[[Calls], Steps[None]], close: str, calls: Calls, tag: str
 
 
 def read_pair(calls: Calls) -> Steps[None]:
-    """Take ``{NAME: {...}}``."""
+    """Read ``{NAME: {...}}``."""
     yield from calls.cursor.expect("{")
     name = yield from jsonstream.text(calls.cursor)
     yield from calls.cursor.expect(":")
@@ -31,7 +31,7 @@ def read_pair(calls: Calls) -> Steps[None]:
 
 
 def tagged(open: str, close: str, tools: Mapping[str, Tool], tag: Tag, parallel: bool) -> str:
-    """Return the grammar of calls that have tags of their own, on lines."""
+    """Return the grammar of calls on lines, each between tags."""
 
     def one(name: str, arguments: str) -> str:
         return lark.between(tag, open, f'"\\n" {lark.named_object(name, arguments)} "\\n"', close)
@@ -66,7 +66,7 @@ def pairs(open: str, close: str, tools: Mapping[str, Tool], tag: Tag, parallel: 
 
 
 def alone(open: str, close: str, tools: Mapping[str, Tool], tag: Tag, parallel: bool) -> str:
-    """Return the grammar of one call: a template that writes no more than one reads no more."""
+    """Return the grammar of one call, for templates that render a single call only."""
     return lark.start(tag(open), "calls", tag(close) if close else "") + lark.calls(
         tools, lark.named_object, several=None
     )
@@ -85,7 +85,7 @@ def _syntax(
 
 
 HERMES = _syntax("hermes", "<tool_call>", "<tool_call>", "</tool_call>", tagged, read_object)
-"""Qwen and many more; also what a template without tools is told to write."""
+"""The syntax of Qwen and many more, and the one described to models whose template does not render tools."""
 
 SYNTAXES = (
     _syntax("apriel", "<tool_calls>[", "<tool_calls>", "</tool_calls>", listed, read_object),

@@ -1,4 +1,4 @@
-"""Arguments that models write as text between tags, and what the function's schema makes of them."""
+"""Conversion of arguments that models write as text between tags, by the function's schema."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def properties(tool: Tool | None) -> Mapping[str, Any]:
 
 
 def is_text(schema: Any) -> bool:
-    """Return whether a schema admits texts, and so any text is one."""
+    """Return whether a schema admits strings, so that any text is a valid value."""
     if not isinstance(schema, Mapping):
         return False
     kinds = schema.get("type")
@@ -30,7 +30,7 @@ def is_text(schema: Any) -> bool:
 
 
 def value(text: str, schema: Any) -> Any:
-    """Return an argument: a text where the schema admits one, else what the text is as JSON, if it is that."""
+    """Convert an argument: to a string if the schema admits one, else by parsing JSON, or to the text if that fails."""
     if is_text(schema):
         return text
     word = text.strip()
@@ -48,4 +48,4 @@ def member(name: str, text: str, schema: Any) -> str:
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")

@@ -1,4 +1,4 @@
-"""``infeng chat MODEL``: talk with a model. Answers go to standard output, everything else to standard error."""
+"""``infeng chat MODEL``: a chat in the terminal. Answers go to standard output, everything else to standard error."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _variables(text: str) -> dict[str, Any]:
 
 
 def _defaults(directory: Path) -> dict[str, Any]:
-    """Return the sampling that the model's makers advise, in generation_config.json."""
+    """Return the model's recommended sampling parameters, from generation_config.json."""
     path = directory / "generation_config.json"
     found = read_json(path) if path.is_file() else {}
     if not isinstance(found, dict):

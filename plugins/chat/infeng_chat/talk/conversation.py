@@ -1,4 +1,4 @@
-"""A conversation with an engine: what was said, and the next answer."""
+"""A conversation with an engine: the messages so far, and the next answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROLES = ("user", "assistant", "tool", "developer")
 
 
 class Conversation:
-    """Messages, and who answers how."""
+    """The messages of a conversation, and the adapter and parameters of its answers."""
 
     def __init__(
         self,
@@ -27,21 +27,21 @@ class Conversation:
         system: str | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> None:
-        """Begin; ``engine`` runs on a thread of its own."""
+        """Start without messages. The engine must run on its own thread."""
         self.engine = engine
         self.adapter = adapter
         self.system = system or ""
         self.messages: list[dict[str, Any]] = []
         self.answers: list[Completion] = []
-        """Of this session, for figures."""
+        """Answers of this session, for statistics."""
         self._template = template
         self._params = params
         self._variables = variables or {}
 
     def say(self, text: str, show: Show) -> None:
-        """Say something and show the answer while it comes; it is remembered, as far as it goes.
+        """Send a message and stream the answer to ``show``; both are added to the conversation.
 
-        Ctrl-C ends the answer and nothing else. Raises InfengError, and then nothing was said.
+        Ctrl-C ends the answer, and its text so far is kept. After an InfengError the conversation is unchanged.
         """
         asked = [*self.messages, {"role": "user", "content": text}]
         system = [{"role": "system", "content": self.system}] if self.system else []
@@ -66,11 +66,11 @@ class Conversation:
         self.messages = [*asked, answer.message()]
 
     def reset(self) -> None:
-        """Forget what was said; the system message stays."""
+        """Remove all messages except the system message."""
         self.messages = []
 
     def save(self, path: Path) -> None:
-        """Write what was said as JSON; raises UsageError where the file cannot be written."""
+        """Write the messages as JSON; raises UsageError if the file cannot be written."""
         document = {"system": self.system, "messages": self.messages}
         try:
             path.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
@@ -78,7 +78,7 @@ class Conversation:
             raise UsageError(f"{path}", f"cannot be written ({error})", "name another file") from None
 
     def load(self, path: Path) -> None:
-        """Go on with a conversation that was saved; raises UsageError for a file that holds none."""
+        """Replace the messages by a saved conversation; raises UsageError for a file that holds none."""
         document = read_json(path, "name a file of /save", kind=UsageError)
         messages = document.get("messages") if isinstance(document, dict) else document
         if not isinstance(messages, list) or not all(map(_is_message, messages)):
@@ -89,7 +89,7 @@ class Conversation:
 
 
 class _Answer:
-    """What is shown and remembered of an answer."""
+    """Collects an answer and shows it."""
 
     def __init__(self, show: Show) -> None:
         self._show = show
@@ -109,13 +109,13 @@ class _Answer:
 
 
 def _rest(stream: Stream) -> list[str]:
-    """End an answer; return the texts that had come and were not taken yet."""
+    """Cancel an answer; return the texts that had arrived and were not read yet."""
     while True:
         try:
             stream.cancel()
             return [event.text for event in stream]
         except KeyboardInterrupt:
-            continue  # it is ending already
+            continue  # a second Ctrl-C: the answer is ending already
 
 
 def _is_message(message: Any) -> bool:

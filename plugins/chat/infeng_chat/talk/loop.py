@@ -1,4 +1,4 @@
-"""Turns of a conversation, and the commands between them."""
+"""The loop of ``infeng chat``: turns of the conversation, and commands between them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from infeng_core.api import InfengError, UsageError, as_text, parse_adapter
 
 HELP = (
     "/save FILE       write the conversation as JSON",
-    "/load FILE       go on with one that was saved",
-    "/reset           forget what was said; the system message stays",
-    "/adapter [NAME]  who answers from now on: an adapter, NAME*0.5,NAME, or base; alone: which there are",
-    "/system [TEXT]   set the system message; alone: take it away",
+    "/load FILE       continue a saved conversation",
+    "/reset           remove all messages except the system message",
+    "/adapter [NAME]  answer with an adapter, with several (NAME*0.5,NAME), or with base; alone: list them",
+    "/system [TEXT]   set the system message; alone: remove it",
     "/stats           tokens and times of the last answer and of all",
     "/help            this",
-    "/quit            end, as Ctrl-D does",
-    "A line that ends with a backslash goes on in the next. Ctrl-C ends an answer.",
+    "/quit            end, like Ctrl-D",
+    "A line that ends with a backslash continues on the next. Ctrl-C ends an answer.",
 )
 
 
 class Loop:
-    """Reads what the user says and answers it."""
+    """Reads the user's lines and answers them."""
 
     def __init__(self, talk: Conversation, terminal: Terminal) -> None:
         """Talk at a terminal or in a pipe."""
@@ -41,7 +41,7 @@ class Loop:
         }
 
     def run(self) -> int:
-        """Go on until the input ends or /quit; return 1 where something of a pipe could not be answered."""
+        """Run until the input ends or /quit; return 1 if a line from a pipe could not be answered."""
         if self._terminal.is_interactive:
             self._terminal.tell("Ctrl-D ends, Ctrl-C stops an answer, /help shows commands.")
         while True:
@@ -66,7 +66,7 @@ class Loop:
         if word.strip() in self._commands:
             self._commands[word.strip()](rest.strip())
         elif word.startswith("/"):
-            raise UsageError(word, "it is no command", "/help shows them; put a blank before a line that is none")
+            raise UsageError(word, "it is not a command", "see /help; put a blank before a line that is not a command")
         else:
             try:
                 self._talk.say(text, self._terminal.show)
@@ -90,19 +90,19 @@ class Loop:
 
 
 def stats(talk: Conversation) -> list[str]:
-    """Return figures of the last answer, and of all."""
+    """Return statistics of the last answer and of all answers."""
     if not talk.answers:
-        return ["nothing was answered yet"]
+        return ["there is no answer yet"]
     last = talk.answers[-1]
     usage, timings = last.usage, last.timings
     decoding = timings.total - timings.first_token
     rate = f", {(usage.completion_tokens - 1) / decoding:.1f} tokens/s" if decoding > 0 else ""
     answered = sum(answer.usage.completion_tokens for answer in talk.answers)
     return [
-        f"last answer: {usage.prompt_tokens} tokens of prompt, {usage.cached_tokens} of them computed before; first "
+        f"last answer: {usage.prompt_tokens} prompt tokens, {usage.cached_tokens} of them cached; first "
         f"token after {timings.first_token:.2f} s; {usage.completion_tokens} tokens in {timings.total:.2f} s{rate} "
         f"({last.finish_reason})",
-        f"all: {len(talk.answers)} answers of {answered} tokens; {len(talk.messages)} messages remembered",
+        f"all: {len(talk.answers)} answers of {answered} tokens; {len(talk.messages)} messages",
     ]
 
 
@@ -111,5 +111,5 @@ def _path(rest: str) -> Path:
         raise UsageError("file", "none is named", "write /save FILE or /load FILE")
     try:
         return Path(rest).expanduser()
-    except RuntimeError:  # of ~nobody
+    except RuntimeError:  # the home of an unknown user, such as ~nobody
         raise UsageError(rest, "there is no such user, or no home", "write the whole path") from None

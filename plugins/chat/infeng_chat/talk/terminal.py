@@ -1,4 +1,4 @@
-"""Lines in, answers out: on a terminal with editing and colours, in a pipe without."""
+"""Input and output of ``infeng chat``: with line editing and colours on a terminal, plain in a pipe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from infeng_core.api import UsageError, say, without_controls
 
 PROMPT, GOES_ON = "> ", "... "
 MOST_LINE = 16 << 20
-"""Bytes of a line in a pipe; more than any context takes."""
+"""Most bytes of a line in a pipe; more than any context holds."""
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
 
@@ -18,7 +18,7 @@ class Terminal:
     """Standard input, output and error."""
 
     def __init__(self) -> None:
-        """Look at what they are."""
+        """Detect whether they are terminals."""
         self.is_interactive = sys.stdin is not None and sys.stdin.isatty()
         self._is_shown = sys.stdout.isatty()
         self._is_dim = False
@@ -26,13 +26,13 @@ class Terminal:
         if self.is_interactive:
             try:
                 import readline
-            except ImportError:  # a Python without it
+            except ImportError:  # a Python without readline
                 pass
             else:
                 readline.set_auto_history(True)
 
     def read(self) -> str | None:
-        """Return what the user says next, None at the end of the input; a backslash at a line's end continues it."""
+        """Return the user's next message, None at the end of the input; a backslash at a line's end continues it."""
         lines: list[str] = []
         while True:
             line = self._line(GOES_ON if lines else PROMPT)
@@ -43,7 +43,7 @@ class Terminal:
             lines.append(line[:-1])
 
     def show(self, delta: Delta) -> None:
-        """Show a piece of an answer; reasoning is dim on a terminal and apart from the answer in a pipe."""
+        """Show a piece of an answer; reasoning is dim on a terminal and goes to standard error in a pipe."""
         if delta.reasoning and not self._is_shown:
             is_seen = sys.stderr.isatty()
             sys.stderr.write(without_controls(delta.reasoning) if is_seen else delta.reasoning)
@@ -59,7 +59,7 @@ class Terminal:
             self._write("\n")
 
     def tell(self, *lines: str) -> None:
-        """Say something that is no answer."""
+        """Print lines that are not part of an answer."""
         say(*lines, to_stderr=True)
 
     def _line(self, prompt: str) -> str | None:
@@ -96,7 +96,7 @@ def _piped() -> str | None:
         return None
     data = sys.stdin.buffer.readline(MOST_LINE + 1)
     if len(data) > MOST_LINE:
-        raise UsageError("standard input", f"a line has more than {MOST_LINE} bytes", "say less at a time")
+        raise UsageError("standard input", f"a line has more than {MOST_LINE} bytes", "send shorter lines")
     try:
         return data.decode("utf-8").rstrip("\r\n") if data else None
     except UnicodeDecodeError as error:

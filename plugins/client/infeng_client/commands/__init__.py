@@ -1,1 +1,1 @@
-"""What the command line gains where the engine is installed too; only this package and the hooks know the engine."""
+"""Commands of the engine's command line. Only this package and hooks.py import the engine."""

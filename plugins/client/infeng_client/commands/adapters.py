@@ -1,4 +1,4 @@
-"""``infeng adapters``: the adapters of a server that runs: list them, load, read again and unload one."""
+"""``infeng adapters``: lists, loads, reloads and unloads adapters of a running server."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from infeng_core.api import UsageError, say, unknown_key_remedy
 VERBS = {
     "list": "show the adapters that the key may use",
     "load": "load an adapter under a name",
-    "reload": "read the files of an adapter again",
-    "unload": "forget an adapter",
+    "reload": "reload the files of an adapter",
+    "unload": "unload an adapter",
 }
 
 
@@ -37,11 +37,11 @@ class AdaptersCommand:
             verb.add_argument("--json", action="store_true", help="print JSON on stdout")
         text = "a directory or GGUF file of the server's machine, or a hub name"
         verbs.choices["load"].add_argument("path", metavar="PATH", help=text)
-        text = "what it was loaded from, where the server does not tell its folders (default: as the server says)"
+        text = "its source, if the server does not tell paths (default: as the server says)"
         verbs.choices["reload"].add_argument("path", metavar="PATH", nargs="?", help=text)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Ask the server; raises InfengError for what it refuses."""
+        """Call the server; raises InfengError if it refuses."""
         with client_of(arguments) as client:
             try:
                 found = done(client, arguments)
@@ -57,7 +57,7 @@ class AdaptersCommand:
 
 
 def done(client: Client, arguments: argparse.Namespace) -> list[Model]:
-    """Do what the verb says; return all adapters, or the one that it was done to. Raises ApiError."""
+    """Run the verb; return all adapters, or the affected one. Raises ApiError."""
     if arguments.verb == "load":
         client.load_adapter(arguments.adapter, arguments.path)
     found = [model for model in client.models() if model.parent is not None]
@@ -72,7 +72,7 @@ def done(client: Client, arguments: argparse.Namespace) -> list[Model]:
 
 
 def named(name: str, adapters: list[Model]) -> Model:
-    """Return the adapter of a name; raises UsageError that names the likely one."""
+    """Return the adapter of a name; raises UsageError with the most similar name."""
     for model in adapters:
         if model.id == name:
             return model

@@ -1,4 +1,4 @@
-"""`infeng ask`: answers of a server on stdout, as they come. `infeng run --server` hands its options on to it."""
+"""`infeng ask`: streams a server's answers to stdout. `infeng run --server` passes its options to it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Ask:
         parser.add_argument("--field", action="append", default=[], metavar="NAME=JSON", help=text)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Ask, print; raises InfengError, KeyboardInterrupt on Ctrl-C, which the server hears too."""
+        """Print the answers; raises InfengError, and KeyboardInterrupt on Ctrl-C, which cancels the calls."""
         prompts = questions(arguments)
         if arguments.raw and arguments.system is not None:
             raise UsageError("--system", "--raw completes a text, which has no roles", "leave out one of the two")
@@ -55,7 +55,7 @@ class Ask:
 
 
 def questions(arguments: argparse.Namespace) -> list[str]:
-    """Return what is asked; raises UsageError unless it comes from one place."""
+    """Return the prompts; raises UsageError unless they come from exactly one source."""
     if bool(arguments.prompt) == bool(arguments.stdin):
         why = "-p and - exclude each other" if arguments.stdin else "none is given"
         raise UsageError("prompt", why, "give -p TEXT or - (standard input)")
@@ -68,14 +68,14 @@ def questions(arguments: argparse.Namespace) -> list[str]:
 
 
 def parameters(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of a request's body that the options give."""
+    """Return the fields of the request body that the options set."""
     given = request_fields(arguments)
     given |= {"model": arguments.model} if arguments.model else {}
     return given | dict(map(field, arguments.field))
 
 
 def field(text: str) -> tuple[str, Any]:
-    """Return name and value of ``NAME=JSON``; raises UsageError."""
+    """Parse ``NAME=JSON`` to a name and a value; raises UsageError."""
     name, _, value = text.partition("=")
     try:
         return name, json.loads(value)
@@ -90,9 +90,9 @@ def messages(prompt: str, system: str | None) -> list[dict[str, str]]:
 
 
 def show_text(client: Client, prompts: list[str], arguments: argparse.Namespace) -> None:
-    """Stream one answer to stdout, or print several in the order of their questions, each on a line of its own.
+    """Stream one answer to stdout, or print several in the order of their prompts, each on a separate line.
 
-    A label on standard error says whose answer follows.
+    With several, a label on standard error precedes each answer.
     """
     if len(prompts) > 1:
         numbered = zip(count(1), prompts, answers(client, prompts, arguments), strict=False)
@@ -113,11 +113,11 @@ def show_text(client: Client, prompts: list[str], arguments: argparse.Namespace)
     if sys.stdout.isatty():
         emit("\n")
     if stream.resumes:
-        say(f"the connection broke {stream.resumes} times; the answer went on where it was", to_stderr=True)
+        say(f"the connection broke {stream.resumes} times; the answer was resumed", to_stderr=True)
 
 
 def show_json(client: Client, prompts: list[str], arguments: argparse.Namespace) -> None:
-    """Print everything that is known of the answers as JSON."""
+    """Print the answers with all their data as JSON."""
     facts = [
         as_json(answer, prompt if arguments.echo else "")
         for prompt, answer in zip(prompts, answers(client, prompts, arguments), strict=True)
@@ -126,7 +126,7 @@ def show_json(client: Client, prompts: list[str], arguments: argparse.Namespace)
 
 
 def answers(client: Client, prompts: list[str], arguments: argparse.Namespace) -> Iterator[Completion]:
-    """Yield the answers in their order; raises the first error among them."""
+    """Yield the answers in order; raises the first error among them."""
     params = parameters(arguments)
     if arguments.raw:
         texts: list[Prompt] = list(prompts)

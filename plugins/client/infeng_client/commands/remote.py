@@ -10,16 +10,16 @@ from typing import Any
 from infeng_core.api import Parser, RunOptions, UsageError, request_fields
 
 SENT = ("echo", "json", "api_key")
-"""Options that both commands have beside those of sampling."""
+"""Options that both commands share besides sampling options."""
 LOCAL = ("threads", "format", "context", "ids", "speculate", "profile", "adapter")
-"""Options of an engine of one's own."""
+"""Options that only apply to a local engine."""
 
 
 class _Server(argparse.Action):
-    """``--server URL``, with which MODEL may be left out."""
+    """The option ``--server URL``, which makes MODEL optional."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
-        """Take the address."""
+        """Store the address."""
         namespace.server = values
         if isinstance(parser, Parser) and parser.model is not None:
             parser.model.required = False
@@ -29,7 +29,7 @@ class ServerOptions(RunOptions):
     """``--server`` and ``--api-key`` of the command ``run``."""
 
     def add(self, parser: argparse.ArgumentParser, command: str) -> None:
-        """Add the options; `ask` has its server anyway, and `chat` runs an engine of its own."""
+        """Add the options to `run` only: `ask` always has a server, and `chat` runs a local engine."""
         if command != "run":
             return
         group = parser.add_argument_group("server")
@@ -38,18 +38,18 @@ class ServerOptions(RunOptions):
         group.add_argument("--api-key", metavar="KEY", help="key of the server (default: INFENG_API_KEY)")
 
     def run(self, arguments: argparse.Namespace, prompts: Callable[[], Sequence[str]]) -> int | None:
-        """Let the server answer where one is named; raises UsageError for options that the server decides."""
+        """Answer with the server if one is named; raises UsageError for options of a local engine."""
         if arguments.server is None:
             return None
         if not any((arguments.text, arguments.prompt, arguments.file, arguments.ids)):
-            arguments.text = [arguments.model] if arguments.model else []  # a single word is the prompt
+            arguments.text = [arguments.model] if arguments.model else []  # a single positional argument is the prompt
             arguments.model = None
         for name in LOCAL:
             if getattr(arguments, name):
                 raise UsageError(
                     f"--{name.replace('_', '-')}", "with --server the engine is the server's", "leave it out"
                 )
-        from infeng_client.commands.ask import Ask  # with httpx, which no other run needs
+        from infeng_client.commands.ask import Ask  # imports httpx, which other runs do not need
 
         command, parser = Ask(), Parser(prog="infeng ask")
         command.configure(parser)
@@ -57,7 +57,7 @@ class ServerOptions(RunOptions):
 
 
 def words(arguments: argparse.Namespace, prompts: Sequence[str]) -> list[str]:
-    """Return the options of ``infeng ask`` that say what those of ``infeng run`` do."""
+    """Return the arguments of ``infeng ask`` equivalent to those of ``infeng run``."""
     found = [arguments.server, "--raw", *(f"--prompt={text}" for text in prompts)]
     for name in SENT:
         value = getattr(arguments, name)
@@ -68,7 +68,7 @@ def words(arguments: argparse.Namespace, prompts: Sequence[str]) -> list[str]:
 
 
 def _model(arguments: argparse.Namespace) -> list[str]:
-    """Return the name of who answers, if one is given."""
+    """Return the name of the model or adapter, if one is given."""
     if len(arguments.lora) > 1:
         raise UsageError("--lora", "a server answers with one model", "give one name")
     for name in arguments.lora:

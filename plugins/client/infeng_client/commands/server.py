@@ -1,4 +1,4 @@
-"""What the commands of this wheel share: the options that name a server, and errors in the words of the engine."""
+"""Common parts of the commands: options that name a server, and conversion of errors to the engine's."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add_server(parser: argparse.ArgumentParser) -> None:
 
 
 def client_of(arguments: argparse.Namespace) -> Client:
-    """Return a client of the server that the options name; raises UsageError for an address that is none."""
+    """Return a client of the server that the options name; raises UsageError for an invalid address."""
     key = arguments.api_key or os.environ.get(KEY)
     try:
         return Client(arguments.url, key, timeout=arguments.timeout or TIMEOUT)
@@ -49,7 +49,7 @@ def client_of(arguments: argparse.Namespace) -> Client:
 
 
 def explained(error: ApiError, url: str) -> InfengError:
-    """Return an error as one of the command line's, with what can be done about it."""
+    """Convert an error to the command line's, with a remedy."""
     remedy = next((text for kind, text in REMEDIES.items() if isinstance(error, kind)), "")
     if isinstance(error, OverloadedError) and error.retry_after is not None:
         remedy = f"try again in {error.retry_after:.1f} s"

@@ -1,1 +1,1 @@
-"""Watching the server: metrics, traces, the access log, and a live view of all that in a terminal."""
+"""Metrics, traces, the access log, and a live view in a terminal."""

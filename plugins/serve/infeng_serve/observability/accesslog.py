@@ -1,4 +1,4 @@
-"""The access log: one structured line for each choice of each call. Nothing of prompts or answers is in it."""
+"""The access log: one structured line for each choice of each call, without prompts and answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from infeng_serve.observers import Record
 Format = Literal["logfmt", "json"]
 
 _LONGEST = 200
-"""Characters of a text in a line; what is longer is cut in its middle."""
+"""Most characters of a text in a line; the middle of a longer one is left out."""
 
 
 class AccessLog:
@@ -26,8 +26,8 @@ class AccessLog:
     def __init__(self, stream: TextIO | None = None, *, format: Format = "logfmt", sample: float = 1.0) -> None:
         """Write to ``stream`` (default: standard error), from a thread.
 
-        sample: the share of complete answers of which lines are written, chosen by their ids, so that every server in
-        a row chooses the same. What went wrong or was rejected is always written.
+        sample: share of complete answers that get a line. They are chosen by id, so that several servers behind each
+        other choose the same. Failed and rejected calls always get a line.
         """
         self._lines = LineWriter(sys.stderr if stream is None else stream)
         self._is_json = format == "json"
@@ -37,7 +37,7 @@ class AccessLog:
 
     @property
     def dropped(self) -> int:
-        """Lines that were lost because nobody took them in time."""
+        """Lines that were lost because the stream was too slow."""
         return self._lines.dropped
 
     def accepted(self, record: Record) -> None:
@@ -57,7 +57,7 @@ class AccessLog:
         self._write("rejected", record, {"reason": reason})
 
     def close(self) -> None:
-        """Write what waits to be written."""
+        """Write the queued lines."""
         self._lines.close()
 
     def _write(self, event: str, record: Record, more: dict[str, object]) -> None:
@@ -80,7 +80,7 @@ class AccessLog:
 
 
 def _figures(record: Record) -> dict[str, object]:
-    """Return tokens, and times in milliseconds, each where it came to that."""
+    """Return token counts, and times in milliseconds, as far as they are known."""
     spans = {
         "queue_ms": (record.submitted, record.started),
         "ttft_ms": (record.arrived, record.first_token),
@@ -105,5 +105,5 @@ def _time(wall: float) -> str:
 
 
 def _place(id_: str) -> float:
-    """Return where an id stands in [0, 1), evenly."""
+    """Return a hash of an id, evenly distributed in [0, 1)."""
     return zlib.crc32(id_.encode("utf-8", "surrogatepass")) / 2**32

@@ -1,4 +1,4 @@
-"""Families of metrics as prometheus-client writes them: Prometheus' text format 0.0.4, or OpenMetrics 1.0."""
+"""Rendering of metrics by prometheus-client, in Prometheus' text format 0.0.4 or OpenMetrics 1.0."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from infeng_serve.observability.families import Family
 
 
 class Histogram:
-    """Counts of values in buckets; adding one takes some 0.2 us."""
+    """Counts of values in buckets; adding a value takes some 0.2 us."""
 
     __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """Begin with nothing; ``bounds`` ascend, each is the largest value of its bucket."""
+        """bounds: the largest value of each bucket, ascending."""
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """Of each bucket alone; the last is of what is larger than all bounds."""
+        """Count of each bucket, not cumulative; the last bucket is for values above all bounds."""
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
@@ -54,13 +54,13 @@ def wants_openmetrics(accept: str) -> bool:
 
 
 class Exposition:
-    """One answer to a scrape in the making. Values of labels come in the order of their family's ``labels``.
+    """The answer to one scrape. Label values are in the order of their family's ``labels``.
 
-    What is added is kept as it is then; families are made of it by ``collect``, on whatever thread that is.
+    Values are copied when they are added; ``collect`` makes families of them, on any thread.
     """
 
     def __init__(self, prefix: str, common: Mapping[str, str]) -> None:
-        """prefix: before the names of families without one of their own. common: labels of all of those."""
+        """prefix: put before names without their own prefix. common: labels of all families with it."""
         self._prefix = prefix
         self._common = common
         self._families: list[Callable[[], Metric]] = []
@@ -111,17 +111,19 @@ class Exposition:
         return made
 
     def collect(self) -> Iterator[Metric]:
-        """Give the families, as a collector of prometheus-client does."""
+        """Yield the families, as a prometheus-client collector."""
         return (make() for make in self._families)
 
     def render(self, is_open: bool) -> bytes:
-        """Return the whole, in OpenMetrics or else as text."""
+        """Return the answer in OpenMetrics or in the text format."""
         exposition = openmetrics if is_open else text
-        found: bytes = exposition.generate_latest(self, openmetrics.ALLOWUTF8)  # others take the colons out of names
+        found: bytes = exposition.generate_latest(
+            self, openmetrics.ALLOWUTF8
+        )  # other escapings replace the colons in names
         return found
 
     def _begin(self, family: Family) -> tuple[str, Mapping[str, str]]:
-        """Return a family's name and the labels that all of its values have."""
-        if family.name.startswith(("process_", "infeng_")):  # as other programs call theirs
+        """Return a family's full name and its common labels."""
+        if family.name.startswith(("process_", "infeng_")):  # standard names without prefix
             return family.name.removesuffix("_info"), {}
         return f"{self._prefix}:{family.name}".removesuffix("_info" if family.kind == "info" else ""), self._common

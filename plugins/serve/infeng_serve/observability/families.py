@@ -1,4 +1,4 @@
-"""Every metric: name, kind, what it says, labels. docs/operations.md has the same table."""
+"""Every metric: name, kind, description, labels. docs/operations.md has the same table."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ Kind = Literal["gauge", "counter", "histogram", "summary", "info"]
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-"""What the two formats are called."""
+"""Content types of the two formats."""
 
 
 class Family(NamedTuple):
-    """A metric as users know it; ``name`` has its suffix (``_total``, ``_info``) and lacks the prefix."""
+    """A metric; ``name`` includes the suffix (``_total``, ``_info``) but not the prefix."""
 
     name: str
     kind: Kind
     help: str
     labels: tuple[str, ...] = ()
-    """Beside the one of the model."""
+    """Labels besides the model's name."""
 
 
 FIRST_TOKEN = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
     640.0, 2560.0,
 )  # fmt: skip
-"""Bounds of buckets, seconds; these and those below are vLLM's."""
+"""Bounds of buckets in seconds; all bounds here are vLLM's, with additions."""
 
 PER_TOKEN = (
-    0.001, 0.0025, 0.005,  # which vLLM has not: small models are faster
+    0.001, 0.0025, 0.005,  # additions to vLLM's, since small models are faster
     0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What happened between two scrapes: rates, percentiles, and rows of tenants and adapters."""
+"""Figures of the time between two scrapes: rates, percentiles, and rows of tenants and adapters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Percentiles = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class Row:
-    """Of one tenant or adapter; rates are per second."""
+    """Figures of one tenant or adapter; rates are per second."""
 
     name: str
     in_flight: int
@@ -21,19 +21,19 @@ class Row:
     prompt_tokens: float
     generation_tokens: float
     ttft_ms: float | None
-    """Half of the first tokens took longer."""
+    """Median time to first token, in milliseconds."""
     rejections: float | None = None
     """Of tenants."""
     rank: str = ""
     """Of adapters."""
     loaded: bool | None = None
     load_ms: float | None = None
-    """A load took, on average since the start."""
+    """Mean time of a load since the start, in milliseconds."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Of the server; rates are per second of the span."""
+    """Figures of the server; rates are per second."""
 
     model: str
     seconds: float
@@ -62,7 +62,7 @@ class Figures:
 
 
 def figures(now: Scrape, before: Scrape) -> Figures:
-    """Return what happened since ``before``. A counter that is smaller now began again at 0, with the server."""
+    """Return the figures since ``before``. A counter that is smaller now has restarted at 0 with the server."""
     seconds = max(1e-9, now.at - before.at)
 
     def added(name: str, **labels: str) -> float:

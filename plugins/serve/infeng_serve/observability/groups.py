@@ -1,4 +1,4 @@
-"""What was served of one tenant, or with one adapter; a bounded number of them is told apart."""
+"""Counts by tenant or adapter, for a bounded number of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from infeng_serve.observability.exposition import Histogram
 from infeng_serve.observability.families import FIRST_TOKEN
 
 OTHER = "other"
-"""Stands for all beyond those that are told apart."""
+"""Name of the group for all tenants or adapters beyond the bound."""
 
 
 class Group:
@@ -17,36 +17,36 @@ class Group:
     __slots__ = ("first_token", "generated", "in_flight", "name", "prompted", "rejected", "requests")
 
     def __init__(self, name: str) -> None:
-        """Begin with nothing."""
+        """Start at 0."""
         self.name = name
         self.in_flight = 0
         self.requests = 0
         self.rejected = 0
         self.prompted = 0
-        """Tokens of prompts."""
+        """Prompt tokens."""
         self.generated = 0
         """New tokens."""
         self.first_token = Histogram(FIRST_TOKEN)
 
 
 class Groups:
-    """Groups by name: the first that come are told apart, so that no client can make metrics without end."""
+    """Groups by name. Their number is bounded, so that clients cannot create metrics without end."""
 
     def __init__(self, most: int) -> None:
-        """Tell ``most`` apart."""
+        """Keep the first ``most`` names apart; later ones share a group."""
         self._most = most
         self._groups: dict[str, Group] = {}
 
     def __iter__(self) -> Iterator[Group]:
-        """Give all of them."""
+        """Iterate over all groups."""
         return iter(self._groups.values())
 
     def __contains__(self, name: str) -> bool:
-        """Return whether a name is told apart from others."""
+        """Return whether a name has its own group."""
         return name in self._groups
 
     def of(self, name: str) -> Group:
-        """Return the group of a name."""
+        """Return a name's group, which is the shared one beyond the bound."""
         group = self._groups.get(name)
         if group is None:
             if len(self._groups) - (OTHER in self._groups) >= self._most:
@@ -55,7 +55,7 @@ class Groups:
         return group
 
     def keep(self, names: Container[str]) -> None:
-        """Forget those of other names that have nothing in flight: their places are free again."""
+        """Remove groups of other names that have no request in flight, which makes room for new names."""
         for name, group in list(self._groups.items()):
             if name not in names and name != OTHER and not group.in_flight:
                 del self._groups[name]

@@ -1,4 +1,4 @@
-"""Lines to a file from a thread of their own: whoever writes them never waits for a disk or a full pipe."""
+"""Writes lines to a file from a thread, so that callers never wait for a disk or a full pipe."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import threading
 from typing import TextIO
 
 MOST = 8192
-"""Lines that wait to be written; further ones are dropped, and counted."""
+"""Most queued lines; further ones are dropped and counted."""
 
 
 class LineWriter:
-    """Writes lines in their order. Any thread may call its methods."""
+    """Writes lines in order. Thread-safe."""
 
     def __init__(self, stream: TextIO) -> None:
-        """Begin a thread; ``stream`` stays the caller's."""
+        """Start the thread; the caller closes ``stream``."""
         self._stream = stream
         self._queue: queue.Queue[str | None] = queue.Queue(MOST)
         self.dropped = 0
-        """Lines that found no room, or could not be written."""
+        """Lines that were dropped or could not be written."""
         self._thread = threading.Thread(target=self._run, name="infeng-lines", daemon=True)
         self._thread.start()
 
     def write(self, line: str) -> None:
-        """Let a line be written soon."""
+        """Queue a line."""
         try:
             self._queue.put_nowait(line)
         except queue.Full:
             self.dropped += 1
 
     def close(self, timeout: float = 2.0) -> None:
-        """Write what waits and end; what takes longer than ``timeout`` seconds is lost."""
+        """Write the queued lines and stop; lines not written within ``timeout`` seconds are lost."""
         with contextlib.suppress(queue.Full):
             self._queue.put(None, timeout=timeout)
         self._thread.join(timeout)
@@ -48,5 +48,5 @@ class LineWriter:
             try:
                 self._stream.write("".join(f"{line}\n" for line in text))
                 self._stream.flush()
-            except (OSError, ValueError):  # the disk is full, nobody reads the pipe, or it was closed
+            except (OSError, ValueError):  # the disk is full, or the stream or the pipe's reader was closed
                 self.dropped += len(text)

@@ -1,4 +1,4 @@
-"""How busy the server is: the body of ``/load``."""
+"""The server's load: the body of ``/load``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from infeng_core.api import Engine
 
 
 def load_values(engine: Engine) -> dict[str, float]:
-    """Return what a router wants to know; any thread may ask, at any time.
+    """Return the load for routers. Thread-safe.
 
-    ``server_load`` is vLLM's name for the requests that there are.
+    ``server_load`` is vLLM's name for the number of requests that run or wait.
     """
     load = engine.load()
     return {

@@ -1,4 +1,4 @@
-"""Metrics of the server, in plain integers and floats, rendered when they are scraped."""
+"""Metrics of the server, counted in plain integers and floats and rendered at each scrape."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from infeng_serve.observers import Record
 Prefix = Literal["infeng", "vllm"]
 
 REASONS = ("stop", "length", "tool_calls", "cancelled", "timeout", "error")
-"""How requests end."""
+"""Values of the label ``finished_reason``."""
 COMPLETE = frozenset({"stop", "length", "tool_calls"})
-"""Of them those by which an answer is complete: durations of whole requests are of these."""
+"""Reasons of complete answers; only their durations are observed."""
 REJECTIONS = ("overloaded", "rate_limited", "unauthorized", "forbidden", "not_found", "too_large", "invalid")
-"""Why calls are not accepted; other words are counted as well, up to MOST_REJECTIONS."""
+"""Reasons of rejections; other reasons are counted too, up to MOST_REJECTIONS."""
 MOST_REJECTIONS = 32
 
 VLLM_REASONS = {"tool_calls": "stop", "cancelled": "abort", "timeout": "abort"}
-"""What vLLM calls them."""
+"""vLLM's names of the reasons."""
 
 COMBINED = "combined"
-"""The adapter of requests that combine several: they are not told apart, there are too many ways."""
+"""Label of requests that combine adapters; there are too many combinations to count them separately."""
 NO_TENANT = "default"
-"""The tenant of requests that have none."""
+"""Label of requests without a tenant."""
 
 
 class _Live:
@@ -39,14 +39,14 @@ class _Live:
     __slots__ = ("adapter", "is_prompt_counted", "record", "tenant")
 
     def __init__(self, record: Record, tenant: Group, adapter: Group) -> None:
-        self.record = record  # by whose address it is found, which is its own as long as this holds it
+        self.record = record  # keeps the record alive, so that its id() stays unique
         self.tenant = tenant
         self.adapter = adapter
         self.is_prompt_counted = False
 
 
 class Metrics:
-    """An Observer that counts. The engine's own figures are read when somebody scrapes."""
+    """An Observer that counts. The engine's own figures are read at each scrape."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class Metrics:
         most_tenants: int = 64,
         startup: StartupTimes | None = None,
     ) -> None:
-        """model: what the base is served as. prefix: of all names. most_*: how many are told apart; others are "other".
+        """model: served name of the base. prefix: of all names. most_*: how many are counted apart from "other".
 
-        startup: what the phases of the start took.
+        startup: durations of the phases of the start.
 
-        With ``vllm`` reasons and labels are vLLM's, too, so that its dashboards and routers work.
+        With the prefix ``vllm``, reasons and labels are vLLM's too, so that its dashboards and routers work.
         """
         self._engine = engine
         self._prefix = prefix
@@ -91,14 +91,14 @@ class Metrics:
             "request_params_max_tokens": Histogram(tokens),
         }
 
-    # ---------------------------------------------------------------------------------------------- what happens ---
+    # ----------------------------------------------------------------------------------------------------- events ---
 
     def accepted(self, record: Record) -> None:
-        """Count a request in."""
+        """Count an accepted request."""
         self._enter(record)
 
     def tokens(self, record: Record, new: int, now: float) -> None:
-        """Count new tokens, and the time since the last ones for each of them."""
+        """Count new tokens, and for each of them the time since the last ones."""
         if new <= 0:
             return
         live = self._live.get(id(record)) or self._enter(record)
@@ -114,7 +114,7 @@ class Metrics:
         between.sum += gap
 
     def ended(self, record: Record) -> None:
-        """Count a request out."""
+        """Count the end of a request."""
         live = self._live.pop(id(record), None)
         if live is None:
             self._enter(record)
@@ -151,7 +151,7 @@ class Metrics:
         self._count_prompt(live)
 
     def _count_prompt(self, live: _Live) -> None:
-        """Count a prompt once, when its length is known."""
+        """Count a prompt once its length is known."""
         record = live.record
         if live.is_prompt_counted or not record.prompt_tokens:
             return
@@ -181,14 +181,14 @@ class Metrics:
         if record.max_tokens:
             self._of_requests["request_params_max_tokens"].observe(record.max_tokens)
 
-    # ------------------------------------------------------------------------------------------ when it is scraped ---
+    # ---------------------------------------------------------------------------------------------------- scrapes ---
 
     def render(self, openmetrics: bool) -> bytes:
-        """Return everything, in OpenMetrics 1.0 or else in the text format 0.0.4; on the event loop's thread."""
+        """Return all metrics in OpenMetrics 1.0 or the text format 0.0.4. Must run on the event loop's thread."""
         return self.collect().render(openmetrics)
 
     def collect(self) -> Exposition:
-        """Return everything as it is now; on the event loop's thread. Any thread may render it."""
+        """Return all metrics as of now. Must run on the event loop's thread; any thread may render the result."""
         out = Exposition(self._prefix, self._common)
         infos = self._infos()
         self._adapters.keep({BASE, COMBINED, *(info.name for info in infos)})

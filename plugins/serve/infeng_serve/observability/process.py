@@ -1,4 +1,4 @@
-"""What the process takes of the machine, as Prometheus' own libraries report it. What the system hides is left out."""
+"""Resources of the process under the names of Prometheus' client libraries; unavailable figures are left out."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _open_files() -> int | None:
 
 
 def _started() -> float | None:
-    """Return seconds since 1970: since boot, as the kernel counts them, and when the machine was booted."""
+    """Return the Unix time of the process's start: the boot time plus the kernel's start time since boot."""
     try:
         since_boot = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
         return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
@@ -49,7 +49,7 @@ def _started() -> float | None:
 
 
 def age() -> float:
-    """Return how many seconds ago this process began, to some 10 ms; 0 where the system does not tell."""
+    """Return the process's age in seconds, to some 10 ms; 0 if it is unknown."""
     return 0.0 if _START is None else max(0.0, time.time() - _START)
 
 

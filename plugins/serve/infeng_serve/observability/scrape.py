@@ -1,4 +1,4 @@
-"""What a server's ``/metrics`` says, read back: values by name and labels, and percentiles of histograms."""
+"""Parser of a server's ``/metrics``: values by name and labels, and percentiles of histograms."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _ESCAPES = {"\\n": "\n", '\\"': '"', "\\\\": "\\"}
 
 @dataclass(frozen=True)
 class Scrape:
-    """One answer; names are without their prefix."""
+    """One scrape; names are without prefix."""
 
     values: Mapping[str, Mapping[Labels, float]]
     at: float
-    """Seconds, of any clock."""
+    """Time of the scrape in seconds, of any clock."""
 
     def total(self, name: str, **labels: str) -> float:
-        """Return the sum of the values that have these labels, whatever others they have; 0 without any."""
+        """Return the sum of the values with these labels and any others; 0 if there are none."""
         wanted = frozenset(labels.items())
         return sum(value for of, value in self.values.get(name, {}).items() if wanted <= of)
 
     def names(self, family: str, label: str) -> list[str]:
-        """Return the values that a label has, in the order of the scrape."""
+        """Return the values of a label, in the order of the scrape."""
         found = (dict(of).get(label) for of in self.values.get(family, {}))
         return list(dict.fromkeys(one for one in found if one is not None))
 
     def buckets(self, histogram: str, **labels: str) -> dict[float, float]:
-        """Return the cumulated counts of a histogram by their bounds."""
+        """Return the cumulative counts of a histogram by bound."""
         wanted, found = frozenset(labels.items()), dict[float, float]()
         for of, value in self.values.get(f"{histogram}_bucket", {}).items():
             if wanted <= of:
@@ -51,7 +51,7 @@ class Scrape:
 
 
 def read(text: str, at: float) -> Scrape:
-    """Return the values of a text in either format; lines that are none are passed over."""
+    """Parse a text in either format; lines without a value are skipped."""
     values: dict[str, dict[Labels, float]] = {}
     for line in text.split("\n"):
         match = _SAMPLE.match(line)
@@ -67,9 +67,9 @@ def read(text: str, at: float) -> Scrape:
 
 
 def quantile(q: float, now: Mapping[float, float], before: Mapping[float, float]) -> float | None:
-    """Return the value below which a share ``q`` of what came since ``before`` lies; None where nothing came.
+    """Return the ``q``-quantile of the values since ``before``; None if there are none.
 
-    As Prometheus' ``histogram_quantile``: linear within a bucket; the largest bound where it is beyond that.
+    As Prometheus' ``histogram_quantile``: linear within a bucket, and at most the largest bound.
     """
     counts = [(bound, now[bound] - before.get(bound, 0.0)) for bound in sorted(now)]
     total = counts[-1][1] if counts else 0.0
@@ -84,7 +84,7 @@ def quantile(q: float, now: Mapping[float, float], before: Mapping[float, float]
 
 
 def fetch(url: str, api_key: str | None, timeout: float = 10.0) -> str:
-    """Return what a server's metrics say; raises InfengError, UsageError for what is no URL."""
+    """Fetch a server's metrics; raises InfengError, and UsageError for an invalid URL."""
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"URL {url}", "it is neither http nor https", "such as http://localhost:8000")
     whole = url if url.rstrip("/").endswith("/metrics") else f"{url.rstrip('/')}/metrics"
@@ -99,7 +99,7 @@ def fetch(url: str, api_key: str | None, timeout: float = 10.0) -> str:
         why = getattr(error, "reason", None) or error
         raise InfengError(whole, f"it cannot be read ({why})", "does the server run there?") from None
     if len(body) > MOST_BYTES:
-        raise InfengError(whole, f"it says more than {MOST_BYTES} bytes", "is it the server's address?")
+        raise InfengError(whole, f"it answers with more than {MOST_BYTES} bytes", "is it the server's address?")
     return body.decode("utf-8", "replace")
 
 

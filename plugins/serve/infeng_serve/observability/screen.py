@@ -1,4 +1,4 @@
-"""Figures as a screen of tables."""
+"""Figures rendered as tables for a terminal."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from infeng_core.api import printable
 from infeng_serve.observability.figures import Figures, Percentiles, Row
 
 MOST_ROWS = 20
-"""Tenants, and adapters, that are shown; those with the most tokens come first."""
+"""Most tenants, and adapters, that are shown, those with the most tokens first."""
 
 
 def screen(shown: Figures, note: str = "", *, hint: str = "") -> RenderableType:
-    """Return the figures, with a note such as why there are no newer ones, and a hint at what can be done."""
+    """Return the figures as tables. note: such as why there are no newer ones. hint: the available keys."""
     parts: list[RenderableType] = [_head(shown), _latencies(shown)]
     if shown.tenants:
         parts.append(_rows("tenant", shown.tenants, ("rejected/s",), lambda row: (_rate(row.rejections),)))

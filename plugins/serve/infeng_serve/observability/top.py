@@ -1,4 +1,4 @@
-"""``infeng top URL``: a server at work, in a terminal."""
+"""``infeng top URL``: live figures of a server in a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from infeng_serve.observability.figures import Figures, figures
 from infeng_serve.observability.scrape import Scrape, fetch, read
 
 WIDE = 1000
-"""Columns of a file or a pipe: whoever reads it gets whole lines."""
+"""Columns of output to a file or pipe: wide enough that lines are not wrapped."""
 
 
 class Top:
@@ -26,7 +26,7 @@ class Top:
     help = "watch a server: requests, tokens, latencies, cache, tenants and adapters"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
-        """Add its arguments."""
+        """Add the command's arguments."""
         parser.add_argument("url", metavar="URL", help="of the server, such as http://localhost:8000")
         parser.add_argument("--api-key", metavar="KEY", help="a key of the server (default: INFENG_API_KEY)")
         parser.add_argument("--interval", type=float, default=2.0, metavar="S", help="seconds between looks (2)")
@@ -34,7 +34,7 @@ class Top:
         parser.add_argument("--json", action="store_true", help="print one line of JSON for each interval")
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Watch until ``q`` or Ctrl-C; the exit status is 1 where the server cannot be read at the beginning."""
+        """Watch until ``q`` or Ctrl-C; the exit status is 1 if the first scrape fails."""
         if not 0.1 <= arguments.interval <= 3600:
             raise UsageError(f"--interval {arguments.interval:g}", "it is not from 0.1 to 3600", "such as 2")
         key = arguments.api_key or os.environ.get("INFENG_API_KEY")
@@ -87,14 +87,14 @@ def _show(before: Scrape, look: Callable[[], Scrape], interval: float, once: boo
             try:
                 now = look()
                 shown, before = figures(now, before), now
-            except InfengError as error:  # it may be restarting
+            except InfengError as error:  # the server may be restarting
                 note = str(error)
             live.update(screen(shown, note, hint="q: quit"), refresh=True)
 
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Give a function that waits up to so many seconds for a key, or ""; q where the terminal is gone."""
+    """Yield a function that waits some seconds for a key and returns it, "" for none, q without a terminal."""
     import termios
     import tty
 

@@ -1,6 +1,6 @@
-"""Traces over OTLP: a span for each choice of each call, made when it has ended, sent from a thread.
+"""Traces over OTLP: a span for each choice of each call, created when it ends and sent from a thread.
 
-Nothing of opentelemetry is imported before a ``Tracing`` is made.
+opentelemetry is imported only when a ``Tracing`` is created.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
 MOST_LOADS = 1024
-"""Latest loads of adapters that are remembered for the requests that waited for them."""
+"""Number of recent adapter loads that are kept for the requests that waited for them."""
 
 FAREWELL_SECONDS = 3.0
-"""What the last spans get to be sent."""
+"""Time limit for sending the last spans."""
 
 _log = get_logger(__name__)
 
@@ -33,19 +33,19 @@ _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL
 
 
 class Loads(Observer):
-    """The latest loads of adapters of an engine."""
+    """The recent adapter loads of an engine."""
 
     def __init__(self) -> None:
-        """Know of none."""
-        self._latest: deque[_Part] = deque(maxlen=MOST_LOADS)  # by the names of adapters
+        """Start without loads."""
+        self._latest: deque[_Part] = deque(maxlen=MOST_LOADS)  # named by adapter
 
     def adapter(self, change: AdapterChange, info: AdapterInfo) -> None:
-        """Remember a load."""
+        """Record a load."""
         if change in ("loaded", "reloaded"):
             self._latest.append((info.name, info.loaded - (info.load_seconds or 0.0), info.loaded))
 
     def waited_for(self, record: Record) -> Iterator[_Part]:
-        """Give the loads of its adapters that a request has waited for."""
+        """Yield the adapter loads that a request waited for."""
         if not record.adapter or not record.started:
             return
         names = record.adapter.split("+")
@@ -55,18 +55,17 @@ class Loads(Observer):
 
 
 class Tracing:
-    """An Observer that makes a span ``llm_request`` of each record, with children for what it went through.
+    """An Observer that creates a span ``llm_request`` for each record, with child spans for its phases.
 
-    Attributes are named as vLLM's and as the conventions of generative AI. A caller's ``traceparent`` is the parent.
-    What the SDK reads from the environment holds: ``OTEL_SERVICE_NAME``, ``OTEL_TRACES_SAMPLER``, ``OTEL_BSP_*``,
+    Attributes have the names of vLLM and of the semantic conventions for generative AI. A caller's ``traceparent`` is
+    the parent. The SDK's environment variables apply: ``OTEL_SERVICE_NAME``, ``OTEL_TRACES_SAMPLER``, ``OTEL_BSP_*``,
     ``OTEL_EXPORTER_OTLP_HEADERS`` and others.
     """
 
     def __init__(self, endpoint: str, engine: Engine | None = None) -> None:
-        """endpoint: of a collector, such as http://localhost:4317 (gRPC) or http://localhost:4318/v1/traces (HTTP).
+        """endpoint: a collector, such as http://localhost:4317 (gRPC) or http://localhost:4318/v1/traces (HTTP).
 
-        engine: tells of loads of adapters. Raises UsageError where opentelemetry is not installed, or for an endpoint
-        that cannot be.
+        engine: reports adapter loads. Raises UsageError if opentelemetry is not installed or the endpoint is invalid.
         """
         exporter = exporter_for(endpoint)
         from opentelemetry.sdk.resources import Resource
@@ -92,15 +91,15 @@ class Tracing:
         """Make no span yet."""
 
     def ended(self, record: Record) -> None:
-        """Make the span of a request and of its parts."""
+        """Create the span of a request and its child spans."""
         self._make(record, record.error if record.finish_reason == "error" else "", _spans(record))
 
     def rejected(self, record: Record, reason: str) -> None:
-        """Make the span of a call that was not accepted."""
+        """Create the span of a rejected call."""
         self._make(record, reason, ())
 
     def close(self) -> None:
-        """Send what has not been sent, and end; what no collector takes in a few seconds is lost."""
+        """Send the remaining spans and stop; spans that are not sent in a few seconds are lost."""
         self._observing.close()
         thread = threading.Thread(target=self._provider.shutdown, name="infeng-spans", daemon=True)
         thread.start()
@@ -109,8 +108,8 @@ class Tracing:
     def _make(self, record: Record, error: str, parts: Iterable[_Part]) -> None:
         try:
             self._emit(record, error, (*parts, *self._loads.waited_for(record)))
-        except Exception as problem:  # nobody's answer shall depend on who watches it
-            _log.warning("a span cannot be made", error=f"{type(problem).__name__}: {problem}")
+        except Exception as problem:  # tracing must not affect answers
+            _log.warning("a span cannot be created", error=f"{type(problem).__name__}: {problem}")
 
     def _emit(self, record: Record, error: str, parts: Iterable[_Part]) -> None:
         from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
@@ -133,15 +132,17 @@ class Tracing:
 
 
 def check(endpoint: str) -> None:
-    """Raise the UsageError of an endpoint that cannot be, or where opentelemetry is not installed."""
+    """Raise UsageError for an invalid endpoint, or if opentelemetry is not installed."""
     exporter_for(endpoint).shutdown()
 
 
 def exporter_for(endpoint: str) -> SpanExporter:
-    """Return what sends to an endpoint: by HTTP where path or port say so, else as the environment says, else gRPC."""
+    """Return an exporter: HTTP if path or port indicate it, else by the environment's protocol, else gRPC."""
     url = urlsplit(endpoint)
     if url.scheme not in ("http", "https") or not url.hostname:
-        raise UsageError(f"--otlp-endpoint {endpoint}", "it is no http or https URL", "such as http://localhost:4317")
+        raise UsageError(
+            f"--otlp-endpoint {endpoint}", "it is not an http or https URL", "such as http://localhost:4317"
+        )
     protocol = next((os.environ[name] for name in _PROTOCOLS if os.environ.get(name)), "grpc")
     by_http = protocol.startswith("http/") or url.path.endswith("/v1/traces") or url.port == 4318
     try:
@@ -160,7 +161,7 @@ def exporter_for(endpoint: str) -> SpanExporter:
 
 
 def attributes(record: Record) -> Mapping[str, str | int | float | tuple[str, ...]]:
-    """Return what a span says: vLLM's names first, then those of the conventions, then what neither has a name for."""
+    """Return a span's attributes by vLLM's names, the conventions' names, and own names for the rest."""
     latencies = {
         "time_in_queue": (record.submitted, record.started),
         "time_to_first_token": (record.arrived, record.first_token),
@@ -194,7 +195,7 @@ def attributes(record: Record) -> Mapping[str, str | int | float | tuple[str, ..
 
 
 def _spans(record: Record) -> Iterator[_Part]:
-    """Give (name, begin, end) of what a request went through."""
+    """Yield (name, begin, end) of each phase of a request."""
     if record.submitted:
         yield "queue", record.submitted, record.started or record.ended
     if record.started:
@@ -204,5 +205,5 @@ def _spans(record: Record) -> Iterator[_Part]:
 
 
 def _nanoseconds(record: Record, moment: float) -> int:
-    """Return a moment of ``time.perf_counter`` as nanoseconds since 1970."""
+    """Convert a time of ``time.perf_counter`` to Unix time in nanoseconds."""
     return int((record.wall + moment - record.arrived) * 1e9)

@@ -1,5 +1,5 @@
-// One prompt to several models of this server, their answers side by side. Whatever comes from the server is shown as
-// text (textContent), never as HTML.
+// Sends one prompt to several models of this server and shows their answers side by side. Text from the server is
+// inserted with textContent, never as HTML.
 "use strict";
 
 const form = document.getElementById("form");
@@ -8,7 +8,7 @@ const models = document.getElementById("models");
 const note = document.getElementById("models-note");
 const options = document.getElementById("options");
 const keyWanted = document.getElementById("key-wanted");
-const narrow = matchMedia("(max-width: 48rem)"); // as page.css has it
+const narrow = matchMedia("(max-width: 48rem)"); // the same width as in page.css
 const stopButton = document.getElementById("stop");
 const sendButton = document.getElementById("send");
 const columns = new Map(); // by the model's name
@@ -30,7 +30,7 @@ function headers() {
   return { "content-type": "application/json", ...(key && { authorization: `Bearer ${key}` }) };
 }
 
-/** An error of the server, with the message that it gave. */
+/** An error response of the server, with its message. */
 class ServerError extends Error {
   constructor(error, status) {
     const kind = [status && `HTTP ${status}`, error.code ?? error.type].filter(Boolean).join(", ");
@@ -47,7 +47,7 @@ async function asked(path, options) {
   try {
     error = JSON.parse(text).error ?? error;
   } catch {
-    // it is not JSON: shown as it is
+    // not JSON: shown unchanged
   }
   throw new ServerError(error, response.status);
 }
@@ -70,13 +70,13 @@ async function* eventsOf(response) {
   }
 }
 
-// ------------------------------------------------------------------------------------------------ what is sent ---
+// ---------------------------------------------------------------------------------------------------- requests ---
 
 function mode() {
   return fields.mode.value;
 }
 
-/** A number where it is one; else as it stands, so that the server says what is wrong with it. */
+/** Return a number, or text that is not one unchanged, so that the server reports the error. */
 function parameters() {
   const found = {};
   for (const name of ["temperature", "top_p", "max_tokens", "seed"]) {
@@ -96,11 +96,11 @@ function bodyOf(model, turns) {
 
 // ------------------------------------------------------------------------------------------------ the columns ---
 
-/** One model's conversations, one of each mode, and what is shown of them. */
+/** One model's conversations, one for each mode, and their elements. */
 class Column {
   constructor(card) {
     this.model = card.id;
-    this.running = null; // AbortController of the answer in the making
+    this.running = null; // AbortController of the current answer
     this.turns = { chat: [], completion: [] };
     this.element = made("section", "column");
     this.element.setAttribute("aria-label", card.id);
@@ -166,7 +166,7 @@ class Column {
       if (atEnd) log.scrollTop = log.scrollHeight;
     };
     for await (const event of eventsOf(response)) {
-      signal.throwIfAborted(); // what was read before the stop may hold further events
+      signal.throwIfAborted(); // data read before the stop may hold further events
       if (event.error) throw new ServerError(event.error);
       const choice = event.choices?.[0];
       const text = (name === "chat" ? choice?.delta?.content : choice?.text) ?? "";
@@ -179,7 +179,7 @@ class Column {
     }
   }
 
-  /** Keep the times of tokens; those of the first event count as the time to the first token, not as speed. */
+  /** Record the times of tokens; tokens of the first event count for the TTFT, not for the speed. */
   count(answer, usage, hasText) {
     const tokens = usage?.completion_tokens ?? answer.tokens;
     if (tokens <= answer.tokens && !hasText) return;
@@ -220,7 +220,7 @@ function chosen() {
   return [...models.querySelectorAll("input:checked")].map((box) => columns.get(box.value));
 }
 
-/** Show the chosen columns, the conversations of the mode, and what can be done now. */
+/** Show the selected columns, the conversations of the mode, and the available buttons. */
 function changed() {
   const shown = new Set(chosen());
   for (const column of columns.values()) {
@@ -238,7 +238,7 @@ function changed() {
   sendButton.disabled = isRunning || !shown.size;
 }
 
-// --------------------------------------------------------------------------------------------- what one can do ---
+// ----------------------------------------------------------------------------------------------------- actions ---
 
 function addModel(card, isChosen) {
   const label = made("label", "choice");
@@ -255,7 +255,7 @@ function addModel(card, isChosen) {
   document.getElementById("columns").append(column.element);
 }
 
-/** Ask for the models; again while the server is loading. Those that were chosen stay so, at first two are. */
+/** List the models, with retries while the server loads. Selected models stay selected; at first, two are. */
 async function listModels() {
   const asking = (listModels.last = {});
   const before = new Set(chosen().map((column) => column.model));
@@ -289,7 +289,7 @@ function tellModels(text, isBad = false) {
   note.classList.toggle("bad", isBad);
 }
 
-/** Lead to the field of the key, with a reason; "" where none is wanted. */
+/** Focus the field of the key and show a reason; "" hides it. */
 function askForKey(reason) {
   keyWanted.textContent = reason;
   keyWanted.hidden = !reason;
@@ -301,12 +301,12 @@ function askForKey(reason) {
 
 function send() {
   const prompt = fields.prompt.value;
-  const isOn = mode() === "completion"; // without a prompt the models go on with what there is
+  const isOn = mode() === "completion"; // without a prompt the models continue their texts
   const asked = chosen().filter((column) => prompt.trim() || (isOn && column.turns.completion.length));
   if (sendButton.disabled || !asked.length) return;
   fields.prompt.value = "";
   fields.prompt.focus();
-  if (narrow.matches) options.open = false; // the answers get its room
+  if (narrow.matches) options.open = false; // gives its room to the answers
   for (const column of asked) column.send(prompt.trim() || isOn ? prompt : "");
 }
 

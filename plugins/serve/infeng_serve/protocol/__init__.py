@@ -1,1 +1,1 @@
-"""What goes over the wire, without any I/O: JSON to requests of the engine, its events to frames and bodies."""
+"""The wire protocol, without I/O: converts JSON to requests of the engine, and its events to frames and bodies."""

@@ -1,4 +1,4 @@
-"""What every generating route has in common: requests for the engine, and how its events become the response."""
+"""The interface of all generating routes: an answer has requests for the engine and renders its events."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from infeng_serve.protocol.unknown import Ignored
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the protocol knows of the server and of the call."""
+    """The properties of the server and of the call that the protocol uses."""
 
     id: str
-    """Of this call: names the response (``cmpl-``, ``chatcmpl-``, ``resp_`` go before it). A client may give it."""
+    """The call's id, by the client or the server, in the response's id after ``cmpl-``, ``chatcmpl-`` or ``resp_``."""
     own_id: str
-    """Of this call, which no other has: the ids of a stream's frames begin with it."""
+    """The server's unique id of the call, with which the ids of a stream's frames begin."""
     created: int
-    """Seconds since 1970."""
+    """Unix time in seconds."""
     tenant: str
-    """Whose key it came with; goes into requests as tenant and, with the client's own, into their cache salt."""
+    """The key's tenant: the tenant of requests, and together with the client's salt their cache salt."""
     model: str
-    """The name that the base model is served by."""
+    """The served name of the base model."""
     adapter_of: Callable[[str], Adapters | None]
-    """The adapter that a ``model`` names, None for the base; raises ApiError 404 for none that this tenant sees."""
+    """Returns the adapter that a ``model`` names, None for the base; raises ApiError 404 if the tenant has none."""
     tokenizer: Tokenizer
     template: ChatTemplate
     defaults: Mapping[str, Any]
-    """Sampling parameters that a request does not give, by SamplingParams' names: the model's generation_config."""
+    """Default sampling parameters, by SamplingParams' names: the model's generation_config."""
     context: int
-    """Tokens that prompt and answer may have together."""
+    """Most tokens of prompt and answer together."""
     most_choices: int = 16
     """Largest ``n``."""
     check: Callable[[], None] = lambda: None
-    """Ends the reading of a call whose client has left, by an exception; to be called between pieces of work."""
+    """Raises an exception if the client has left; called between pieces of long work."""
     check_room: Callable[[int], None] = lambda tokens: None
-    """Raises OverloadedError where a prompt of so many tokens would not be let in."""
+    """Raises OverloadedError if a prompt of so many tokens would not be admitted."""
     logit_processors: tuple[str, ...] = ()
-    """Those of plugins that a request may name."""
+    """Logit processors of plugins that a request may name."""
     fingerprint: str = ""
-    """Tells servers apart that could give other bytes; "" says nothing."""
+    """``system_fingerprint``, which differs between servers that may give other bytes; "": left out."""
     ignored: Ignored = field(default_factory=Ignored)
-    """Gets what a request asks for without effect."""
+    """Collects the request's parameters that have no effect."""
 
 
 def merged(events: Sequence[Event]) -> Event:
-    """Return what several steps gave to one request as if one step had; without logits."""
+    """Return the events of several steps of one request as one event, without logits."""
     if len(events) == 1:  # nearly all
         return events[0]
     return Event(
@@ -63,33 +63,33 @@ def merged(events: Sequence[Event]) -> Event:
 
 
 class Answer(Protocol):
-    """One response in the making. It does no I/O; each call is cheap enough for the event loop.
+    """One response in progress. It does no I/O; each call is cheap enough for the event loop.
 
-    Made from a body by a function ``read(body: bytes, context: Context) -> Answer`` of each route's module, which may
-    take long (it tokenizes and renders), runs on a thread of its own and raises ApiError.
+    Each route's module has a function ``read(body: bytes, context: Context) -> Answer``. It tokenizes and renders
+    templates, which may take long, so it runs on a pool thread; it raises ApiError.
     """
 
     requests: Sequence[Request]
-    """One for each choice; they are submitted together."""
+    """The requests, one for each choice; they are submitted together."""
     streams: bool
-    """Whether the client wants frames as they come."""
+    """Whether the answer is streamed."""
     numbered: bool
-    """Whether frames carry ids, so that a stream which breaks can go on."""
+    """Whether frames carry ids, so that a broken stream can be resumed."""
 
     def resume(self, last_id: str) -> None:
-        """Render nothing that a client has whose last frame had this id; raises ApiError for one of another answer."""
+        """Skip the frames up to the one with this id; raises ApiError for an id of another answer."""
 
     def opening(self) -> bytes:
-        """Return the frames that come before any event."""
+        """Return the frames before the first event."""
 
     def frames(self, choice: int, events: Sequence[Event]) -> bytes:
-        """Return the frames of what one request gave, its completion included; may be empty."""
+        """Return the frames for a request's events, the last of which may hold its completion; may be empty."""
 
     def closing(self) -> bytes:
-        """Return the frames after all choices have ended: usage where it was asked for, and the end mark."""
+        """Return the frames after the end of all choices: the usage, if it was asked for, and the end marker."""
 
     def failed(self, error: ApiError) -> bytes:
-        """Return the frames that end a stream which has begun."""
+        """Return the frames that end a begun stream with an error."""
 
     def body(self, completions: Sequence[Completion]) -> bytes:
-        """Return the whole response, where nothing was streamed."""
+        """Return the whole response of a call without streaming."""

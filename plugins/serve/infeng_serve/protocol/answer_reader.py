@@ -1,4 +1,4 @@
-"""One answer as it grows: its text goes through a parser, which tells reasoning, content and calls apart."""
+"""Incremental parsing of one answer into reasoning, content and tool calls."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class Reader:
-    """Follows one answer through its parser."""
+    """Passes one answer's text through a parser."""
 
     def __init__(self, parser: OutputParser, selection: Selection, *, shows_reasoning: bool = True) -> None:
-        """Follow ``parser``.
+        """Read an answer with ``parser``.
 
-        selection: whether calls after the first are given out, and whether there can be anything but calls.
-        shows_reasoning: whether reasoning is given out.
+        selection: the tools; says whether calls after the first are returned, and whether a call is required.
+        shows_reasoning: whether reasoning is returned.
         """
         self._parser = parser
         self._selection = selection
@@ -32,9 +32,9 @@ class Reader:
         self.has_called = False
 
     def push(self, text: str, completion: Completion | None) -> list[Delta]:
-        """Take more text; return what became certain, all of it with the completion.
+        """Parse more text; return the deltas that became certain, with the completion all that remain.
 
-        Where a call had to come and was cut off before its name was whole, what there is of it is no content.
+        If a required call was cut off before its name was complete, its text is dropped, not returned as content.
         """
         found = self._parser.push(text) if text else []
         if completion is not None:
@@ -50,10 +50,10 @@ class Reader:
         return found if self._shows_reasoning else [replace(one, reasoning="") for one in found]
 
     def finish_reason(self, completion: Completion) -> FinishReason:
-        """Return why the answer ended."""
+        """Return the finish reason in OpenAI's terms."""
         reason = finish.reason(completion)
         return "tool_calls" if reason == "stop" and self.has_called else reason
 
     def reasoning_tokens(self, completion: Completion, context: Context) -> int:
-        """Return how many tokens were reasoning."""
+        """Return the number of reasoning tokens."""
         return counts.reasoning_tokens("".join(self._reasoning), completion.token_ids, context.tokenizer)

@@ -1,4 +1,4 @@
-"""How long what a request gives may be: looked at once, before anything is done with it."""
+"""Bounds on the sizes of a request's parameters, checked before any other work."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.errors import ApiError, invalid, of
 
 MOST_MESSAGES = 4096
-"""Turns of a conversation, and items of an ``input``."""
+"""Most turns of a conversation, and items of an ``input``."""
 
 MOST_TOOLS = 1024
 
 MOST_ADAPTERS = 64
-"""That one request combines."""
+"""Most adapters that one request combines."""
 
 MOST_BIASES = 16384
-"""Tokens in a ``logit_bias``, and in ``stop_token_ids``."""
+"""Most tokens in ``logit_bias``, and in ``stop_token_ids``."""
 
 MOST_ALLOWED = 1 << 18
-"""Tokens in ``allowed_token_ids``: any vocabulary."""
+"""Most tokens in ``allowed_token_ids``: enough for any vocabulary."""
 
 MOST_NAMED = 1 << 20
-"""Tokens that parameters name, times the requests of the call: each request looks at them for itself."""
+"""Most tokens that parameters name, times the requests of the call, since each request reads them."""
 
 MOST_ITEMS = 16384
-"""Of any other list or object ..."""
+"""Most items of any other list or object."""
 
 MOST_CHARACTERS = 1 << 16
-"""... and of any other text; of a schema or grammar four times as many, and of prompts what the context allows."""
+"""Most characters of any other text; four times as many in a schema or grammar. The context bounds prompts."""
 
 CHARACTERS_PER_TOKEN = 32
-"""A longer text for each token of the context is no text; it is refused before it takes seconds to tokenize."""
+"""Most characters of a prompt per token of the context; a longer one cannot fit, and tokenizing it takes seconds."""
 
 SURE_PER_TOKEN = 8
-"""A longer one has more tokens than the context in all likelihood: it is counted in pieces first."""
+"""Characters per token of the context from which on a prompt is counted in pieces first: it hardly fits."""
 
 PIECE = 1 << 16
-"""Characters that are tokenized at a time, some 50 ms."""
+"""Characters that are tokenized at a time, in some 50 ms."""
 
 _MOST: Mapping[str, int | None] = {
     "prompt": None,  # these four by the context
@@ -62,7 +62,7 @@ _MOST: Mapping[str, int | None] = {
 
 
 def check(given: msgspec.Struct, path: str = "") -> None:
-    """Raise ApiError 400 for the first field that is too long, by its path."""
+    """Raise ApiError 400, which names the path, for the first field that is too long."""
     for name in given.__struct_fields__:
         value = getattr(given, name)
         place = f"{path}{name}"
@@ -82,7 +82,7 @@ def check_length(value: Collection[Any], most: int, path: str) -> None:
 
 
 def check_named(names: int, requests: int) -> None:
-    """Raise ApiError 400 where so many ``requests`` name so many tokens each that reading them takes seconds."""
+    """Raise ApiError 400 if ``names`` tokens for each of ``requests`` requests would take seconds to read."""
     if names * requests > MOST_NAMED:
         why = f"{names} tokens in stop_token_ids, allowed_token_ids, bad_words and logit_bias"
         remedy = "make several calls, or name fewer"
@@ -92,7 +92,7 @@ def check_named(names: int, requests: int) -> None:
 def check_conversation(size: int, messages: Any, others: Any, context: Context, param: str) -> None:
     """Raise ApiError 400 for a conversation that cannot fit, before it is rendered.
 
-    size: of the body in bytes; not many are no reason to look. others: tools and variables of the template.
+    size: bytes of the body; a small body is not examined. others: tools and variables of the template.
     """
     most = CHARACTERS_PER_TOKEN * context.context
     if size > most and (length := characters(messages) + characters(others)) > most:
@@ -108,9 +108,9 @@ def check_text(text: str, context: Context, param: str) -> None:
 
 
 def check_tokens(texts: Iterable[str], context: Context, param: str) -> None:
-    """Raise ApiError 400 for texts that are longer than prose and have more tokens than the context has room for.
+    """Raise ApiError 400 for texts that are longer than prose would be and have more tokens than the context.
 
-    They are counted in pieces; a cut makes two tokens more at most. Others cost nothing here.
+    Such texts are tokenized in pieces; a cut adds at most two tokens. Shorter texts are not examined.
     """
     several = list(texts)
     if sum(map(len, several)) <= SURE_PER_TOKEN * context.context:
@@ -119,13 +119,13 @@ def check_tokens(texts: Iterable[str], context: Context, param: str) -> None:
     for piece in (text[at : at + PIECE] for text in several for at in range(0, len(text), PIECE)):
         context.check()
         [ids] = encoded([piece], context, param)
-        tokens += max(0, len(ids) - 4)  # those of the cut, and what goes before and behind every text
+        tokens += max(0, len(ids) - 4)  # tokens that the cut adds, and special tokens around every text
         if tokens >= context.context:
             raise _too_long(param, f"more than {tokens} tokens", context)
 
 
 def encoded(texts: list[str], context: Context, param: str, **how: Any) -> list[list[int]]:
-    """Return the ids of each text, some at a time: who has left is not waited for. Raises ApiError, names ``param``."""
+    """Tokenize texts in batches, checking in between whether the client has left. Raises ApiError for ``param``."""
     found: list[list[int]] = []
     for several in _batches(texts):
         context.check()
@@ -137,7 +137,7 @@ def encoded(texts: list[str], context: Context, param: str, **how: Any) -> list[
 
 
 def characters(value: Any) -> int:
-    """Return how many characters are in the texts of JSON data; keys count, and any other value as one."""
+    """Return the number of characters of all texts and keys in JSON data; any other value counts as one."""
     found, left = 0, [value]
     while left:
         one = left.pop()
@@ -154,7 +154,7 @@ def characters(value: Any) -> int:
 
 
 def _batches(texts: list[str]) -> Iterator[list[str]]:
-    """Yield texts in their order, ``PIECE`` characters or one longer text at a time."""
+    """Yield texts in order, up to ``PIECE`` characters or one longer text at a time."""
     several: list[str] = []
     length = 0
     for text in texts:

@@ -1,4 +1,4 @@
-"""/v1/chat/completions: conversations that the model answers."""
+"""/v1/chat/completions: the request body and its conversion to requests of the engine."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ChatRequest(Choices, kw_only=True, forbid_unknown_fields=True):
 
 
 def read(body: bytes, context: Context) -> ChatAnswer:
-    """Return the answer in the making; takes as long as rendering and tokenizing do. Raises ApiError."""
+    """Return the answer for a body. Slow: renders the template and tokenizes. Raises ApiError."""
     given = decode(body, ChatRequest, context.ignored)
     adapter = adapter_of(given, context)
     n = choices(given, context)

@@ -1,4 +1,4 @@
-"""What /v1/chat/completions answers with: one body, or frames."""
+"""The response of /v1/chat/completions: one body, or frames."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class CalledFunction(msgspec.Struct, kw_only=True):
-    """What is called; arguments are JSON."""
+    """The called function; arguments are JSON."""
 
     name: str
     arguments: str
@@ -68,14 +68,14 @@ class ChatResponse(msgspec.Struct, kw_only=True):
     created: int
     model: str
     system_fingerprint: str | msgspec.UnsetType = msgspec.UNSET
-    """Changes with what answers are computed with: versions, model, numerics."""
+    """Identifies all that answers depend on: versions, model, numerics."""
     choices: list[ChatChoice]
     usage: Usage
     prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
 
 
 class FunctionPiece(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A piece of what is called."""
+    """A piece of a called function."""
 
     name: str | None = None
     arguments: str | msgspec.UnsetType = msgspec.UNSET
@@ -112,7 +112,7 @@ class ChunkChoice(msgspec.Struct, kw_only=True):
 
 
 class ChatChunk(msgspec.Struct, kw_only=True):
-    """The body of a frame; the last one before the end may have no choices and the usage."""
+    """The body of a frame; the last one may have the usage and no choices."""
 
     id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
@@ -131,7 +131,7 @@ class ChatAnswer(ChoiceAnswer):
     def __init__(
         self, given: ChatRequest, context: Context, requests: Sequence[Request], ready: Dialogue, selection: Selection
     ) -> None:
-        """Answer a conversation, once for each request."""
+        """Answer a conversation with a choice for each request."""
         super().__init__(
             given,
             context,
@@ -149,7 +149,7 @@ class ChatAnswer(ChoiceAnswer):
         self._readers = [self._reader() for _ in requests]
 
     def body(self, completions: Sequence[Completion]) -> bytes:
-        """Return the whole response, where nothing was streamed."""
+        """Return the whole response of a call without streaming."""
         response = ChatResponse(
             id=self.name,
             created=self.context.created,
@@ -215,7 +215,7 @@ def assembled(deltas: Sequence[Delta]) -> AnswerMessage:
 
 
 def piece_of(deltas: Sequence[Delta]) -> bytes | None:
-    """Return deltas as the ``delta`` of one frame, as JSON; None where they say nothing."""
+    """Return deltas as the ``delta`` of one frame, as JSON; None if they are empty."""
     content = "".join([one.content for one in deltas])
     if content and len(deltas) == 1:  # nearly all
         return b'{"content":' + msgspec.json.encode(content) + b"}"
@@ -231,7 +231,7 @@ def piece_of(deltas: Sequence[Delta]) -> bytes | None:
 
 
 def _merged(given: Sequence[ToolDelta]) -> list[ToolPiece]:
-    """Return pieces of calls, those that follow each other in one call as one."""
+    """Return pieces of calls, with consecutive pieces of one call merged."""
     found: list[ToolPiece] = []
     for tool in given:
         if tool.id is None and found and found[-1].index == tool.index:

@@ -1,4 +1,4 @@
-"""What /v1/completions and /v1/chat/completions answer with: choices, whole or in frames, and the tokens they took."""
+"""Common parts of the responses of /v1/completions and /v1/chat/completions: choices, frames and usage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from infeng_serve.protocol.usage import Usage
 
 
 class ChoiceAnswer(Frames):
-    """Choices of one or several prompts. A subclass makes a choice's body, and the piece that a frame has of it."""
+    """Choices of one or several prompts. A subclass renders a choice's body, and its piece in a frame."""
 
     _END: bytes
     """The piece of a choice's last frame, as JSON."""
@@ -35,9 +35,9 @@ class ChoiceAnswer(Frames):
         n: int | None = None,
         counts_new: bool = True,
     ) -> None:
-        """prompt_tokens: of all prompts. name: what goes before the call's id. object, piece: of a frame, as ``Head``.
+        """prompt_tokens: total of all prompts. name: prefix of the response's id. object, piece: as in ``Head``.
 
-        n: requests of each prompt; None: all are of one. counts_new: whether usage has the tokens that were made.
+        n: requests of each prompt; None: all are of one prompt. counts_new: whether usage counts generated tokens.
         """
         super().__init__(given, context, requests)
         self.name = f"{name}-{context.id}"
@@ -47,26 +47,26 @@ class ChoiceAnswer(Frames):
         self._head = Head(self.name, object, context, self.model, piece)
         self._stream = Streaming.of(given.stream_options)
         self._completions: list[Completion | None] = [None] * len(requests)
-        self._tokens = 0  # that were given
-        self._reasoning = 0  # tokens of ended answers
+        self._tokens = 0  # sent so far
+        self._reasoning = 0  # reasoning tokens of ended answers
 
     def _piece(self, choice: int, event: Event) -> tuple[bytes | None, bytes | None]:
-        """Return what a frame says of a choice, None for nothing, and its log-probabilities; both as JSON."""
+        """Return a choice's piece in a frame, None if it is empty, and its log-probabilities; both as JSON."""
         raise NotImplementedError
 
     def _reason(self, choice: int, completion: Completion) -> str:
-        """Return why a choice ended; called once for each."""
+        """Return a choice's finish reason; called once for each choice."""
         return finish.reason(completion)
 
     def usage(self, completions: Sequence[Completion | None]) -> Usage:
-        """Return how many tokens all choices took."""
+        """Return the usage of all choices."""
         if not self._counts_new:
             return counts.so_far(self._prompt_tokens, 0)
         return counts.of(completions, self.n, self._prompt_tokens, self._reasoning)
 
     @property
     def fingerprint(self) -> str | msgspec.UnsetType:
-        """What identifies the model and the engine's version; unset where the server has none."""
+        """``system_fingerprint``; unset if the server has none."""
         return self.context.fingerprint or msgspec.UNSET
 
     # ------------------------------------------------------------------------------------------------------ frames ---
@@ -74,7 +74,7 @@ class ChoiceAnswer(Frames):
     def frame(
         self, choice: int, piece: bytes, logprobs: bytes | None = None, ending: Sequence[str | None] = ()
     ) -> bytes:
-        """Return a frame of a choice, with the usage where every frame tells it. ending: its reasons."""
+        """Return a frame of a choice, with the usage if the client wants it in every frame. ending: finish reasons."""
         finish_reason, stop_reason = ending or (None, None)
         return self._head.frame(choice, piece, logprobs, finish_reason, stop_reason, self._stream.usage(self._so_far))
 

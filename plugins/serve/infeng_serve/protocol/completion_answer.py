@@ -1,4 +1,4 @@
-"""What /v1/completions answers with: one body, or frames."""
+"""The response of /v1/completions: one body, or frames."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class CompletionChoice(msgspec.Struct, kw_only=True):
-    """One answer; in a stream, a piece of one."""
+    """One answer, or in a stream a piece of one."""
 
     index: int
     text: str
@@ -32,7 +32,7 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
 
 
 class CompletionResponse(msgspec.Struct, kw_only=True):
-    """The body of an answer; in a stream, of a frame."""
+    """The body of an answer, or in a stream of a frame."""
 
     id: str
     object: Literal["text_completion"] = "text_completion"
@@ -45,10 +45,10 @@ class CompletionResponse(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Echo:
-    """The prompts that are given back."""
+    """The prompts to repeat in the answer."""
 
     prompts: list[tuple[str, list[int]]]
-    """Text and ids of each."""
+    """Text and token ids of each prompt."""
 
 
 class CompletionAnswer(ChoiceAnswer):
@@ -65,7 +65,7 @@ class CompletionAnswer(ChoiceAnswer):
         echo: Echo | None,
         is_nothing_new: bool,
     ) -> None:
-        """n: requests of each prompt. is_nothing_new: whether the tokens that were made are left out."""
+        """n: requests of each prompt. is_nothing_new: whether generated tokens are left out of the answer."""
         super().__init__(
             given,
             context,
@@ -84,7 +84,7 @@ class CompletionAnswer(ChoiceAnswer):
         self._legacy = [self._legacy_of(choice) for choice in range(len(requests))] if reports else None
 
     def body(self, completions: Sequence[Completion]) -> bytes:
-        """Return the whole response, where nothing was streamed."""
+        """Return the whole response of a call without streaming."""
         return msgspec.json.encode(
             CompletionResponse(
                 id=self.name,

@@ -1,4 +1,4 @@
-"""/v1/completions: texts or token ids that the model goes on with."""
+"""/v1/completions: the request body and its conversion to requests of the engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from infeng_serve.protocol.requests import adapter_of, check_number, requests
 from infeng_serve.protocol.sampling import choices, longest, named_paths, note_unused, sampling
 
 MAX_TOKENS = 16
-"""Where a request does not say, as OpenAI has it."""
+"""Default of ``max_tokens``, as in OpenAI's API."""
 
 
 class CompletionRequest(Choices, kw_only=True, forbid_unknown_fields=True):
@@ -48,7 +48,7 @@ class CompletionRequest(Choices, kw_only=True, forbid_unknown_fields=True):
 
 
 def read(body: bytes, context: Context) -> CompletionAnswer:
-    """Return the answer in the making; takes as long as tokenizing does. Raises ApiError."""
+    """Return the answer for a body. Slow: tokenizes. Raises ApiError."""
     given = decode(body, CompletionRequest, context.ignored)
     adapter = adapter_of(given, context)
     n = choices(given, context)
@@ -57,7 +57,7 @@ def read(body: bytes, context: Context) -> CompletionAnswer:
     wanted = longest(given)
     check_number(number(given.prompt), n)
     prompts, texts = ids_of(given.prompt, context, "prompt", is_whole=given.add_special_tokens is not False)
-    is_nothing_new = wanted == 0 and bool(given.echo)  # as for scoring: one token is made, and not given
+    is_nothing_new = wanted == 0 and bool(given.echo)  # for scoring: one token is generated and not returned
     more: dict[str, Any] = {"max_tokens": 1 if is_nothing_new else wanted} if wanted is not None else {}
     if given.echo and given.logprobs is not None and given.prompt_logprobs is None:
         more["prompt_logprobs"] = given.logprobs

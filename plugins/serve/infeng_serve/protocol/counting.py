@@ -1,6 +1,6 @@
-"""How much a JSON body holds, counted before anything is made of it: a value of two bytes becomes an object of 60.
+"""Counts the values of a JSON body before it is decoded: a value of two bytes becomes an object of 60.
 
-The count looks at bytes by numpy, which lets other threads run; a decoder in C holds the interpreter until it is done.
+numpy does the counting and releases the GIL, which a decoder holds until it is done.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 from infeng_serve.protocol.errors import invalid
 
 PIECE = 1 << 18
-"""Bytes that are looked at at a time: they stay in a core's cache."""
+"""Bytes counted at a time: few enough for a core's cache."""
 
 Bytes = NDArray[np.uint8]
 Flags = NDArray[np.bool_]
 
 
 class Counts(NamedTuple):
-    """What a body has, outside of its texts."""
+    """Counts of a body's parts."""
 
     values: int = 0
-    """Commas and colons: one more than each has a value before or behind it."""
+    """Commas and colons outside of texts, which bound the number of values."""
     texts: int = 0
-    """Keys are texts too."""
+    """Texts, including keys."""
     containers: int = 0
     """Arrays and objects."""
 
@@ -36,30 +36,30 @@ class Counts(NamedTuple):
         return Counts(*(one + more for one, more in zip(self, other, strict=True)))
 
     def over(self, most: Counts) -> str:
-        """Return the first field that is above ``most``; "" where none is."""
+        """Return the name of the first field above ``most``; "" if none is."""
         return next((name for name in self._fields if getattr(self, name) > getattr(most, name)), "")
 
 
 MOST = Counts(values=1 << 20, texts=1 << 17, containers=1 << 16)
-"""Of one body: token ids of a batch of prompts, and the tools of a large agent, fit ten times."""
+"""Bounds on one body: ten times what a batch of prompts as token ids, or the tools of a large agent, need."""
 
 _WORDS = {"values": "values", "texts": "texts and keys", "containers": "arrays and objects"}
 
 
 def check(body: bytes, most: Counts = MOST) -> None:
-    """Raise ApiError 400 for a body with more than ``most``; takes 1 ms a MB, 6 at most, and stops where it is sure."""
+    """Raise ApiError 400 for a body with more than ``most``; takes 1 to 6 ms a MB and stops once it is certain."""
     if len(body) <= min(most):
         return
     data = np.frombuffer(body, np.uint8)
     if not _total(_everywhere(data), most).over(most):
-        return  # not even if commas in texts count
+        return  # few enough even with commas within texts
     if name := _total(_outside(data), most).over(most):
         why = f"the body has more than {getattr(most, name)} {_WORDS[name]}: send it in several calls"
         raise invalid(None, why, "body_too_complex")
 
 
 def _total(pieces: Iterator[Counts], most: Counts) -> Counts:
-    """Return the sum of counts, as far as they are not above ``most`` yet."""
+    """Return the sum of counts, up to the first that is above ``most``."""
     found = Counts()
     for counts in pieces:
         found += counts
@@ -69,15 +69,15 @@ def _total(pieces: Iterator[Counts], most: Counts) -> Counts:
 
 
 def _everywhere(data: Bytes) -> Iterator[Counts]:
-    """Yield the counts of pieces as if nothing were in texts: quick, and never too few."""
+    """Yield the counts of pieces including the insides of texts: fast, and an upper bound."""
     for begin in range(0, len(data), PIECE):
         piece = data[begin : begin + PIECE]
         yield Counts(_count(piece, b",:"), _count(piece, b'"') // 2, _count(piece, b"[{"))
 
 
 def _outside(data: Bytes) -> Iterator[Counts]:
-    """Yield the counts of pieces without what is in texts."""
-    is_inside = is_escaped = False  # where the piece begins
+    """Yield the exact counts of pieces, without the insides of texts."""
+    is_inside = is_escaped = False  # state at the beginning of a piece
     for begin in range(0, len(data), PIECE):
         piece = data[begin : begin + PIECE]
         quotes, is_escaped = _quotes(piece, is_escaped)
@@ -92,9 +92,9 @@ def _outside(data: Bytes) -> Iterator[Counts]:
 
 
 def _quotes(piece: Bytes, is_escaped: bool) -> tuple[Flags, bool]:
-    """Return which bytes begin or end a text, and whether the byte behind the piece is escaped.
+    """Return which bytes begin or end a text, and whether the byte after the piece is escaped.
 
-    is_escaped: whether the first byte is. Of several backslashes together each second one is escaped itself.
+    is_escaped: whether the first byte is. In a run of backslashes every second one is escaped itself.
     """
     quotes, slashes = piece == ord('"'), piece == ord("\\")
     if is_escaped:

@@ -1,4 +1,4 @@
-"""A conversation to a prompt, with what reads the answer and what the answer is held to."""
+"""Conversion of a conversation to a prompt, with the parser and the constraints of its answer."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Dialogue:
 
     prompt: ChatPrompt
     parser: Callable[[], OutputParser]
-    """Returns what reads one answer."""
+    """Returns a parser for one answer."""
     skip_special_tokens: bool
-    """Whether the parser reads an answer without them."""
+    """Whether the parser expects text without special tokens."""
     processors: tuple[tuple[str, Any], ...]
     paths: Mapping[str, str]
-    """Of the parameters that asked for those, by their names."""
+    """Paths of the parameters that asked for processors, by the processors' names."""
     room: int
-    """Tokens that the context has left for the answer."""
+    """Tokens of the context left for the answer."""
 
 
 def dialogue(
@@ -45,9 +45,9 @@ def dialogue(
     continue_final_message: bool | None = None,
     variables: Mapping[str, Any] | None = None,
 ) -> Dialogue:
-    """Render a conversation of a body of ``size`` bytes; takes as long as the template does.
+    """Render a conversation from a body of ``size`` bytes; takes as long as the template does.
 
-    Raises ApiError, which names ``param``, OverloadedError where it has no room.
+    Raises ApiError, which names ``param``, and OverloadedError if it cannot be admitted.
     """
     if continue_final_message and add_generation_prompt:
         why = "add_generation_prompt and continue_final_message: a message is either begun or continued"
@@ -81,7 +81,7 @@ def dialogue(
 
 
 def _held_to(context: Context, selection: Selection, form: Form | None) -> Form | None:
-    """Return what an answer must be: a call that must come, whatever the form of a text would be, or that form."""
+    """Return the constraint on an answer: the form of a required call, or else the form of a text."""
     if not selection.must_call:
         return form
     if form is not None and not form.is_of_text:

@@ -1,4 +1,4 @@
-"""Errors as clients know them: a status and OpenAI's ``{"error": {"message", "type", "param", "code"}}``."""
+"""Errors in OpenAI's form: a status and ``{"error": {"message", "type", "param", "code"}}``."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from infeng_core.api import (
 
 
 class ErrorDetail(msgspec.Struct, kw_only=True):
-    """What went wrong."""
+    """An error's message and its machine-readable fields."""
 
     message: str
     type: str
     param: str | None = None
-    """The parameter at fault, by its path."""
+    """Path of the wrong parameter."""
     code: str | None = None
-    """For programs, such as model_not_found."""
+    """Code for programs, such as model_not_found."""
 
 
 class ErrorBody(msgspec.Struct, kw_only=True):
-    """The body of every response that is no success, and of the last event of a stream that broke."""
+    """The body of every error response, and of the last event of a failed stream."""
 
     error: ErrorDetail
 
 
 LONGEST = 1000
-"""Characters of a message; of a longer one the middle is left out."""
+"""Most characters of a message; the middle of a longer one is left out."""
 
 
 class ApiError(Exception):
-    """Ends a request with a status; in a stream that has begun, with an event of the same body."""
+    """Ends a request with an error status, or a begun stream with an event of the same body."""
 
     def __init__(
         self,
@@ -55,10 +55,10 @@ class ApiError(Exception):
         code: str | None = None,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """status: of HTTP. param: the parameter at fault, by its path. code: for programs, such as model_not_found."""
+        """status: HTTP status. param: path of the wrong parameter. code: for programs, such as model_not_found."""
         super().__init__(message)
         self.status = status
-        self.message = message if len(message) <= LONGEST else printable(message, LONGEST)  # it may repeat a body
+        self.message = message if len(message) <= LONGEST else printable(message, LONGEST)  # it may quote a long body
         self.type = type
         self.param = param
         self.code = code
@@ -71,17 +71,17 @@ class ApiError(Exception):
 
 
 def invalid(param: str | None, message: str, code: str | None = "invalid_value") -> ApiError:
-    """Return the error 400 of one parameter, named by its path such as ``messages[0].content``."""
+    """Return error 400 for one parameter. param: its path, such as ``messages[0].content``."""
     return ApiError(400, message, param=param, code=code)
 
 
 def not_supported(param: str, why: str) -> ApiError:
-    """Return the error 400 of a parameter of OpenAI's that is not served here."""
+    """Return error 400 for a parameter of OpenAI's API that this server does not support."""
     return invalid(param, f"{param}: {why}", "unsupported_parameter")
 
 
 def unavailable(message: str, seconds: float, *, status: int = 503, code: str = "overloaded") -> ApiError:
-    """Return the error of a call that may be tried again in so many seconds; 429 is for the caller's own limits."""
+    """Return the error for a call that may be retried in ``seconds``. status: 429 for the caller's own limits."""
     seconds = max(0.0, seconds) if math.isfinite(seconds) else UNKNOWN_WAIT
     headers = {"retry-after": str(max(1, math.ceil(seconds))), "retry-after-ms": str(math.ceil(seconds * 1000))}
     kind = "rate_limit_error" if status == 429 else "unavailable_error"
@@ -89,22 +89,22 @@ def unavailable(message: str, seconds: float, *, status: int = 503, code: str = 
 
 
 UNKNOWN_WAIT = 60.0
-"""Seconds to wait where nothing can be foretold."""
+"""Seconds to wait where there is no prediction."""
 
 _PARAMS = {"adapter": "model", "adapters": "adapters", "bad_words_ids": "bad_words", "processors": "response_format"}
-"""How a client knows what the engine's errors name."""
+"""Names of parameters in requests, by the names that errors of the engine use."""
 
 _UNKNOWN_ADAPTER = re.compile(r"adapter '.*'")
-"""What the engine names that has no adapter of a request's; the names that it knows are not the client's to hear."""
+"""Beginning of the engine's error for an unknown adapter; it lists other adapters, which clients must not see."""
 
 _NO_PARAMS = frozenset({"answer", "request", "engine", "continuation", "logit"})
 
 
 def of(error: InfengError, param: str | None = None, paths: Mapping[str, str] = MappingProxyType({})) -> ApiError:
-    """Return an error of the engine as a client gets it; nothing of the server's inside goes out.
+    """Convert an error of the engine for clients, without internals of the server.
 
-    param: the parameter at fault, where the caller knows better than the error says. paths: of the parameters that
-    stand for what the first word of an error names.
+    param: path of the wrong parameter, if the caller knows it better than the error. paths: paths of parameters by the
+    first word of the engine's errors.
     """
     if isinstance(error, OverloadedError):
         return unavailable(str(error), error.retry_after)
@@ -119,7 +119,7 @@ def of(error: InfengError, param: str | None = None, paths: Mapping[str, str] = 
         return ApiError(400, str(error), param=param or known or _param(error.what), code="invalid_value")
     if isinstance(error, ResourceError):
         return ApiError(503, "the server has no room for this now", type="server_error", code="unavailable")
-    if isinstance(error, UsageError) and error.what == "engine":  # it was closed meanwhile
+    if isinstance(error, UsageError) and error.what == "engine":  # the engine was closed meanwhile
         return shutting_down()
     if isinstance(error, UsageError):
         return ApiError(501, f"this server cannot do that: {error.why}", code="unsupported")
@@ -127,7 +127,7 @@ def of(error: InfengError, param: str | None = None, paths: Mapping[str, str] = 
 
 
 def shutting_down() -> ApiError:
-    """Return the error of calls that come, or have not ended, when the server goes."""
+    """Return the error for calls that arrive or have not ended when the server shuts down."""
     message, headers = "The server is shutting down.", {"connection": "close", "retry-after": "5"}
     return ApiError(503, message, type="unavailable_error", code="shutting_down", headers=headers)
 

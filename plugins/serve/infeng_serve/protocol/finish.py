@@ -1,4 +1,4 @@
-"""Why an answer ended, in OpenAI's words."""
+"""Finish reasons in OpenAI's terms."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Cut = Literal["cancelled", "timeout"]
 
 
 def reason(completion: Completion) -> Reason:
-    """Return stop or length: an answer that was cut off is one of length, and ``cut`` says what cut it."""
+    """Return stop or length; length also stands for an answer that was cut off, see ``cut``."""
     return "stop" if completion.finish_reason == "stop" else "length"
 
 
 def cut(completion: Completion) -> Cut | None:
-    """Return what cut an answer off, None where it ended by itself or at max_tokens."""
+    """Return what cut an answer off, None if it ended by itself or at max_tokens."""
     found = completion.finish_reason
     return found if found in ("cancelled", "timeout") else None

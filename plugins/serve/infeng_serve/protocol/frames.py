@@ -1,9 +1,9 @@
-"""Server-sent events: how frames are numbered, so that a stream that broke goes on where its client stands.
+"""Server-sent events and their ids, by which a broken stream is resumed.
 
 The id of a frame is ``<call>/<position of each choice, joined by .>``. A position is the number of tokens that the
-choice has given, and one more once it has ended; ``<before>-<after>-<frames>`` is the first few of the frames that led
-from one position to another. ``/<frames of the closing>`` and ``/<sequence number>`` may follow. The call is the
-server's own id of it: one that a client gives may name two answers.
+choice has sent, plus one once it has ended. ``<before>-<after>-<frames>`` stands for the first ``frames`` frames of
+several that lead from one position to another. ``/<frames of the closing>`` and ``/<sequence number>`` may follow. The
+call is the server's unique id, since ids that clients give need not be unique.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from infeng_serve.protocol.parameters import Common
 DONE = b"data: [DONE]\n\n"
 
 HEADER = "Last-Event-ID"
-"""The header by which a client says what it has."""
+"""The header with the id of the last frame that the client has."""
 
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _POSITION = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,15})-([0-9]{1,15}))?")
@@ -28,50 +28,50 @@ _POSITION = re.compile(r"([0-9]{1,15})(?:-([0-9]{1,15})-([0-9]{1,15}))?")
 
 @dataclass(slots=True)
 class _Mark:
-    """Where a client stands in one choice."""
+    """A resuming client's position in one choice."""
 
     text: str
-    """As the id has it."""
+    """The position as in the id."""
     before: int
     after: int
     frames: int
-    """What it has of the frames between the two."""
+    """Number of frames between the two that the client has."""
     position: int = 0
     held: list[Event] = field(default_factory=list)
-    """Events between the two: they are rendered as one step, as they were."""
+    """Events between the two, which are rendered as one step, as the first time."""
 
 
 class Frames:
-    """The frames of one call. A subclass renders; this numbers what it renders and leaves out what a client has."""
+    """The frames of one call. A subclass renders them; this class numbers them and skips those that a client has."""
 
     numbered = False
     """Whether frames carry ids."""
 
     def __init__(self, given: Common, context: Context, requests: Sequence[Request]) -> None:
-        """Answer what was given, a choice for each request; the ids of all frames begin with the call's own."""
+        """Answer the request body ``given`` with a choice for each request."""
         call, choices = context.own_id, len(requests)
         self.requests = requests
         self.streams = bool(given.stream)
         self.model = given.model or context.model
         self.context = context
         self.paths: Mapping[str, str] = {}
-        """Of the parameters that asked for logit processors, by the names of those: what errors are told by."""
+        """Paths of the parameters that asked for logit processors, by the processors' names, for errors."""
         self._call = call
         self._before_id = f"id: {call}/".encode()
         self._positions = [0] * choices
         self._marks: list[_Mark | None] = [None] * choices
         self._is_resumed = False
         self._closed = 0  # closing frames that the client has
-        self._next: int | None = None  # the sequence number after those that the client has
-        self._sequence: int | None = None  # of the next frame, where the route's frames have numbers
+        self._next: int | None = None  # the sequence number after the client's last one
+        self._sequence: int | None = None  # sequence number of the next frame, if the route's frames have numbers
 
-    # ------------------------------------------------------------------------------------ what a subclass renders ---
+    # ------------------------------------------------------------------------------------------ for subclasses ---
 
     def _open(self) -> list[bytes]:
         raise NotImplementedError
 
     def _render(self, choice: int, event: Event) -> list[bytes]:
-        """Return the frames of what one request gave in a step, or in several."""
+        """Return the frames for a request's event."""
         raise NotImplementedError
 
     def _close(self) -> list[bytes]:
@@ -80,17 +80,17 @@ class Frames:
     # -------------------------------------------------------------------------------------------------- as Answer ---
 
     def opening(self) -> bytes:
-        """Return the frames that come before any event."""
+        """Return the frames before the first event."""
         first = self._sequence
         frames = self._open()
         if self._is_resumed:
             return b""
-        if self.numbered and frames:  # a client that lacks some of them starts anew
+        if self.numbered and frames:  # a client that lacks one of these has no id, and calls anew
             frames[-1] = self._id(self._place(), 0, _later(first, len(frames) - 1)) + frames[-1]
         return b"".join(frames)
 
     def frames(self, choice: int, events: Sequence[Event]) -> bytes:
-        """Return the frames of what one request gave, its completion included; may be empty."""
+        """Return the frames for a request's events, the last of which may hold its completion; may be empty."""
         if (mark := self._marks[choice]) is not None:
             return b"".join(self._catch_up(choice, mark, events))
         if self.numbered:
@@ -99,7 +99,7 @@ class Frames:
         return b"".join(self._render(choice, merged(events)))
 
     def closing(self) -> bytes:
-        """Return the frames after all choices have ended: usage where it was asked for, and the end mark."""
+        """Return the frames after the end of all choices: the usage, if it was asked for, and the end marker."""
         self._go_on(self._closed)
         first = self._sequence
         frames = self._close()
@@ -112,20 +112,20 @@ class Frames:
         return b"".join(frames[self._closed :])
 
     def failed(self, error: ApiError) -> bytes:
-        """Return the frames that end a stream which has begun."""
+        """Return the frames that end a begun stream with an error."""
         return b"data: " + error.body() + b"\n\n" + DONE
 
     def resume(self, last_id: str) -> None:
-        """Render nothing that a client has whose last frame had this id; called before anything is rendered.
+        """Skip the frames up to the one with this id. Must be called before any frame is rendered.
 
-        Raises ApiError for an id of another call, or of none.
+        Raises ApiError for an id of another call and for an invalid one.
         """
         call, rest = last_id[: len(self._call) + 1], last_id[len(self._call) + 1 :]
         place, *numbers = rest.split("/")
         marks = [_mark(position) for position in place.split(".")]
         wrong = call != f"{self._call}/" or len(marks) != len(self._marks) or None in marks or len(numbers) > 2
         if wrong or not all(map(_NUMBER.fullmatch, numbers)):
-            raise invalid(HEADER, f"{HEADER}: it is no id of a frame of this answer")
+            raise invalid(HEADER, f"{HEADER}: it is not an id of a frame of this answer")
         self._marks = [mark if mark is not None and mark.after else None for mark in marks]
         self._is_resumed = True
         self._closed = int(numbers[0]) if numbers else 0
@@ -134,7 +134,7 @@ class Frames:
     # -------------------------------------------------------------------------------------------------- internals ---
 
     def _catch_up(self, choice: int, mark: _Mark, events: Sequence[Event]) -> list[bytes]:
-        """Take what the client has in silence; return the frames of the rest."""
+        """Render the events without the frames that the client has."""
         silent: list[Event] = []
         taken = 0
         while taken < len(events) and mark.position < mark.after:
@@ -169,7 +169,7 @@ class Frames:
         return frames
 
     def _go_on(self, repeated: int) -> None:
-        """Number the frames from here on after those that the client has, of which so many are made again."""
+        """Continue the sequence numbers after the client's last frame. repeated: frames that are rendered again."""
         if self._next is not None:
             self._sequence, self._next = self._next - repeated, None
 
@@ -177,7 +177,7 @@ class Frames:
         return ".".join(self._places())
 
     def _places(self) -> list[str]:
-        """Return where the client stands in each choice: in one that catches up, still where it stood."""
+        """Return the client's position in each choice; in a choice that catches up, the one from its id."""
         if not self._is_resumed:
             return list(map(str, self._positions))
         pairs = zip(self._positions, self._marks, strict=True)
@@ -189,7 +189,7 @@ class Frames:
 
 
 def steps(events: Sequence[Event]) -> int:
-    """Return by how much a choice's position grows."""
+    """Return the number of positions by which events advance a choice."""
     return sum(len(event.token_ids) + (event.completion is not None) for event in events)
 
 

@@ -1,4 +1,4 @@
-"""Frames of completions and chat: the parts that stay are encoded once, and a text is put between them."""
+"""Frames of completions and chat: the constant parts are encoded once, and each text is inserted between them."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from infeng_serve.protocol.usage import Usage
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """What a stream tells of usage."""
+    """Where a stream reports usage."""
 
     includes: bool = False
     continues: bool = False
 
     @classmethod
     def of(cls, options: StreamOptions | None) -> Streaming:
-        """Return what a request wants."""
+        """Return the reporting that a request asks for."""
         includes = bool(options and options.include_usage)
         return cls(includes, includes and bool(options and options.continuous_usage_stats))
 
     def usage(self, so_far: Callable[[], Usage]) -> bytes | None:
-        """Return the usage of a frame as JSON: null in a stream whose last one tells it, None where none does."""
+        """Return a frame's usage as JSON: null if only the last frame reports it, None if no frame does."""
         if self.continues:
             return msgspec.json.encode(so_far())
         return b"null" if self.includes else None
 
 
 class Head:
-    """Makes the frames of one call."""
+    """Renders the frames of one call."""
 
     def __init__(self, id: str, object: str, context: Context, model: str, piece: bytes) -> None:
-        """piece: the key of what changes from frame to frame, with its colon."""
+        """piece: the JSON key of the part that changes from frame to frame, with its colon."""
         told = {"id": id, "object": object, "created": context.created, "model": model}
         known = msgspec.json.encode(
             {**told, "system_fingerprint": context.fingerprint} if context.fingerprint else told
@@ -54,7 +54,7 @@ class Head:
         stop_reason: str | None = None,
         usage: bytes | None = None,
     ) -> bytes:
-        """Return a frame of one choice. piece, logprobs, usage: as JSON."""
+        """Return a frame of one choice. piece, logprobs, usage: JSON."""
         head = self._heads.get(choice)
         if head is None:
             head = self._heads[choice] = b'%b{"index":%d%b' % (self._head, choice, self._piece)
@@ -67,5 +67,5 @@ class Head:
         return b'%b%b,"logprobs":%b,"finish_reason":%b}]%b}\n\n' % (head, piece, logprobs or b"null", end, told)
 
     def last(self, usage: bytes) -> bytes:
-        """Return the frame without choices that tells the usage."""
+        """Return the frame with the usage and without choices."""
         return self._head + b'],"usage":' + usage + b"}\n\n"

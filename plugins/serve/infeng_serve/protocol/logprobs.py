@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens in the shapes that clients know."""
+"""Log-probabilities of tokens in OpenAI's and vLLM's forms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from infeng_core.api import Logprob, Tokenizer
 from infeng_serve.protocol.spelling import token_bytes
 
 LOWEST = -9999.0
-"""Stands for minus infinity, which JSON has not."""
+"""Stands for minus infinity, which JSON lacks."""
 
 
 class TopLogprob(msgspec.Struct, kw_only=True):
@@ -20,7 +20,7 @@ class TopLogprob(msgspec.Struct, kw_only=True):
     token: str
     logprob: float
     bytes: list[int]
-    """Of UTF-8; a token may be a part of a character."""
+    """UTF-8 bytes; a token may be a part of a character."""
 
 
 class TokenLogprob(msgspec.Struct, kw_only=True):
@@ -33,39 +33,39 @@ class TokenLogprob(msgspec.Struct, kw_only=True):
 
 
 class ChatLogprobs(msgspec.Struct, kw_only=True):
-    """Of all tokens of an answer: those of reasoning, of calls and the end token too."""
+    """Log-probabilities of all tokens of an answer, including reasoning, calls and the end token."""
 
     content: list[TokenLogprob]
     refusal: None = None
 
 
 class LegacyLogprobs(msgspec.Struct, kw_only=True):
-    """One item for each token."""
+    """Log-probabilities in the form of /v1/completions, with one item for each token."""
 
     text_offset: list[int]
-    """Characters before it."""
+    """Number of characters before the token."""
     token_logprobs: list[float | None]
     tokens: list[str]
-    """A token that is no whole text is ``bytes:\\xe2\\x82``."""
+    """A token that is part of a character is ``bytes:\\xe2\\x82``."""
     top_logprobs: list[dict[str, float] | None]
-    """The token itself among them."""
+    """The most likely tokens, and the token itself."""
 
 
 class PromptLogprob(msgspec.Struct, kw_only=True):
-    """Of one token that could stand there."""
+    """The log-probability of one candidate for a position."""
 
     logprob: float
     rank: int
-    """1 is the most likely of all tokens."""
+    """1 for the most likely token."""
     decoded_token: str
 
 
 PromptLogprobs = list[dict[str, PromptLogprob] | None]
-"""By the ids of the tokens, as texts; null for the first token, which follows nothing."""
+"""By position, candidates by token id as text; null for the first token, which has no context."""
 
 
 def chat(given: Iterable[Logprob], tokenizer: Tokenizer) -> list[TokenLogprob]:
-    """Return tokens as chat has them."""
+    """Return log-probabilities in the form of chat."""
     found = []
     for one in given:
         token, spelled = _spelled(tokenizer, one.token)
@@ -84,21 +84,21 @@ def chat(given: Iterable[Logprob], tokenizer: Tokenizer) -> list[TokenLogprob]:
 
 
 def prompt(given: Sequence[Logprob | None], tokenizer: Tokenizer) -> PromptLogprobs:
-    """Return the tokens of a prompt as vLLM has them."""
+    """Return the log-probabilities of a prompt in vLLM's form."""
     return [None if one is None else _of_prompt(one, tokenizer) for one in given]
 
 
 class Legacy:
-    """Makes the shape of /v1/completions, piece by piece."""
+    """Builds the form of /v1/completions incrementally."""
 
     def __init__(self, tokenizer: Tokenizer, offset: int = 0) -> None:
-        """Begin after ``offset`` characters."""
+        """Start at ``offset`` characters."""
         self._tokenizer = tokenizer
         self._offset = offset
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def take(self, tokens: Sequence[int], given: Sequence[Logprob | None]) -> LegacyLogprobs:
-        """Return the next tokens; None for one that follows nothing."""
+        """Return the log-probabilities of the next tokens. given: None for a token without context."""
         offsets = []
         for token in tokens:
             offsets.append(self._offset)
@@ -119,7 +119,7 @@ class Legacy:
 
 
 def joined(parts: Sequence[LegacyLogprobs]) -> LegacyLogprobs:
-    """Return parts one after the other as one."""
+    """Return the concatenation of parts."""
     return LegacyLogprobs(
         text_offset=[offset for part in parts for offset in part.text_offset],
         token_logprobs=[value for part in parts for value in part.token_logprobs],
@@ -129,7 +129,7 @@ def joined(parts: Sequence[LegacyLogprobs]) -> LegacyLogprobs:
 
 
 def legacy_text(tokenizer: Tokenizer, token: int) -> str:
-    r"""Return a token's text, or ``bytes:\xe2\x82`` where it is none."""
+    r"""Return a token's text, or ``bytes:\xe2\x82`` if it is part of a character."""
     spelled = token_bytes(tokenizer, token)
     try:
         return spelled.decode()

@@ -1,4 +1,4 @@
-"""Messages of a conversation as clients send them, checked before a template sees them."""
+"""Messages of a conversation, checked before a template renders them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ContentPart(msgspec.Struct, kw_only=True):
 
 
 class FunctionCall(msgspec.Struct, kw_only=True):
-    """Which function an assistant called, with what."""
+    """The function and arguments of an assistant's call."""
 
     name: str
     arguments: Annotated[str | dict[str, Any], Meta(description="JSON, as text or as it is")] = "{}"
@@ -41,7 +41,7 @@ class ToolCall(msgspec.Struct, kw_only=True):
 
 
 class Message(msgspec.Struct, kw_only=True):
-    """One turn. Further fields are the template's."""
+    """One turn. Other fields are passed to the template."""
 
     role: Annotated[str, Meta(description=", ".join(ROLES), extra_json_schema={"enum": list(ROLES)})]
     content: Annotated[str | list[ContentPart] | None, Meta(description="texts of parts are joined by line breaks")] = (
@@ -65,11 +65,11 @@ MESSAGES: dict[str, Any] = {
         ],
     },
 }
-"""The JSON schema of ``messages``: an assistant's alone may have no content."""
+"""The JSON schema of ``messages``: only an assistant's message may lack content."""
 
 
 def checked(messages: Sequence[Any], path: str = "messages") -> list[dict[str, Any]]:
-    """Return messages with contents of one text each; raises ApiError that names what is wrong by its path."""
+    """Return messages with contents of one text each; raises ApiError with the path of the wrong field."""
     if not messages:
         raise invalid(path, f"{path}: there is none")
     check_length(messages, MOST_MESSAGES, path)

@@ -1,4 +1,4 @@
-"""Bodies of /v1/models and of the routes by which adapters come and go."""
+"""Bodies of /v1/models and of the routes that load, unload and weight adapters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Meta
 
 
 class ModelCard(msgspec.Struct, kw_only=True):
-    """The base model or an adapter, which is a model of its own."""
+    """The base model or an adapter, which is listed as a model."""
 
     id: str
     object: Literal["model"] = "model"
@@ -21,7 +21,7 @@ class ModelCard(msgspec.Struct, kw_only=True):
 
 
 class ModelList(msgspec.Struct, kw_only=True):
-    """What the key may use."""
+    """The models that the key may use."""
 
     object: Literal["list"] = "list"
     data: list[ModelCard]
@@ -49,7 +49,7 @@ class AdapterScale(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class AdapterEntry(msgspec.Struct, kw_only=True):
-    """An item of what GET /lora-adapters lists."""
+    """An item of the body of GET /lora-adapters."""
 
     id: int
     path: str
@@ -57,6 +57,6 @@ class AdapterEntry(msgspec.Struct, kw_only=True):
 
 
 class Success(msgspec.Struct, kw_only=True):
-    """It was done."""
+    """The confirmation of a successful call."""
 
     success: bool = True

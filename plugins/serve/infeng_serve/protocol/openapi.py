@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made of the very structs that bodies are read into and written from."""
+"""The OpenAPI 3.1 document, generated from the structs that decode and encode bodies."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class Operation:
     path: str
     summary: str
     body: Any = None
-    """Type of its body."""
+    """Type of the request body."""
     answer: Any = None
-    """Type of its answer; None is plain text."""
+    """Type of the response body; None for plain text."""
     events: tuple[Any, ...] = ()
-    """Types of its stream's events, where it streams."""
+    """Types of events, if the operation streams."""
     headers: tuple[str, ...] = ()
-    """Those of a request that change the answer."""
+    """Request headers that change the answer."""
     is_open: bool = False
-    """Whether it needs no key."""
+    """Whether the operation needs no API key."""
     errors: tuple[int, ...] = (401, 429)
 
 
@@ -62,72 +62,72 @@ _CALL = ("Idempotency-Key",)
 
 _HEADERS: Mapping[str, Any] = {
     "Idempotency-Key": {
-        "description": "a call that comes again with the same key gets the same answer",
+        "description": "a repeated call with the same key gets the same answer",
         "schema": {"type": "string", "maxLength": MOST_CHARACTERS},
     },
     "Last-Event-ID": {
-        "description": "of the last frame that the client has; without it the stream begins anew",
+        "description": "id of the last frame that the client has; without it the stream starts over",
         "schema": {"type": "string"},
     },
 }
 
 OPERATIONS = (
-    Operation("post", "/v1/completions", "Go on with a text", completions.CompletionRequest,
+    Operation("post", "/v1/completions", "Complete a text", completions.CompletionRequest,
               completion_answer.CompletionResponse, (completion_answer.CompletionResponse,), _CALL, errors=_GENERATE),
     Operation("post", "/v1/chat/completions", "Answer a conversation", chat.ChatRequest, chat_answer.ChatResponse,
               (chat_answer.ChatChunk,), _CALL, errors=_GENERATE),
     Operation("post", "/v1/responses", "Answer a conversation, with items and events", responses.ResponsesRequest,
               response_answer.Response, (response_answer.ResponseEvent,), _CALL, errors=_GENERATE),
-    Operation("get", "/v1/streams/{call}", "Go on with a stream that broke, behind the frame of Last-Event-ID",
+    Operation("get", "/v1/streams/{call}", "Resume a broken stream after the frame of Last-Event-ID",
               events=(chat_answer.ChatChunk, completion_answer.CompletionResponse, response_answer.ResponseEvent),
               headers=("Last-Event-ID",), errors=(400, 401, 404, 409, 429, 500, 503)),
-    Operation("post", "/v1/embeddings", "Vectors of texts", embedding_types.EmbeddingRequest,
+    Operation("post", "/v1/embeddings", "Embed texts", embedding_types.EmbeddingRequest,
               embedding_types.EmbeddingResponse, errors=_GENERATE),
-    Operation("get", "/v1/models", "The base model and its adapters", answer=model_types.ModelList),
-    Operation("get", "/v1/models/{model}", "One of them", answer=model_types.ModelCard, errors=(401, 404)),
+    Operation("get", "/v1/models", "List the base model and its adapters", answer=model_types.ModelList),
+    Operation("get", "/v1/models/{model}", "Describe one model", answer=model_types.ModelCard, errors=(401, 404)),
     Operation("post", "/v1/load_lora_adapter", "Load an adapter", model_types.LoadAdapter, errors=(*_READ, 403)),
-    Operation("post", "/v1/unload_lora_adapter", "Forget an adapter", model_types.UnloadAdapter, errors=(*_READ, 403)),
-    Operation("get", "/lora-adapters", "The adapters with their weights", answer=list[model_types.AdapterEntry]),
-    Operation("post", "/lora-adapters", "Lay adapters on the base model", list[model_types.AdapterScale],
+    Operation("post", "/v1/unload_lora_adapter", "Unload an adapter", model_types.UnloadAdapter, errors=(*_READ, 403)),
+    Operation("get", "/lora-adapters", "List the adapters with their weights", answer=list[model_types.AdapterEntry]),
+    Operation("post", "/lora-adapters", "Merge adapters into the base model", list[model_types.AdapterScale],
               model_types.Success, errors=_READ),
-    Operation("post", "/tokenize", "A text or a conversation to tokens", _TOKENIZE,
+    Operation("post", "/tokenize", "Tokenize a text or a conversation", _TOKENIZE,
               token_types.TokenizeResponse, errors=_READ),
-    Operation("post", "/detokenize", "Tokens to a text", token_types.DetokenizeRequest,
+    Operation("post", "/detokenize", "Convert tokens to text", token_types.DetokenizeRequest,
               token_types.DetokenizeResponse, errors=_READ),
-    Operation("get", "/health", "Whether the server lives", answer=state_types.Health, is_open=True, errors=(503,)),
-    Operation("get", "/ready", "Whether it takes calls", answer=state_types.Ready, is_open=True, errors=(503,)),
-    Operation("get", "/version", "What it is", answer=state_types.Version, errors=(401,)),
-    Operation("get", "/load", "How busy it is", answer=state_types.Load, errors=(401,)),
-    Operation("get", "/metrics", "Counts and times for Prometheus", errors=(401,)),
+    Operation("get", "/health", "Whether the server is alive", answer=state_types.Health, is_open=True, errors=(503,)),
+    Operation("get", "/ready", "Whether it accepts calls", answer=state_types.Ready, is_open=True, errors=(503,)),
+    Operation("get", "/version", "The server's version and startup times", answer=state_types.Version, errors=(401,)),
+    Operation("get", "/load", "The server's load", answer=state_types.Load, errors=(401,)),
+    Operation("get", "/metrics", "Metrics for Prometheus", errors=(401,)),
     Operation("get", "/openapi.json", "This document", answer=dict[str, Any], errors=(401,)),
 )  # fmt: skip
 """All routes of the server."""
 
 BESIDE = (messages.Message, tools.Tool, responses.ResponseTool, response_input.InputMessage, response_input.InputCall,
           response_input.InputCallOutput, response_input.InputReasoning, ErrorBody)  # fmt: skip
-"""Types that other schemas name, and that are in no field."""
+"""Types that schemas refer to by name and that no field has."""
 
 _MEANINGS = {
-    400: "the body is not valid, or a parameter is not",
-    401: "there is no key, or it is not known",
+    400: "the body or a parameter is invalid",
+    401: "the API key is missing or unknown",
     403: "the key may not do this",
     404: "there is no such model, or the key may not use it",
-    408: "the body, or what was asked for, took too long",
-    409: "the same call is being answered, or another model, adapter or engine would answer it now",
+    408: "sending the body or computing the answer took too long",
+    409: "the same call is being answered, or its answer would differ with the current model, adapter or engine",
     413: "the body is too large",
-    415: "the body is not said to be JSON",
-    422: "the Idempotency-Key came with another call before",
-    429: "too many requests wait, or the key has used up its share",
+    415: "the content type is not JSON",
+    422: "the Idempotency-Key belongs to another call",
+    429: "too many requests wait, or the key has reached its limit",
     500: "the server failed",
-    501: "this server has not what the call needs",
-    503: "the server is loading, stopping, or lacks memory",
+    501: "this server does not support the call",
+    503: "the server is loading, shutting down, or out of memory",
 }
 _WAITS = (429, 503)
 
 
 @cache
 def document(takes_all: bool = False) -> bytes:
-    """Return the document as JSON. takes_all: whether parameters are taken that are unknown."""
+    """Return the document as JSON. takes_all: whether unknown parameters are accepted."""
     types = [kind for one in OPERATIONS for kind in (one.body, one.answer, *one.events) if kind is not None]
     schemas, components = msgspec.json.schema_components([*types, *BESIDE], ref_template="#/components/schemas/{name}")
     bodies = {_struct(one.body).__name__ for one in OPERATIONS if one.body is not None}
@@ -158,7 +158,7 @@ def document(takes_all: bool = False) -> bytes:
                     "key": {
                         "type": "http",
                         "scheme": "bearer",
-                        "description": "Where the server was given keys; none is needed otherwise.",
+                        "description": "Needed if the server has API keys.",
                     }
                 },
             },
@@ -167,7 +167,7 @@ def document(takes_all: bool = False) -> bytes:
 
 
 def _struct(body: Any) -> Any:
-    """Return the struct that a body is, or that its items are."""
+    """Return the struct of a body, or of its items."""
     return _struct(get_args(body)[0]) if get_args(body) else body
 
 
@@ -176,7 +176,7 @@ def _operation(one: Operation, body: Any, answer: Any, events: Sequence[Any]) ->
     described = "done"
     if events:
         content[EVENTS] = {"schema": _event(events)}
-        described = "the answer; with stream: true, server-sent events, each as the second schema says"
+        described = "the answer; with stream: true, server-sent events of the second schema"
     elif answer is None:
         content[TEXT] = {"schema": {"type": "string"}}
     found: dict[str, Any] = {
@@ -197,7 +197,7 @@ def _operation(one: Operation, body: Any, answer: Any, events: Sequence[Any]) ->
 
 
 def _event(data: Sequence[Any]) -> dict[str, Any]:
-    """Return the schema of an event whose data is JSON of one of these schemas, an error, or the end mark."""
+    """Return the schema of an event whose data has one of these schemas, or is an error or the end marker."""
     kinds = [*data, {"$ref": "#/components/schemas/ErrorBody"}]
     text = {"type": "string", "contentMediaType": JSON, "contentSchema": {"anyOf": kinds}}
     return {
@@ -205,8 +205,8 @@ def _event(data: Sequence[Any]) -> dict[str, Any]:
         "required": ["data"],
         "properties": {
             "data": {"anyOf": [{"const": "[DONE]"}, text]},
-            "event": {"type": "string", "description": "the type of its data, where that has one"},
-            "id": {"type": "string", "description": "for Last-Event-ID, where streams go on"},
+            "event": {"type": "string", "description": "the type of the data, if it has one"},
+            "id": {"type": "string", "description": "for Last-Event-ID, if streams can be resumed"},
         },
     }
 

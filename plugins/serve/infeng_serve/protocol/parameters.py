@@ -1,4 +1,4 @@
-"""The parameters that all generating routes have. Each field's description is what docs/serving-requests.md prints."""
+"""The parameters of all generating routes. docs/serving-requests.md prints the fields' descriptions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from infeng_core.api import SAMPLING
 
 
 def known(name: str) -> Meta:
-    """Return what is said of one of the engine's sampling parameters, and the values that it may have."""
+    """Return the description and the valid values of one of the engine's sampling parameters."""
     row = SAMPLING[name]
     return Meta(description=_OTHERWISE.get(name, row.help), extra_json_schema={**row.bounds(), **_WIDER.get(name, {})})
 
@@ -35,7 +35,7 @@ _WIDER: Mapping[str, Mapping[str, Any]] = {
     "bad_words": {"items": {"type": "string", "pattern": r"\S"}, "maxItems": 1024},
     "logit_bias": {"propertyNames": {"pattern": "^(0|[1-9][0-9]{0,8})$"}},
 }
-"""What a server takes that SamplingParams does not, and what JSON Schema says of several values."""
+"""Values that the server accepts beyond those of SamplingParams, in JSON Schema."""
 
 MOST_PRIORITY = 2**31 - 1
 PRIORITY = Meta(
@@ -54,7 +54,7 @@ REFUSED: dict[str, Any] = {"enum": [None]}
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a stream tells beside its text."""
+    """Options of a stream."""
 
     include_usage: Annotated[bool | None, Meta(description="a last chunk without choices tells the tokens used")] = None
     continuous_usage_stats: Annotated[
@@ -64,14 +64,14 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class AdapterWeight(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """One of the adapters that answer together."""
+    """One of several adapters that are combined."""
 
     name: Annotated[str, Meta(description="as /v1/models lists it")]
     weight: Annotated[float, Meta(description="1 is as it was trained")] = 1.0
 
 
 class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What the answer must be; exactly one of them."""
+    """A constraint on the answer; exactly one field is set."""
 
     json: Annotated[str | dict[str, Any] | bool | None, Meta(description="a JSON schema, or its text")] = None
     json_object: Annotated[bool | None, Meta(description="any JSON object")] = None
@@ -92,7 +92,7 @@ class JsonSchema(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The form of the answer, as OpenAI has it."""
+    """The form of the answer, as in OpenAI's API."""
 
     type: Annotated[str, Meta(description="text, json_object or json_schema", extra_json_schema=FORMS)]
     json_schema: Annotated[JsonSchema | None, Meta(description="with json_schema")] = None
@@ -103,7 +103,7 @@ class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Parameters of every generating route; null is as if it were not given."""
+    """Parameters of every generating route; null is the same as leaving a parameter out."""
 
     model: Annotated[str | None, Meta(description="the base model's name or an adapter's; the base if not given")] = (
         None
@@ -189,7 +189,7 @@ class Common(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Choices(Common, kw_only=True, forbid_unknown_fields=True):
-    """What completions and chat have beside."""
+    """Further parameters of completions and chat."""
 
     n: Annotated[int | None, Meta(description="answers to each prompt", extra_json_schema={"minimum": 1})] = None
     max_tokens: Annotated[int | None, known("max_tokens")] = None
@@ -215,4 +215,4 @@ IGNORED = frozenset(
         "guided_decoding_backend", "verbosity", "prediction", "max_tool_calls",
     }
 )  # fmt: skip
-"""Parameters that clients send and that change nothing here."""
+"""Parameters that clients send and that have no effect here."""

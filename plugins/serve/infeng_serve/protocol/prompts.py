@@ -1,4 +1,4 @@
-"""What the field ``prompt``, or ``input``, may hold: a text, texts, token ids, or lists of them."""
+"""Values of ``prompt`` or ``input``: a text, texts, token ids, or lists of token ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FORMS = "a text, a list of texts, token ids, or a list of lists of them"
 _ID = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
 _IDS = {"type": "array", "items": _ID, "minItems": 1}
 PROMPT_SCHEMA = {
-    "allOf": [  # an anyOf of its own would be lost: msgspec has one of the field's types
+    "allOf": [  # msgspec generates an anyOf of the field's types, which would overwrite one here
         {
             "anyOf": [
                 {"type": "string"},
@@ -29,7 +29,7 @@ PROMPT_SCHEMA = {
 
 
 def number(given: str | list[Any]) -> int:
-    """Return how many prompts there are, if they are any."""
+    """Return the number of prompts of a valid value."""
     is_one = isinstance(given, str) or (bool(given) and _is_id(given[0]))
     return 1 if is_one else len(given)
 
@@ -37,10 +37,10 @@ def number(given: str | list[Any]) -> int:
 def ids_of(
     given: str | list[Any], context: Context, name: str, *, is_whole: bool = True
 ) -> tuple[list[list[int]], list[str | None]]:
-    """Return the ids of each prompt, and its text where that was given; ``name``: of the field, for messages.
+    """Return the token ids of each prompt, and its text, None for a prompt of ids. name: the field, for messages.
 
-    is_whole: whether a text begins with the beginning-of-text token, as the model expects. The ``number`` of prompts is
-    to be bounded before. Raises ApiError, OverloadedError where the first has no room.
+    is_whole: whether the beginning-of-text token is put before a text, as the model expects. The caller bounds the
+    ``number`` of prompts before. Raises ApiError, and OverloadedError if the first prompt cannot be admitted.
     """
     if isinstance(given, str):
         return _encoded([given], context, name, is_whole), [given]
@@ -61,12 +61,12 @@ def _is_id(one: Any) -> bool:
 
 
 def bare(text: str, ids: list[int], tokenizer: Tokenizer) -> list[int]:
-    """Return the ids of a text without the beginning-of-text token, unless the text has it itself."""
+    """Return the ids of a text without the beginning-of-text token, unless the text itself contains it."""
     first = tokenizer.bos_id
     if first is None or ids[:1] != [first]:
         return ids
     rest = text.removeprefix(token_bytes(tokenizer, first).decode(errors="replace"))
-    is_written = rest != text and tokenizer.encode([rest])[0] == ids  # which the tokenizer puts before a rest, too
+    is_written = rest != text and tokenizer.encode([rest])[0] == ids  # the tokenizer puts it before the rest, too
     return ids if is_written else ids[1:]
 
 

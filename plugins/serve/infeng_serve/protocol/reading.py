@@ -1,4 +1,4 @@
-"""JSON of a client to a struct, or an error 400 that names the parameter at fault by its path."""
+"""Decodes a client's JSON to a struct, or raises error 400 with the path of the wrong parameter."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ELSEWHERE = {
     "num_return_sequences": "n", "random_seed": "seed", "system_prompt": "messages",
     "functions": "tools", "function_call": "tool_choice",
 }  # fmt: skip
-"""What other servers and libraries call parameters of this one."""
+"""Parameters of this server by the names that other servers and libraries use."""
 
 
 _learning = threading.Lock()
@@ -37,10 +37,10 @@ _learnt: set[Any] = set()
 
 
 def _learn(type: type[T]) -> None:
-    """Let msgspec work out ``type`` and all that it is made of, once, and nobody use it before.
+    """Let msgspec analyse ``type`` and its parts once, under a lock, before any thread uses it.
 
-    msgspec 0.22 works out a struct when it first meets one, in Python and with the struct half done in everybody's
-    reach: threads that meet it together read what is not there yet, and the process dies.
+    msgspec 0.22 analyses a struct at its first use and exposes it half initialized to other threads: two threads that
+    use it at once crash the process.
     """
     if type not in _learnt:
         with _learning:
@@ -49,9 +49,9 @@ def _learn(type: type[T]) -> None:
 
 
 def decode(body: bytes, type: type[T], ignored: Ignored | None = None) -> T:
-    """Return a body as ``type``; raises ApiError for what is no JSON, not of that form, or more than is taken.
+    """Decode a body as ``type``; raises ApiError for invalid JSON, another form, or too many values.
 
-    ignored: gets the unknown parameters that may be left out; without it none may.
+    ignored: collects unknown parameters that may be left out; None: unknown parameters are errors.
     """
     counting.check(body)
     _learn(type)
@@ -78,7 +78,7 @@ def _decoded(body: bytes, type: type[T], ignored: Ignored | None) -> T:
 
 
 def convert(value: Any, type: type[T], path: str) -> T:
-    """Return a value of a decoded body as ``type``; raises ApiError. path: where it stands in the body."""
+    """Convert a value of a decoded body to ``type``; raises ApiError. path: the value's path in the body."""
     _learn(type)
     try:
         return msgspec.convert(value, type)
@@ -108,10 +108,10 @@ def _refused(error: msgspec.ValidationError, type: Any, base: str = "") -> ApiEr
 
 
 def _parts(error: msgspec.ValidationError) -> tuple[str, str]:
-    """Return what msgspec says, and the path where."""
+    """Return msgspec's message and the path in it."""
     found = _PLACE.match(str(error))
     what, path = (found["what"], found["path"] or "") if found else (str(error), "")
-    return what, path.partition("[...]")[0]  # what stands in an object of any keys is not told more closely
+    return what, path.partition("[...]")[0]  # msgspec gives no path within an object of arbitrary keys
 
 
 def _named(found: re.Match[str]) -> str:

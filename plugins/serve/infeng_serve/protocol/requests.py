@@ -1,4 +1,4 @@
-"""Prompts with their parameters to requests of the engine."""
+"""Conversion of prompts with parameters to requests of the engine."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from infeng_serve.protocol.parameters import MOST_PRIORITY, Common
 from infeng_serve.protocol.sampling import SEEDS
 
 MOST_REQUESTS = 1024
-"""Of one call: its prompts times ``n``."""
+"""Most requests of one call: its prompts times ``n``."""
 
 
 LEAST_SECONDS = 0.001
-"""Less time than this is as much as this."""
+"""Least timeout in seconds; a shorter one is raised to it."""
 
 
 def check_number(prompts: int, n: int) -> None:
-    """Raise ApiError where a call would be too many requests, before anything is done for one."""
+    """Raise ApiError if a call would be too many requests."""
     if prompts * n > MOST_REQUESTS:
         raise invalid("prompt", f"{prompts} prompts with n = {n} are more than {MOST_REQUESTS} requests")
 
 
 def adapter_of(given: Common, context: Context) -> Adapters | None:
-    """Return the adapters that ``model`` and ``adapters`` choose, None for the base model; raises ApiError."""
+    """Return the adapters that ``model`` and ``adapters`` name, None for the base model; raises ApiError."""
     named = context.adapter_of(context.model if given.model is None else given.model)
     if not given.adapters:
         return named
@@ -45,7 +45,7 @@ def adapter_of(given: Common, context: Context) -> Adapters | None:
 
 
 def place(priority: int | None, timeout: float | None) -> tuple[int, float | None]:
-    """Return the priority and the seconds that a request gets; raises ApiError for those that it cannot have."""
+    """Return a request's priority and timeout in seconds; raises ApiError for invalid ones."""
     if timeout is not None and not (math.isfinite(timeout) and timeout > 0):
         raise invalid("timeout", f"timeout: {timeout} is not a number of seconds above 0")
     if priority is not None and abs(priority) > MOST_PRIORITY:

@@ -1,4 +1,4 @@
-"""What /v1/responses answers with: one body, or events."""
+"""The response of /v1/responses: one body, or events."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from infeng_serve.protocol.responses import ResponsesRequest, ResponseTool, ResponseToolChoice
 
 UNNAMED = "answer"
-"""What the schema of an answer is called that has no name, which OpenAI's types do not leave out."""
+"""Name of a schema without a name, since OpenAI's types require one."""
 
 _TOOL: Mapping[str, Any] = {"type": "function", "parameters": None, "strict": None}
-"""What a tool in a response has that does not say it."""
+"""Default fields of a tool in a response."""
 
 TEXT_DELTA = "response.output_text.delta"
 
@@ -42,7 +42,7 @@ State = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
 
 
 class InputTokensDetails(msgspec.Struct, kw_only=True):
-    """Of the input's tokens."""
+    """Details of the input tokens."""
 
     cached_tokens: int = 0
     cache_write_tokens: int = 0
@@ -50,7 +50,7 @@ class InputTokensDetails(msgspec.Struct, kw_only=True):
 
 
 class OutputTokensDetails(msgspec.Struct, kw_only=True):
-    """Of the output's tokens."""
+    """Details of the output tokens."""
 
     reasoning_tokens: int = 0
 
@@ -79,7 +79,7 @@ class IncompleteDetails(msgspec.Struct, kw_only=True):
 
 
 class Response(msgspec.Struct, kw_only=True):
-    """The body of an answer; in a stream, what the first and last events carry."""
+    """The body of an answer; in a stream, the first and last events carry it."""
 
     id: str
     object: Literal["response"] = "response"
@@ -143,23 +143,25 @@ class ResponseAnswer(Frames):
         self._sequence = 0
         self._reader = Reader(ready.parser(), selection)
         self._items = Items(context.id)
-        # Said again in several events: encoded once, here, where it may take long and be refused.
+        # Several events repeat these: encode them once, here, where slow work and errors are allowed.
         self._text_options = _raw({"format": _format(given)}, "text")
         self._tool_choice = _raw(_choice(given.tool_choice), "tool_choice")
         self._tools = _raw([{**_TOOL, **tool} for tool in given.tools or ()], "tools")
         self._metadata = _raw(given.metadata or {}, "metadata")
         self._reports = requests[0].params.logprobs is not None
         self._pending: list[TokenLogprob] = []
-        self._heads: dict[tuple[str, int], bytes] = {}  # of frames of text, by item
+        self._heads: dict[tuple[str, int], bytes] = {}  # constant beginnings of text frames by item
         self._completion: Completion | None = None
 
     def body(self, completions: Sequence[Completion]) -> bytes:
-        """Return the whole response, where nothing was streamed."""
+        """Return the whole response of a call without streaming."""
         [completion] = completions
         items = self._items
         items.push(self._reader.push(completion.text, completion))
         items.finish(_status(completion))
-        if len(items.items) == 1 and isinstance(items.items[0], OutputMessage):  # else whose are they
+        if len(items.items) == 1 and isinstance(
+            items.items[0], OutputMessage
+        ):  # with several items, log-probabilities cannot be assigned
             items.items[0].content[0].logprobs = shapes.chat(completion.logprobs, self.context.tokenizer)
         return msgspec.json.encode(self._ended(completion))
 
@@ -197,7 +199,7 @@ class ResponseAnswer(Frames):
         return [self._frame(f"response.{name}", {"response": response})]
 
     def failed(self, error: ApiError) -> bytes:
-        """Return the frames that end a stream which has begun."""
+        """Return the frames that end a begun stream with an error."""
         response = self._response("failed")
         response.output = self._items.settle()
         code = {429: "rate_limit_exceeded", 400: "invalid_prompt"}.get(error.status, "server_error")
@@ -205,7 +207,7 @@ class ResponseAnswer(Frames):
         return self._frame("response.failed", {"response": response})
 
     def _text(self, place: tuple[str, int], text: str) -> bytes:
-        """Return the frame of a piece of a message's text."""
+        """Return the frame for a piece of a message's text."""
         head = self._heads.get(place)
         if head is None:
             where = {"item_id": place[0], "output_index": place[1], "content_index": 0, "logprobs": []}
@@ -275,7 +277,7 @@ def _status(completion: Completion) -> Literal["completed", "incomplete"]:
 
 
 def _choice(given: str | ResponseToolChoice | None) -> Any:
-    """Return a choice of tools with the keys that it has in OpenAI's types."""
+    """Return a choice of tools with the keys of OpenAI's types."""
     if given is None or isinstance(given, str):
         return given or "auto"
     if given.type == "function":

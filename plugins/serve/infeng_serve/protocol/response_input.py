@@ -1,4 +1,4 @@
-"""The input of /v1/responses to messages: the server keeps no conversations, so all of it is in the request."""
+"""Conversion of the input of /v1/responses to messages. The server stores no conversations."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class InputCall(msgspec.Struct, kw_only=True):
 
 
 class InputCallOutput(msgspec.Struct, kw_only=True):
-    """What a call gave."""
+    """The result of a call."""
 
     type: Literal["function_call_output"]
     call_id: str
@@ -51,7 +51,7 @@ class InputCallOutput(msgspec.Struct, kw_only=True):
 
 
 class InputReasoning(msgspec.Struct, kw_only=True):
-    """What the model thought before its next turn."""
+    """The model's reasoning before its next turn."""
 
     type: Literal["reasoning"]
     summary: list[InputPart] | None = None
@@ -59,7 +59,7 @@ class InputReasoning(msgspec.Struct, kw_only=True):
 
 
 def messages(given: str | list[Any], instructions: str | None) -> list[dict[str, Any]]:
-    """Return messages as chat has them; raises ApiError."""
+    """Return the input as messages of chat; raises ApiError."""
     found: list[dict[str, Any]] = []
     if instructions is not None:
         found.append({"role": "system", "content": instructions})
@@ -68,7 +68,7 @@ def messages(given: str | list[Any], instructions: str | None) -> list[dict[str,
     if not given:
         raise invalid("input", "input: it is empty")
     check_length(given, MOST_MESSAGES, "input")
-    thoughts: list[str] = []  # before the next turn
+    thoughts: list[str] = []  # reasoning before the next turn
     for index, item in enumerate(given):
         path = f"input[{index}]"
         kind = item.get("type", "message") if isinstance(item, dict) else "message"
@@ -84,7 +84,7 @@ def messages(given: str | list[Any], instructions: str | None) -> list[dict[str,
 
 
 def _add(found: list[dict[str, Any]], item: Any, kind: Any, path: str) -> None:
-    """Add one more item to messages; what the model says and calls in one turn is one message."""
+    """Add an item to messages; the model's text and calls of one turn become one message."""
     if kind == "message":
         message = convert(item, InputMessage, path)
         if message.role not in ROLES:

@@ -1,4 +1,4 @@
-"""The output of /v1/responses: items that grow, and the events that tell of it."""
+"""The output of /v1/responses: growing items, and the events that report their growth."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class OutputText(msgspec.Struct, kw_only=True, tag="output_text", tag_field="typ
 
 
 class OutputMessage(msgspec.Struct, kw_only=True, tag="message", tag_field="type"):
-    """What the model says."""
+    """A message of the model."""
 
     id: str
     role: Literal["assistant"] = "assistant"
@@ -37,7 +37,7 @@ class ReasoningText(msgspec.Struct, kw_only=True, tag="reasoning_text", tag_fiel
 
 
 class ReasoningItem(msgspec.Struct, kw_only=True, tag="reasoning", tag_field="type"):
-    """What the model thinks before it says something."""
+    """The model's reasoning before a message or call."""
 
     id: str
     summary: list[Any] = []
@@ -57,22 +57,22 @@ class FunctionCallItem(msgspec.Struct, kw_only=True, tag="function_call", tag_fi
 
 Item = OutputMessage | ReasoningItem | FunctionCallItem
 ItemEvent = tuple[str, dict[str, Any]]
-"""Its type, and what it has beside type and sequence number. Items in it are to be encoded at once: they grow."""
+"""An event's type, and its fields besides type and sequence number. Items in it must be encoded at once: they grow."""
 
 
 class Items:
-    """The output as it grows. Only the last item is open, whatever order the pieces of calls come in."""
+    """The growing output. Only the last item is open; pieces of an earlier call are dropped."""
 
     def __init__(self, call: str) -> None:
-        """call: its id, with which the ids of items end."""
+        """call: the call's id, which the ids of items contain."""
         self._call = call
-        self._call_number: int | None = None  # the parser's, of the call that is open
-        self._pieces: list[str] = []  # of the last item, since it was put together
+        self._call_number: int | None = None  # the parser's number of the open call
+        self._pieces: list[str] = []  # text of the last item that is not joined yet
         self.items: list[Item] = []
         self.is_open = False
 
     def push(self, deltas: Sequence[Delta], logprobs: Sequence[TokenLogprob] = ()) -> list[tuple[str, dict[str, Any]]]:
-        """Take what became certain; yield what it changes. logprobs: of the tokens up to the next text."""
+        """Add deltas; return the resulting events. logprobs: of the tokens up to the next text."""
         events: list[ItemEvent] = []
         for kind, text, tool in _runs(deltas):
             if kind == "tool":
@@ -85,14 +85,14 @@ class Items:
         return events
 
     def say(self, text: str) -> tuple[str, int] | None:
-        """Take more text of the message that is open, and return its id and place; None where none is."""
+        """Add text to the open message and return its id and index; None if no message is open."""
         if not self.is_open or not isinstance(item := self.items[-1], OutputMessage):
             return None
         self._pieces.append(text)
         return item.id, len(self.items) - 1
 
     def settle(self) -> list[Item]:
-        """Return the items with all that was said so far."""
+        """Return the items with all text so far."""
         if self._pieces:
             item, text = self.items[-1], "".join(self._pieces)
             self._pieces = []
@@ -103,7 +103,7 @@ class Items:
         return self.items
 
     def more_logprobs(self, logprobs: Sequence[TokenLogprob]) -> list[ItemEvent]:
-        """Take those of tokens without text, if a message is open."""
+        """Add log-probabilities of tokens without text, if a message is open."""
         if not logprobs or not self.is_open or not isinstance(self.items[-1], OutputMessage):
             return []
         return [self._text("message", "", logprobs)]
@@ -132,7 +132,7 @@ class Items:
         return [*events, ("response.output_item.done", {"output_index": place, "item": item})]
 
     def _begin(self, kind: str) -> list[ItemEvent]:
-        """Open an item of a kind, where the last one is none."""
+        """Open an item of a kind, unless the last one is of that kind."""
         wanted = OutputMessage if kind == "message" else ReasoningItem
         if self.is_open and isinstance(self.items[-1], wanted):
             return []
@@ -185,7 +185,7 @@ class Items:
 
 
 def _runs(deltas: Sequence[Delta]) -> list[tuple[str, str, ToolDelta | None]]:
-    """Return deltas as (kind, text, call), texts of one kind that follow each other as one."""
+    """Return deltas as (kind, text, call), with consecutive texts of one kind merged."""
     found: list[tuple[str, str, ToolDelta | None]] = []
     for delta in deltas:
         for kind, text in (("reasoning", delta.reasoning), ("message", delta.content)):

@@ -1,4 +1,4 @@
-"""/v1/responses, stateless: all of a conversation is in each request, and nothing is stored."""
+"""/v1/responses, stateless: each request has the whole conversation, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from infeng_serve.protocol.structured import Form
 from infeng_serve.protocol.tools import FunctionDefinition, FunctionName, Selection, ToolChoice
 
 LOGPROBS = "message.output_text.logprobs"
-"""What ``include`` asks for log-probabilities by."""
+"""The value of ``include`` that asks for log-probabilities."""
 
 _TOOLS = {"items": {"$ref": "#/components/schemas/ResponseTool"}}
 _ONLY_DISABLED = Meta(
@@ -51,7 +51,7 @@ class ResponseTool(msgspec.Struct, kw_only=True):
 
 
 class ResponseToolChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """One tool that must be called, or those that may be."""
+    """One tool that must be called, or the tools that may be called."""
 
     type: Literal["function", "allowed_tools"] = "function"
     name: str | None = None
@@ -70,7 +70,7 @@ class TextFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class TextOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Of the answer's text."""
+    """Options of the answer's text."""
 
     format: TextFormat | None = None
     verbosity: Annotated[str | None, Meta(description="ignored")] = None
@@ -128,7 +128,7 @@ class ResponsesRequest(Common, kw_only=True, forbid_unknown_fields=True):
 
 
 def read(body: bytes, context: Context) -> ResponseAnswer:
-    """Return the answer in the making; takes as long as rendering and tokenizing do. Raises ApiError."""
+    """Return the answer for a body. Slow: renders the template and tokenizes. Raises ApiError."""
     given = decode(body, ResponsesRequest, context.ignored)
     adapter = adapter_of(given, context)
     _check(given)
@@ -171,7 +171,7 @@ def _check(given: ResponsesRequest) -> None:
         if getattr(given, name) is not None:
             raise not_supported(name, "nothing is stored here: give the whole conversation as input")
     if given.background:
-        raise not_supported("background", "an answer is given to who waits for it: leave it out")
+        raise not_supported("background", "answers are sent to the waiting client only: leave it out")
     if given.truncation not in (None, "disabled"):
         raise not_supported("truncation", "nothing is cut from an input: give disabled, or leave it out")
 

@@ -1,4 +1,4 @@
-"""Parameters of a request to SamplingParams."""
+"""Conversion of a request's parameters to SamplingParams."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from infeng_serve.protocol.parameters import MOST_LIKELY, Choices, Common
 SEEDS = 2**64
 
 MOST_PROCESSORS = 8
-"""Logit processors that a request may name: each costs time in every step."""
+"""Most logit processors that a request may name: each costs time in every step."""
 
 _KNOWN = frozenset(field.name for field in fields(SamplingParams))
 
@@ -25,16 +25,16 @@ DIRECT = (
     "prompt_logprobs",
     "skip_special_tokens",
 )
-"""Parameters that SamplingParams has by the same name."""
+"""Parameters with the same name in SamplingParams."""
 
 
 def sampling(
     given: Common, context: Context, *, otherwise: int, prompt: ChatPrompt | None = None, **more: Any
 ) -> SamplingParams:
-    """Return the sampling parameters of a request; what it does not give is as ``context.defaults`` say.
+    """Return the sampling parameters of a request, with ``context.defaults`` for those that it does not give.
 
-    otherwise: the most tokens where neither says. prompt: of a conversation, which says what ends a turn. more:
-    parameters that the route knows by itself. Raises ApiError.
+    otherwise: ``max_tokens`` if neither gives it. prompt: that of a conversation, with the tokens that end a turn.
+    more: parameters that the route sets itself. Raises ApiError.
     """
     for name in ("mirostat", "mirostat_mode"):
         if getattr(given, name, None):
@@ -65,19 +65,19 @@ def sampling(
 
 
 def named_paths(given: Common) -> dict[str, str]:
-    """Return the paths of the logit processors that a request names, by their names."""
+    """Return the paths of the logit processors in a request, by name."""
     return {name: f"logit_processors.{name}" for name in given.logit_processors or {}}
 
 
 def longest(given: Choices) -> int | None:
-    """Return the most tokens that a request asks for, by whichever name."""
+    """Return ``max_tokens`` of a request, by either of its names."""
     if None not in (given.max_tokens, given.max_completion_tokens) and given.max_tokens != given.max_completion_tokens:
         raise invalid("max_completion_tokens", "max_completion_tokens and max_tokens differ: give one of them")
     return given.max_completion_tokens if given.max_tokens is None else given.max_tokens
 
 
 def choices(given: Choices, context: Context) -> int:
-    """Return ``n``; raises ApiError where there may not be so many."""
+    """Return ``n``; raises ApiError if it is out of range."""
     n = 1 if given.n is None else given.n
     if not 1 <= n <= context.most_choices:
         raise invalid("n", f"n: {n} is not from 1 to {context.most_choices}")
@@ -85,7 +85,7 @@ def choices(given: Choices, context: Context) -> int:
 
 
 def _named(given: Common, context: Context) -> list[tuple[str, Any]]:
-    """Return the logit processors that a request names, with their arguments; raises ApiError for those it may not."""
+    """Return the logit processors of a request with their arguments; raises ApiError for one that is not offered."""
     found = given.logit_processors or {}
     if len(found) > MOST_PROCESSORS:
         raise invalid("logit_processors", f"logit_processors: there are {len(found)}: name at most {MOST_PROCESSORS}")
@@ -98,14 +98,14 @@ def _named(given: Common, context: Context) -> list[tuple[str, Any]]:
 
 
 def check_likely(top_logprobs: int | None) -> None:
-    """Raise ApiError for a number of likely tokens that is not reported."""
+    """Raise ApiError for a number of likely tokens that is out of range."""
     if top_logprobs is not None and not 0 <= top_logprobs <= MOST_LIKELY:
         given = printable(str(top_logprobs), 32)
         raise invalid("top_logprobs", f"top_logprobs: {given} is not an integer from 0 to {MOST_LIKELY}")
 
 
 def note_unused(given: Choices, context: Context) -> None:
-    """Remember what has no effect beside what else a request says."""
+    """Note parameters that have no effect together with the request's other parameters."""
     if given.stream_options is not None and not given.stream:
         context.ignored.note("stream_options")
 
@@ -128,5 +128,5 @@ def _seed(seed: int) -> int:
 
 
 def variables(given: Mapping[str, Any] | None, **more: Any) -> dict[str, Any]:
-    """Return what a chat template gets beside messages and tools; what is None is left out."""
+    """Return a chat template's variables besides messages and tools; those that are None are left out."""
     return {**(given or {}), **{name: value for name, value in more.items() if value is not None}}

@@ -1,4 +1,4 @@
-"""What single tokens stand for."""
+"""Bytes of single tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from infeng_core.api import Tokenizer
 
 
 def token_bytes(tokenizer: Tokenizer, token: int) -> bytes:
-    """Return a token's bytes; of a tokenizer that does not tell them, those of its text."""
+    """Return a token's bytes; if the tokenizer does not know them, the bytes of its text."""
     spelled = getattr(tokenizer, "token_bytes", None)
     known: bytes = tokenizer.decode([token]).encode() if spelled is None else spelled(token)
     return known

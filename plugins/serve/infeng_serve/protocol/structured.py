@@ -1,4 +1,4 @@
-"""What an answer must be, by whichever parameter it is said: the argument of the logit processor ``grammar``."""
+"""Constraints on an answer, from any of their parameters, converted to the argument of the processor ``grammar``."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from infeng_serve.protocol.parameters import Choices, Common, ResponseFormat
 PROCESSOR = "grammar"
 
 _GBNF = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
-"""A rule as GBNF and EBNF have it; in Lark it is ``name: ...``. vLLM takes both by one parameter."""
+"""A rule in GBNF or EBNF; in Lark it is ``name: ...``. vLLM accepts both in one parameter."""
 
 Constraint = Mapping[str, Any]
 
 
 class Form(NamedTuple):
-    """What an answer must be, and where a request says so."""
+    """A constraint on an answer, and the parameter that has it."""
 
     path: str
-    """Of the parameter that errors name, such as ``response_format.json_schema.schema``."""
+    """Path of the parameter for errors, such as ``response_format.json_schema.schema``."""
     constraint: Constraint
     is_of_text: bool = False
-    """Whether it is the form of an answer that is a text: of a call it says nothing."""
+    """Whether it applies to texts only, not to calls."""
 
 
 def form(given: Common, formatted: Form | None = None) -> Form | None:
-    """Return what a request says that its answer must be, None where it says nothing; raises ApiError.
+    """Return the constraint in a request, None without one; raises ApiError.
 
-    formatted: what it says of the form of a text, where that is no ``response_format``.
+    formatted: the form of a text, if it is not in ``response_format``.
     """
     found = _asked(given)
     if isinstance(given, Choices) and given.response_format is not None:
@@ -45,7 +45,7 @@ def form(given: Common, formatted: Form | None = None) -> Form | None:
 
 
 def of_format(given: ResponseFormat, path: str = "response_format") -> Form | None:
-    """Return what a ``response_format`` asks for; raises ApiError."""
+    """Return the constraint in a ``response_format``; raises ApiError."""
     if given.type == "text":
         return None
     if given.type not in ("json_object", "json_schema"):
@@ -63,20 +63,20 @@ def of_format(given: ResponseFormat, path: str = "response_format") -> Form | No
 
 
 def missing_schema(path: str) -> ApiError:
-    """Return the error of a form that needs a schema and has none."""
+    """Return the error for a form that lacks its schema."""
     return invalid(path, f"missing parameter {path}: a json_schema is a form by its schema",
                    "missing_required_parameter")  # fmt: skip
 
 
 def processors(found: Form | None, *, after: str | None = None) -> tuple[tuple[str, Any], ...]:
-    """Return ``SamplingParams.processors``. after: the text from which on the answer is held to it."""
+    """Return ``SamplingParams.processors``. after: the text after which the constraint applies."""
     if found is None:
         return ()
     return ((PROCESSOR, {**found.constraint, "after": after} if after else dict(found.constraint)),)
 
 
 def paths(found: Form | None) -> dict[str, str]:
-    """Return the path of the parameter that asked for the processor, by the processor's name."""
+    """Return the path of the constraint's parameter by the processor's name."""
     return {} if found is None else {PROCESSOR: found.path}
 
 
@@ -101,7 +101,7 @@ def _asked(given: Common) -> list[Form]:
 
 
 def one(path: str, kind: str, value: Any) -> Constraint:
-    """Return the constraint of one kind, as ``structured_outputs`` names it; raises ApiError that names ``path``."""
+    """Return a constraint. kind: its field of ``structured_outputs``. path: for errors. Raises ApiError."""
     if kind == "json":
         return {"json_schema": _schema(path, value)}
     if kind == "choice" and not value:

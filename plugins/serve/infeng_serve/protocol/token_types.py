@@ -30,7 +30,7 @@ EITHER: dict[str, Any] = {
         {"required": ["messages"], "properties": {"messages": MESSAGES, "prompt": {"type": "null"}}},
     ]
 }
-"""What JSON Schema says of a prompt and messages, of which there must be one."""
+"""JSON Schema of the rule that either a prompt or messages are given."""
 
 
 class TokenizeResponse(msgspec.Struct, kw_only=True):

@@ -1,4 +1,4 @@
-"""Tools of a request, and which of them may or must be called."""
+"""Tools of a request, and the choice which of them may or must be called."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FunctionDefinition(msgspec.Struct, kw_only=True):
 
 
 class Tool(msgspec.Struct, kw_only=True):
-    """A tool; all are functions."""
+    """A tool, which is always a function."""
 
     type: Literal["function"] = "function"
     function: FunctionDefinition
@@ -50,7 +50,7 @@ class AllowedTools(msgspec.Struct, kw_only=True):
 
 
 class ToolChoice(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """One tool that must be called, or those that may be."""
+    """One tool that must be called, or the tools that may be called."""
 
     type: Literal["function", "allowed_tools"] = "function"
     function: FunctionName | None = None
@@ -68,18 +68,18 @@ class Selection:
     """The tools of one request."""
 
     tools: tuple[Mapping[str, Any], ...] = ()
-    """Of OpenAI's form; what the template shows and the parser reads."""
+    """The tools in OpenAI's form, for the template and the parser."""
     must_call: bool = False
     name: str | None = None
-    """The one that must be called."""
+    """The tool that must be called."""
     parallel: bool = True
-    """Whether there may be several calls."""
+    """Whether an answer may have several calls."""
 
 
 def select(
     tools: Sequence[Any] | None, choice: str | ToolChoice | None, parallel: bool | None, path: str = "tools"
 ) -> Selection:
-    """Return what a request's ``tools`` and ``tool_choice`` say; raises ApiError."""
+    """Return the selection by a request's ``tools`` and ``tool_choice``; raises ApiError."""
     known = _known(tools or (), path)
     if isinstance(choice, str) and choice not in ("none", "auto", "required"):
         raise invalid("tool_choice", f"tool_choice: {choice!r} is not none, auto, required or a tool")
@@ -119,7 +119,7 @@ def _existing(known: Mapping[str, Any], name: str, path: str) -> str:
 
 
 def _known(tools: Sequence[Any], path: str) -> dict[str, Mapping[str, Any]]:
-    """Return the tools by their names."""
+    """Return the tools by name."""
     found: dict[str, Mapping[str, Any]] = {}
     for index, given in enumerate(tools):
         place = f"{path}[{index}]"

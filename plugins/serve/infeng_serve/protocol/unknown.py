@@ -1,4 +1,4 @@
-"""Parameters that are unknown here: those that change nothing are left out and named, others are refused."""
+"""Unknown parameters: harmless ones are left out and reported, others are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HARMLESS = {
     "provider": "OpenRouter", "route": "OpenRouter", "transforms": "OpenRouter", "usage": "OpenRouter",
     "prompt_cache_options": "OpenAI",
 }  # fmt: skip
-"""Whose they are. They say how another server keeps, routes, counts or names a call, never what it answers."""
+"""Harmless parameters by the API they belong to: they concern storage, routing or accounting, never the answer."""
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "add_special_tokens": (False,), "best_of": (1,), "detokenize": (True,), "early_stopping": (False,),
@@ -33,7 +33,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "skip_special_tokens": (True,), "spaces_between_special_tokens": (True,), "stream_reasoning": (True,),
     "tfs_z": (1,), "top_a": (0,), "use_beam_search": (False,), "use_cache": (True,),
 }  # fmt: skip
-"""Values that ask for what is done anyway. Where a route knows the parameter itself, any value is looked at."""
+"""Values that ask for the default behaviour. They apply only where a route does not know the parameter itself."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 _log = get_logger(__name__)
@@ -41,25 +41,25 @@ _log = get_logger(__name__)
 
 @dataclass(slots=True)
 class Ignored:
-    """What a call asks for without effect."""
+    """Collects a call's parameters that have no effect."""
 
     takes_all: bool = False
-    """Whether nothing unknown is refused (``serve.unknown_parameters: ignore``)."""
+    """Whether all unknown parameters are ignored (``serve.unknown_parameters: ignore``)."""
     _names: dict[str, None] = field(default_factory=dict)
 
     def note(self, path: str) -> None:
-        """Remember a parameter by its path."""
+        """Note a parameter by its path."""
         self._names[path] = None
 
     def without(self, body: bytes, type: Any) -> bytes:
-        """Return a body of JSON without unknown parameters that may be left out, and remember them.
+        """Return a JSON body without the unknown parameters that may be left out, and note them.
 
-        type: what it is to become; what else is unknown or wrong is still there. Raises what msgspec does.
+        type: the struct to decode later; other unknown or wrong parameters are kept. Raises msgspec's errors.
         """
         return self._pruned(msgspec.Raw(body), _info(type), "")
 
     def headers(self, id: str = "") -> list[tuple[bytes, bytes]]:
-        """Return the header that names them, none where there are none, and log them. id: of the call."""
+        """Return the header that names the noted parameters, if there are any, and log them. id: the call's id."""
         if not self._names:
             return []
         names = [name if _PLAIN.fullmatch(name) else "?" for name in list(self._names)[:MOST_NAMED]]
@@ -69,7 +69,7 @@ class Ignored:
         return [(HEADER, text.encode("ascii"))]
 
     def _pruned(self, value: msgspec.Raw, kind: inspect.Type, path: str) -> bytes:
-        """Return JSON of ``kind`` as it is, but for what is left out: nothing else is decoded or written anew."""
+        """Return JSON of ``kind`` without ignored parameters; all other bytes are copied unchanged."""
         kinds, first = _kinds(kind), bytes(value).lstrip()[:1]
         items = next((one.item_type for one in kinds if isinstance(one, inspect.ListType)), None)
         struct = next((one for one in kinds if isinstance(one, inspect.StructType)), None)
@@ -91,9 +91,9 @@ class Ignored:
 
 
 def is_harmless(name: str, value: msgspec.Raw, *, is_nested: bool = False) -> bool:
-    """Return whether an unknown parameter changes nothing: null is as if it were not given, here as everywhere.
+    """Return whether an unknown parameter has no effect; null is the same as leaving it out.
 
-    value: its JSON.
+    value: the parameter's JSON.
     """
     if bytes(value) == b"null":
         return True
@@ -104,9 +104,9 @@ def is_harmless(name: str, value: msgspec.Raw, *, is_nested: bool = False) -> bo
 
 
 def described(schema: dict[str, Any], *, is_body: bool, takes_all: bool) -> dict[str, Any]:
-    """Return the JSON schema of a struct with the unknown parameters that it may have as well.
+    """Return a struct's JSON schema with the unknown parameters that are accepted.
 
-    is_body: whether it is that of a whole body, not of a part.
+    is_body: whether the struct is a whole body, not a part of one.
     """
     if schema.get("additionalProperties") is not False:
         return schema
@@ -129,7 +129,7 @@ def _info(type: Any) -> inspect.Type:
 
 
 def _kinds(kind: inspect.Type) -> list[inspect.Type]:
-    """Return the types of a union, without what is only said of them."""
+    """Return the types of a union, without annotations."""
     if isinstance(kind, inspect.Metadata):
         return _kinds(kind.type)
     if isinstance(kind, inspect.UnionType):

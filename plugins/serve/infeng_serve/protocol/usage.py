@@ -1,4 +1,4 @@
-"""Tokens that a call took, as clients count them."""
+"""The usage of a call in OpenAI's form."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from infeng_serve.protocol.spelling import token_bytes
 
 
 class PromptTokensDetails(msgspec.Struct, kw_only=True):
-    """Of the prompt's tokens."""
+    """Details of the prompt tokens."""
 
     cached_tokens: int = 0
-    """Computed for an earlier request, and not again."""
+    """Tokens found in the prefix cache."""
 
 
 class CompletionTokensDetails(msgspec.Struct, kw_only=True):
-    """Of the answers' tokens."""
+    """Details of the answers' tokens."""
 
     reasoning_tokens: int = 0
     accepted_prediction_tokens: int = 0
-    """Guessed right by speculation."""
+    """Speculative tokens that were accepted."""
     rejected_prediction_tokens: int = 0
-    """Guessed wrong, and not in the answer."""
+    """Speculative tokens that were rejected; they are not in the answer."""
 
 
 class Usage(msgspec.Struct, kw_only=True):
-    """Prompts count once, however many answers they have."""
+    """Token counts of a call; each prompt counts once, however many answers it has."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -40,7 +40,7 @@ class Usage(msgspec.Struct, kw_only=True):
 
 
 def of(completions: Sequence[Completion | None], n: int, prompt_tokens: int, reasoning: int = 0) -> Usage:
-    """Return the usage of a call whose completions, None for what has none, are ``n`` for each prompt in turn."""
+    """Return the usage of a call. completions: ``n`` for each prompt in turn, None for one without completion."""
     ended = [one.usage for one in completions if one is not None]
     first = [one.usage for one in completions[::n] if one is not None]
     answered = sum(one.completion_tokens for one in ended)
@@ -59,7 +59,7 @@ def of(completions: Sequence[Completion | None], n: int, prompt_tokens: int, rea
 
 
 def so_far(prompt_tokens: int, completion_tokens: int) -> Usage:
-    """Return the usage of a call that goes on."""
+    """Return the usage of an unfinished call."""
     return Usage(
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
@@ -70,7 +70,7 @@ def so_far(prompt_tokens: int, completion_tokens: int) -> Usage:
 
 
 def reasoning_tokens(reasoning: str, tokens: Sequence[int], tokenizer: Tokenizer) -> int:
-    """Return how many tokens from an answer's first on hold no more than its reasoning, by the bytes of their texts."""
+    """Return how many of an answer's first tokens belong to its reasoning, by comparing bytes."""
     if not reasoning:
         return 0
     ends = list(accumulate(len(token_bytes(tokenizer, token)) for token in tokens))

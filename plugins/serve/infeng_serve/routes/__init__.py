@@ -1,4 +1,4 @@
-"""What is at which path."""
+"""The routes of the server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from infeng_serve.routes import adapters, embeddings, generation, metrics, model
 
 
 def table() -> dict[str, Route]:
-    """Return all routes by their paths; one that ends with / takes whatever begins so."""
+    """Return all routes by path; a path that ends with / matches every path that begins with it."""
     return {
         "/health": Route({"GET": status.health}, is_open=True),
         "/ready": Route({"GET": status.ready}, is_open=True),

@@ -1,4 +1,4 @@
-"""Adapters that come and go while the server runs: vLLM's way, and llama.cpp's."""
+"""Routes that load, unload and weight adapters, as in vLLM and llama.cpp."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infeng_serve.protocol.reading import decode
 from infeng_serve.service import Service
 
 MOST_BODY = 1 << 20
-"""Bytes of a body of these routes: names, paths and weights."""
+"""Most bytes of a body of these routes, which has names, paths and weights."""
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ async def load(service: Service, call: Call) -> None:
 
 
 async def unload(service: Service, call: Call) -> None:
-    """Forget the adapter of a name."""
+    """Unload the adapter of a name."""
     with service.taken(call.caller):
         name = (await _read(service, call, UnloadAdapter)).lora_name
         unload = partial(service.model.adapters.unload, call.caller, name)
@@ -40,7 +40,7 @@ async def unload(service: Service, call: Call) -> None:
 
 
 async def listed(service: Service, call: Call) -> None:
-    """Answer the adapters, numbered, with the weights that they have on the base model."""
+    """List the adapters with numbers and the weights with which they are merged into the base model."""
     adapters = service.model.adapters
     weights = adapters.mix(call.caller)
     found = [
@@ -51,7 +51,7 @@ async def listed(service: Service, call: Call) -> None:
 
 
 async def mix(service: Service, call: Call) -> None:
-    """Lay adapters on the base model, for this key's calls; those that are not listed get no weight."""
+    """Merge adapters into the base model for this key's calls; adapters that are not listed get weight 0."""
     with service.taken(call.caller):
         wanted: list[AdapterScale] = await _read(service, call, list[AdapterScale])
         adapters = service.model.adapters
@@ -71,7 +71,7 @@ async def mix(service: Service, call: Call) -> None:
 
 
 async def _read(service: Service, call: Call, type: type[T]) -> T:
-    """Return a body as ``type``, on a reading thread; raises ApiError."""
+    """Decode a body as ``type`` on a reader thread; raises ApiError."""
     body, ignored = await service.body(call, MOST_BODY), service.ignored()
     found = await service.readers.run(call.caller.tenant, partial(decode, body, type, ignored))
     call.extra += ignored.headers(call.id)

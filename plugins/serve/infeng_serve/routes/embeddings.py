@@ -1,4 +1,4 @@
-"""Vectors of texts: what the model's head would read of their tokens, pooled."""
+"""/v1/embeddings: pooled final hidden states of texts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from infeng_serve.protocol.unknown import Ignored
 from infeng_serve.service import Service
 
 MOST = 2048
-"""Texts of one call, as OpenAI has it."""
+"""Most texts of one call, as in OpenAI's API."""
 
 
 async def embeddings(service: Service, call: Call) -> None:
     """Answer a vector for each text, of length 1."""
     with service.taken(call.caller):
-        # Before the body is read: a call that is refused is to cost little.
+        # Before the body is read, so that a refused call costs little.
         service.model.engine.check_room(tenant=call.caller.tenant)
         body, streams, tenant = await service.body(call), _Streams(), call.caller.tenant
         call.watch(streams.leave)
@@ -44,18 +44,18 @@ class _Streams(Presence):
     """The requests of one call, which end when its client leaves."""
 
     def __init__(self) -> None:
-        """Have none yet."""
+        """Start without requests."""
         super().__init__()
         self._streams: list[Stream] = []
 
     def add(self, stream: Stream) -> None:
-        """Take one that has started; on the thread that starts them."""
+        """Add a started request. Called on the thread that starts them."""
         self._streams.append(stream)
         if self.is_left:
             stream.cancel()
 
     def leave(self) -> None:
-        """Cancel them, and those that are still to come."""
+        """Cancel all requests, including those added later."""
         super().leave()
         for stream in list(self._streams):
             stream.cancel()
@@ -63,17 +63,17 @@ class _Streams(Presence):
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
-    """What is to be embedded, as the engine takes it."""
+    """The texts of a call as requests of the engine."""
 
     requests: Sequence[Request]
     tokens: int
-    """Of all of them together."""
+    """Tokens of all requests together."""
     name: str
-    """Of the model that was asked for."""
+    """Name of the requested model."""
     wanted: EmbeddingRequest
 
     def embedded(self, engine: Engine, streams: _Streams) -> bytes:
-        """Return the answer; waits for the engine."""
+        """Compute the vectors and return the response body. Blocks."""
         streams.check()
         pooling = self.wanted.pooling or "mean"
         try:

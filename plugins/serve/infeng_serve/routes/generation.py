@@ -1,4 +1,4 @@
-"""The routes of the protocol: each that generates is a module with ``read(body, context) -> Answer``."""
+"""The generating routes: each is a protocol module with ``read(body, context) -> Answer``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODULES = {
 
 
 def route(read: Read) -> Route:
-    """Return a route whose answers ``read`` makes."""
+    """Return a route whose bodies ``read`` converts to answers."""
 
     async def answered(service: Service, call: Call) -> None:
         await generate(service, call, read)
@@ -40,7 +40,7 @@ def described(document: Callable[[bool], bytes]) -> Route:
 
 
 def routes() -> dict[str, Route]:
-    """Return the routes that there are."""
+    """Return the generating routes and those of streams and the OpenAPI document."""
     found = {}
     if find_spec("infeng_serve.protocol.openapi") is not None:
         found["/openapi.json"] = described(importlib.import_module("infeng_serve.protocol.openapi").document)
@@ -55,7 +55,7 @@ def routes() -> dict[str, Route]:
 
 
 def resumed(reads: Mapping[str, Read]) -> Route:
-    """Return the route of streams that go on; reads: by the paths of calls."""
+    """Return the route that resumes streams. reads: by the paths of calls."""
 
     async def answered(service: Service, call: Call) -> None:
         await resume(service, call, reads)

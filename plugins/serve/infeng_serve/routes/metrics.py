@@ -1,4 +1,4 @@
-"""What Prometheus reads."""
+"""/metrics, for Prometheus."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infeng_serve.service import Service
 
 
 async def metrics(service: Service, call: Call) -> None:
-    """Answer the metrics, to those who may know of all tenants."""
+    """Answer the metrics; the key must be allowed to see all tenants."""
     _ = service.model
     if not call.caller.may_watch:
         raise ApiError(403, "This key may not see figures of other tenants.", type="permission_error")

@@ -1,4 +1,4 @@
-"""The models: the base, and each adapter as a model of its own."""
+"""/v1/models: the base model and each adapter as a model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def listed(service: Service, call: Call) -> None:
 
 
 async def one(service: Service, call: Call) -> None:
-    """Answer one of them."""
+    """Answer one model."""
     wanted = call.path.removeprefix(PREFIX)
     card = next((card for card in _cards(service.model, call.caller) if card.id == wanted), None)
     if card is None:
@@ -37,7 +37,7 @@ def _cards(model: Model, caller: Caller) -> list[ModelCard]:
     for name, inner in model.adapters.visible(caller).items():
         try:
             source = model.engine.adapters[inner].source
-        except AdapterError:  # it was just unloaded
+        except AdapterError:  # unloaded meanwhile
             continue
         found.append(_card(model, name, root=_root(source, caller), parent=model.name))
     return base + found
@@ -48,5 +48,5 @@ def _card(model: Model, id: str, root: str, parent: str | None) -> ModelCard:
 
 
 def _root(source: str, caller: Caller) -> str:
-    """Return where an adapter comes from; the folders of this machine are told to admins alone."""
+    """Return an adapter's source; only admins see local paths."""
     return source if caller.is_admin or not source.startswith("/") else Path(source).name

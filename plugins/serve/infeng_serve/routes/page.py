@@ -1,4 +1,4 @@
-"""The page at /: files of this package that ask for no key and hold nothing secret. Its calls carry the key."""
+"""The page at /: static files of this package, served without a key. The page's calls carry the key."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Nothing but this server's files is loaded, run or called, whatever gets into the page."""
+"""Content security policy: the page may load, run and call this server only."""
 
 
 def routes(settings: Settings) -> dict[str, Route]:
-    """Return the page's routes; none where it is switched off."""
+    """Return the page's routes; empty if the page is switched off."""
     if not settings.page:
         return {}
     folder = files("infeng_serve") / "page"
@@ -33,7 +33,7 @@ def routes(settings: Settings) -> dict[str, Route]:
 
 
 def _file(data: bytes, kind: bytes) -> Route:
-    """Return the route of a file, which browsers keep and ask after each time."""
+    """Return the route of a file, which browsers cache and revalidate each time."""
     tag = b'"%s"' % hashlib.sha256(data).hexdigest()[:32].encode("ascii")
     headers = [
         (b"etag", tag),
@@ -55,5 +55,5 @@ def _file(data: bytes, kind: bytes) -> Route:
 
 
 def _is_known(given: bytes, tag: bytes) -> bool:
-    """Return whether a header If-None-Match names the file as it is."""
+    """Return whether a header If-None-Match has the file's current tag."""
     return given.strip() == b"*" or tag in (one.strip().removeprefix(b"W/") for one in given.split(b","))

@@ -1,4 +1,4 @@
-"""Whether the server lives, whether it takes calls, what it is and how busy."""
+"""Routes for the server's state: liveness, readiness, version and load."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from infeng_serve.protocol.state_types import Load, Ready, Version
 from infeng_serve.service import Service
 
 STALLED_SECONDS = 10.0
-"""After which somebody who asks whether the server is ready may ask again."""
+"""Retry-After of /ready while a step of the engine hangs, in seconds."""
 
 
 async def health(service: Service, call: Call) -> None:
-    """Answer 503 while the model is being loaded, then 200, also while the server is going."""
+    """Answer 503 while the model is being loaded, then 200, also while the server shuts down."""
     _ = service.model
     await call.respond(200, b'{"status":"ok"}')
 
 
 async def ready(service: Service, call: Call) -> None:
-    """Answer 200 where calls are taken, 503 before and after, and while a step does not end, as the log says.
+    """Answer 200 while calls are accepted; 503 before and after, and while a step of the engine hangs.
 
-    It also says whether calls are in memory alone, because the journal cannot be written.
+    The body also says why the journal cannot be written, if so.
     """
     service.check_open()
     if service.model.engine.stall is not None:
@@ -35,11 +35,11 @@ async def ready(service: Service, call: Call) -> None:
 
 
 async def version(service: Service, call: Call) -> None:
-    """Answer the engine's version, and where the time of its start went."""
+    """Answer the engine's version and the duration of each phase of its start."""
     taken = {phase: round(1000 * seconds, 1) for phase, seconds in service.startup.seconds.items()}
     await call.respond(200, msgspec.json.encode(Version(version=__version__, startup_ms=taken)))
 
 
 async def load(service: Service, call: Call) -> None:
-    """Answer how many requests run and wait, how full the cache is, and how long one more would wait."""
+    """Answer the number of running and waiting requests, cache usage and the predicted wait."""
     await call.respond(200, msgspec.json.encode(Load(**load_values(service.model.engine))))

@@ -1,4 +1,4 @@
-"""Texts to tokens and back, with vLLM's bodies."""
+"""/tokenize and /detokenize, with vLLM's bodies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from infeng_serve.protocol.tools import select
 from infeng_serve.service import Service
 
 MOST = 1 << 20
-"""Tokens that are turned into text at a time."""
+"""Tokens that are detokenized at a time."""
 
 Work = Callable[[Model, Caller, Context, bytes], bytes]
 
@@ -43,7 +43,7 @@ async def detokenize(service: Service, call: Call) -> None:
 
 
 async def _answer(service: Service, call: Call, work: Work) -> None:
-    """Do ``work`` on a thread: a large body takes long to read already."""
+    """Answer with the result of ``work``, run on a thread since even decoding a large body takes long."""
     with service.taken(call.caller):
         body, presence = await service.body(call), Presence()
         call.watch(presence.leave)

@@ -1,1 +1,1 @@
-"""The service ``vllm.grpc.engine``, by the bridge, keys, limits and observers of HTTP; needs the extra grpc."""
+"""The gRPC service ``vllm.grpc.engine``, on the bridge, keys, limits and observers of HTTP; needs the extra grpc."""

@@ -1,4 +1,4 @@
-"""The files that make a tokenizer, as one archive whose bytes are the same each time."""
+"""A tokenizer's files as one reproducible archive."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from infeng_serve.protocol.errors import ApiError
 _log = get_logger(__name__)
 
 CHUNK = 64 << 10
-"""Bytes of a message."""
+"""Bytes of the archive in one message."""
 
 MOST_BYTES = 256 << 20
-"""Of all files together; the largest tokenizers have 40 MB."""
+"""Most bytes of all files together; the largest tokenizers have 40 MB."""
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The earliest time that an archive can hold."""
+"""The earliest time that a zip archive can hold, for reproducible bytes."""
 
 
 def archive(folder: Path) -> bytes:
-    """Return a zip of the configuration and tokenizer files of a model's folder, as the engine reads them.
+    """Return a zip of the configuration and tokenizer files that the engine reads from a model's folder.
 
-    Raises ApiError 404 where it has none of them, or one that is not read: a link that leads out, no regular file.
+    Raises ApiError 404 if there are none, or if one is a link out of the folder or not a regular file.
     """
     try:
         files = dict(sorted(side_files(folder).items()))
     except ModelError as error:
-        _log.warning("a file of the tokenizer is not given out", reason=str(error))
-        raise ApiError(404, "The model's files of the tokenizer cannot be given out.", code="not_found") from None
+        _log.warning("a file of the tokenizer is not sent", reason=str(error))
+        raise ApiError(404, "The model's tokenizer files cannot be sent.", code="not_found") from None
     if not files or sum(map(len, files.values())) > MOST_BYTES:
-        raise ApiError(404, "The model has no files of a tokenizer.", code="not_found")
+        raise ApiError(404, "The model has no tokenizer files.", code="not_found")
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as made:
         for name, content in files.items():
@@ -45,7 +45,7 @@ def archive(folder: Path) -> bytes:
 
 
 def chunks(data: bytes) -> Iterator[common_pb2.GetTokenizerChunk]:
-    """Return an archive in messages, its SHA-256 with the last."""
+    """Yield an archive in messages; the last one has its SHA-256."""
     for begin in range(0, len(data), CHUNK):
         is_last = begin + CHUNK >= len(data)
         digest = hashlib.sha256(data).hexdigest() if is_last else ""

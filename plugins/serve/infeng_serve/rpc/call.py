@@ -1,4 +1,4 @@
-"""One call by gRPC, as observers and the engine have to know it."""
+"""One gRPC call, with the properties that observers and the engine use."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ SERVICE = "vllm.grpc.engine.VllmEngine"
 ID = "x-request-id"
 
 MODEL = "model"
-"""Metadata that choose an adapter: the published request has no field for it."""
+"""Metadata key of the adapter, for which the published request has no field."""
 
 
 class Rpc:
     """One call; see ``infeng_serve.generating.Asked``."""
 
     def __init__(self, context: Any, path: str, caller: Caller, given_id: str = "") -> None:
-        """context: of grpc.aio. path: such as /package.Service/Method. given_id: what the request says of its id."""
+        """context: grpc.aio's. path: such as /package.Service/Method. given_id: the id in the request."""
         self.arrived = time.perf_counter()
         self.wall = time.time()
         self.path = path
@@ -32,11 +32,11 @@ class Rpc:
         self.client = address(context.peer())
 
     def header(self, name: bytes) -> str:
-        """Return a text of the metadata, "" without it."""
+        """Return a value of the metadata, "" if it is absent."""
         return self._metadata.get(name.decode("ascii"), "")
 
 
 def address(peer: str) -> str:
-    """Return the address of ``ipv4:127.0.0.1:4711`` or ``ipv6:%5B::1%5D:4711``."""
+    """Return the address in a peer such as ``ipv4:127.0.0.1:4711`` or ``ipv6:%5B::1%5D:4711``."""
     kind, _, rest = unquote(peer).partition(":")
     return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else peer

@@ -1,4 +1,4 @@
-"""Which fields of a message are taken; every other that is set is refused by its name."""
+"""Check of a message's fields: a field that is set and not supported is refused by name."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ NOT_HERE: Mapping[str, str] = {
     "extra_mm_inputs": "the model reads text alone",
     "media_refs": "the model reads text alone",
     "truncate_prompt_tokens": "prompts are taken whole: shorten it before it is sent",
-    "include_stop_str_in_output": "answers are tokens, all of them: whoever makes them text leaves stop strings in",
+    "include_stop_str_in_output": "answers are token ids and always include those of stop strings",
     "structural_tag": "give json_schema, regex, grammar, choice or json_object",
 }
 """Why fields of the published service are refused."""
 
 
 def given(message: Any, known: Collection[str], path: str = "") -> dict[str, Any]:
-    """Return the fields that a message sets, by their names; raises ApiError for one that is not in ``known``.
+    """Return the fields that a message sets, by name; raises ApiError for one that is not in ``known``.
 
-    path: of the message in its request, for errors. A number, text or list without presence that is 0 or empty is not
-    set, as proto3 has it.
+    path: the message's path in its request, for errors. As in proto3, a number, text or list without presence counts as
+    unset if it is 0 or empty.
     """
     found = {field.name: value for field, value in message.ListFields()}
     for name in found.keys() - known:

@@ -1,4 +1,4 @@
-"""What the engine gives to a call as GenerateResponses; without I/O."""
+"""Conversion of the engine's events to GenerateResponses, without I/O."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from infeng_serve.rpc.logprobs import of_output, of_prompt
 
 
 class GenerateAnswer:
-    """One answer in the making: chunks of new tokens and a complete message for each choice, or these alone."""
+    """One answer in progress: chunks of new tokens if it streams, and a complete message for each choice."""
 
     def __init__(self, requests: Sequence[Request], *, streams: bool, tokenizer: Tokenizer) -> None:
-        """requests: one for each choice, of one prompt. streams: whether chunks are wanted."""
+        """requests: one for each choice, of one prompt. streams: whether to send chunks."""
         self.requests = requests
         self.streams = streams
         self._tokenizer = tokenizer
 
     def messages(self, choice: int, events: Sequence[Event]) -> list[pb.GenerateResponse]:
-        """Return the messages of what one choice got: its new tokens together, and its end."""
+        """Return the messages for a choice's events: a chunk with its new tokens, and its end."""
         found, event, request = [], merged(events), self.requests[choice]
         if event.token_ids:
             chunk = pb.GenerateStreamChunk(
@@ -39,7 +39,7 @@ class GenerateAnswer:
         return found
 
     def complete(self, choice: int, completion: Completion) -> pb.GenerateResponse:
-        """Return the message that ends a choice; it has all of its tokens."""
+        """Return the message that ends a choice, with all of its tokens."""
         request, usage = self.requests[choice], completion.usage
         found = pb.GenerateComplete(
             output_ids=completion.token_ids,
@@ -67,7 +67,7 @@ class GenerateAnswer:
 
 
 def matched(completion: Completion, request: Request, tokenizer: Tokenizer) -> int | str | None:
-    """Return which of a request's own stops ended it, a token or a text; None for the model's end token."""
+    """Return the stop token or text of the request that ended it; None for the model's end token."""
     last = completion.token_ids[-1]
     if last in request.params.stop_token_ids:
         return last

@@ -1,4 +1,4 @@
-"""A GenerateRequest to requests of the engine; without I/O, on a thread: it tokenizes."""
+"""Conversion of a GenerateRequest to requests of the engine, without I/O; runs on a thread, since it tokenizes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAME = frozenset(
         "max_tokens", "min_tokens", "ignore_eos", "n", "seed", "logprobs", "prompt_logprobs", "skip_special_tokens",
     }
 )  # fmt: skip
-"""Fields that mean what the parameter of HTTP with the same name means."""
+"""Fields with the same meaning as the HTTP parameter of the same name."""
 
 CONSTRAINTS = {
     "json_schema": "json",
@@ -35,10 +35,10 @@ CONSTRAINTS = {
     "grammar": "grammar",
     "choice": "choice",
 }
-"""What an answer must be, and what HTTP's ``structured_outputs`` calls it."""
+"""Constraints by their field, with their name in HTTP's ``structured_outputs``."""
 
 TEXT_ONLY = frozenset({"spaces_between_special_tokens", "grammar_from_first_token"})
-"""Taken, and of no effect: tokens have no spaces between them, and every constraint begins with the first token."""
+"""Accepted fields without effect: they concern text, or a constraint's beginning, which is always the first token."""
 
 PARAMS = SAME | CONSTRAINTS.keys() | TEXT_ONLY | {"stop", "stop_token_ids", "logit_bias"}
 
@@ -48,16 +48,16 @@ LENGTHS = {
     "logit_bias": MOST_BIASES,
     **dict.fromkeys(("json_schema", "regex", "grammar"), 4 * MOST_CHARACTERS),
 }
-"""The most of lists and texts, before they are copied."""
+"""Bounds on lists and texts, checked before they are copied."""
 
 TOKENIZED = frozenset({"original_text", "input_ids"})
 
 
 def read(request: pb.GenerateRequest, model: str, context: Context) -> GenerateAnswer:
-    """Return the answer in the making; raises ApiError that names the field.
+    """Return the answer for a request; raises ApiError that names the field.
 
-    model: the base model's name or an adapter's, "" for the base. What a request does not give is neutral: clients
-    apply the model's own sampling parameters, which GetModelInfo tells.
+    model: the name of the base model or of an adapter, "" for the base. Parameters that a request does not give are
+    neutral: clients apply the model's recommended ones, which GetModelInfo returns.
     """
     fields = given(request, REQUEST)
     if fields.get("data_parallel_rank", 0) != 0:
@@ -82,7 +82,7 @@ def read(request: pb.GenerateRequest, model: str, context: Context) -> GenerateA
 
 
 def prompt_of(request: pb.GenerateRequest, context: Context) -> list[int]:
-    """Return the ids of a prompt, whichever way it is given; raises ApiError."""
+    """Return the ids of a prompt, given as text or ids; raises ApiError."""
     kind = request.WhichOneof("input")
     if kind == "text":
         [ids], _ = ids_of(request.text, context, "text")
@@ -93,7 +93,7 @@ def prompt_of(request: pb.GenerateRequest, context: Context) -> list[int]:
 
 
 def tokenized(message: pb.TokenizedInput, context: Context) -> list[int]:
-    """Return the ids of a prompt that the client has tokenized; raises ApiError for none, and for too many."""
+    """Return the ids of a prompt that the client tokenized; raises ApiError for no ids and for too many."""
     given(message, TOKENIZED, "tokenized.")
     if (tokens := len(message.input_ids)) >= context.context:
         why = f"tokenized.input_ids: there are {tokens}, and the context is {context.context} tokens: shorten it"
@@ -104,7 +104,7 @@ def tokenized(message: pb.TokenizedInput, context: Context) -> list[int]:
 
 
 def constraint(params: pb.SamplingParams) -> structured.Form | None:
-    """Return what an answer must be, None where nothing is said; raises ApiError."""
+    """Return the constraint on the answer, None without one; raises ApiError."""
     name = params.WhichOneof("constraint")
     if name is None or (name == "json_object" and not params.json_object):
         return None
@@ -117,10 +117,10 @@ def constraint(params: pb.SamplingParams) -> structured.Form | None:
 
 
 def place(param: str, request: pb.GenerateRequest | pb.EmbedRequest) -> str:
-    """Return the path in a request of what errors of HTTP call ``param``."""
+    """Return the path in a request of the field that HTTP's errors call ``param``."""
     if param == "prompt":
         return "tokenized.input_ids" if request.HasField("tokenized") else "text"
-    if param in ("grammar", "response_format"):  # the processor's own name, whichever constraint it got
+    if param in ("grammar", "response_format"):  # the processor's name, for any constraint
         return f"sampling_params.{request.sampling_params.WhichOneof('constraint')}"
     if param == "model":
         return "metadata model"
@@ -129,7 +129,7 @@ def place(param: str, request: pb.GenerateRequest | pb.EmbedRequest) -> str:
 
 def _parameters(fields: dict[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in fields.items() if name in SAME}
-    found.setdefault("skip_special_tokens", False)  # of what stop strings are looked for in
+    found.setdefault("skip_special_tokens", False)  # stop strings are searched in the full text
     for name in ("stop", "stop_token_ids"):
         if name in fields:
             found[name] = list(fields[name])

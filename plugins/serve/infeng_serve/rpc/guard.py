@@ -1,6 +1,6 @@
-"""Who may call, and with what: every method but the health checks asks for a key, the same as HTTP's, as metadata.
+"""Authentication and parsing: every method except the health checks needs an API key in the metadata, as with HTTP.
 
-A message that cannot be parsed is refused as any other that is wrong, not as a failure of the server.
+A message that cannot be parsed is refused as the client's error, not as a failure of the server.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from infeng_serve.rpc.status import refuse
 from infeng_serve.service import Service
 
 OPEN = (f"/{health.SERVICE_NAME}/", f"/{SERVICE}/HealthCheck")
-"""What methods begin with that ask for no key."""
+"""Path prefixes of methods that need no key."""
 
 CALLER: ContextVar[Caller] = ContextVar("caller", default=NOBODY)
-"""Who makes the call that is being answered."""
+"""The caller of the current call."""
 
 
 class Guard(aio.ServerInterceptor):  # type: ignore[misc]  # it has no types
-    """Finds out who calls, and lets nobody else in."""
+    """Authenticates calls."""
 
     def __init__(self, service: Service) -> None:
-        """Look keys up in ``service``."""
+        """Use the keys of ``service``."""
         self._service = service
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
-        """Return what answers a call: its method, or an error."""
+        """Return a call's handler: its method, or one that refuses it."""
         handler = await continuation(details)
         if handler is None:
             return handler
@@ -52,7 +52,7 @@ class Guard(aio.ServerInterceptor):  # type: ignore[misc]  # it has no types
         return handler
 
     def _refusal(self, handler: Any, method: str, is_given: bool) -> Any:
-        """Return a handler of the same shape that refuses; it reads nothing of the request."""
+        """Return a handler of the same kind that refuses the call without reading its request."""
 
         async def refused(_: Any, context: Any) -> None:
             call = Rpc(context, method, NOBODY)
@@ -69,11 +69,11 @@ class Guard(aio.ServerInterceptor):  # type: ignore[misc]  # it has no types
 
 
 _UNREADABLE = object()
-"""In the place of a message that cannot be parsed."""
+"""Stands for a message that cannot be parsed."""
 
 
 def _careful(handler: Any) -> Any:
-    """Return a handler of one message that refuses what its message cannot be parsed from; of streams, as it is."""
+    """Return a handler that refuses a message it cannot parse; handlers of request streams are returned as they are."""
     if handler.request_streaming or handler.request_deserializer is None:
         return handler
     name = "unary_stream" if handler.response_streaming else "unary_unary"

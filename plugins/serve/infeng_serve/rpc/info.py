@@ -1,4 +1,4 @@
-"""What the model, the server and its load are, as messages."""
+"""Messages about the model, the server and its load."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from infeng_serve.auth import Caller
 from infeng_serve.model import Model
 
 RECOMMENDED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""Sampling parameters that clients apply where a user gives none."""
+"""Sampling parameters that clients apply by default."""
 
 SERVER = "infeng-grpc"
 
 
 def model_info(model: Model, caller: Caller, architectures: list[str]) -> pb.GetModelInfoResponse:
-    """Return what the model is; folders of this machine are told to admins alone."""
+    """Return the model's properties; only admins see local paths."""
     engine = model.engine
     config = engine.model.config
     recommended = {name: model.defaults[name] for name in RECOMMENDED if model.defaults.get(name) is not None}
@@ -41,7 +41,7 @@ def model_info(model: Model, caller: Caller, architectures: list[str]) -> pb.Get
 
 
 def architectures(folder: Path) -> list[str]:
-    """Return what the config.json of a folder calls its architectures, nothing where there is none."""
+    """Return ``architectures`` of a folder's config.json, empty without one."""
     path = model_file(folder, "config.json")
     if not path.is_file():
         return []
@@ -50,7 +50,7 @@ def architectures(folder: Path) -> list[str]:
 
 
 def server_info(model: Model, calls: int, is_draining: bool, began: float, last: float) -> pb.GetServerInfoResponse:
-    """Return what the server is. began, last: when it came up and when it was last called, seconds since 1970."""
+    """Return the server's properties. began, last: times of its start and of the last call, Unix time in seconds."""
     config = model.engine.config
     return pb.GetServerInfoResponse(
         active_requests=calls,
@@ -68,7 +68,7 @@ def server_info(model: Model, calls: int, is_draining: bool, began: float, last:
 
 
 def loads(engine: Engine) -> pb.GetLoadsResponse:
-    """Return how busy the engine is; any thread may ask, at any time."""
+    """Return the engine's load. Thread-safe."""
     load, config = engine.load(), engine.config
     used = load.used_blocks / max(1, load.blocks)
     most = config.scheduler.max_running

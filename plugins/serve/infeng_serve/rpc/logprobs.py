@@ -1,4 +1,4 @@
-"""Log-probabilities as the service has them."""
+"""Log-probabilities in the messages of the service."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from infeng_serve.protocol.logprobs import LOWEST
 
 
 def of_output(given: Sequence[Logprob], top: int) -> pb.OutputLogProbs:
-    """Return those of new tokens; ``top``: how many likely ones were asked for beside each."""
+    """Return the log-probabilities of new tokens. top: requested number of likely alternatives for each."""
     return pb.OutputLogProbs(
         token_logprobs=[max(one.logprob, LOWEST) for one in given],
         token_ids=[one.token for one in given],
@@ -20,7 +20,7 @@ def of_output(given: Sequence[Logprob], top: int) -> pb.OutputLogProbs:
 
 
 def of_prompt(ids: Sequence[int], given: Sequence[Logprob | None], top: int) -> pb.InputLogProbs:
-    """Return those of a prompt's tokens ``ids``; the first follows nothing and has none."""
+    """Return the log-probabilities of a prompt's tokens ``ids``; the first has no context and so none."""
     return pb.InputLogProbs(
         token_logprobs=[pb.InputTokenLogProb(value=None if one is None else max(one.logprob, LOWEST)) for one in given],
         token_ids=ids,

@@ -1,4 +1,4 @@
-"""The calls that are being answered, by the ids that clients give them, so that they can be aborted."""
+"""Running calls by the clients' ids, for Abort."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infeng_serve.rpc.call import Rpc
 
 
 class Running:
-    """For the event loop's thread."""
+    """The running calls. Must be used on the event loop's thread."""
 
     def __init__(self) -> None:
         """Have none."""
@@ -21,7 +21,7 @@ class Running:
 
     @contextlib.contextmanager
     def one(self, call: Rpc, id: str, queue: EventQueue) -> Iterator[None]:
-        """Have a call while it is answered; one without an ``id`` cannot be aborted."""
+        """Register a call while it is answered; a call without ``id`` cannot be aborted."""
         key = (call.caller.tenant, id)
         if id:
             self._queues[key].add(queue)
@@ -34,7 +34,7 @@ class Running:
                     del self._queues[key]
 
     def abort(self, caller: Caller, ids: Iterable[str]) -> None:
-        """Cancel a tenant's calls: those that run end with what they have, those not submitted yet with an error."""
+        """Cancel a tenant's calls: a running one ends with its tokens so far, one not submitted yet with an error."""
         for id in ids:
             for queue in self._queues.get((caller.tenant, id), ()):
                 streams = [choice.stream for choice in queue.choices]

@@ -1,4 +1,4 @@
-"""The gRPC server beside HTTP's: in the same event loop, over the same service."""
+"""The gRPC server, in the event loop of the HTTP server and on the same service."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class RpcServer:
-    """One server; its methods are for the event loop's thread."""
+    """The gRPC server. Methods must be called on the event loop's thread."""
 
     def __init__(self, service: Service, host: str, port: int) -> None:
-        """Be about to listen at an address; port 0: any that is free."""
+        """Prepare to listen at an address; port 0: any free port."""
         self._service = service
         self._host = f"[{host}]" if ":" in host else host or "0.0.0.0"
         self._port = port
@@ -38,7 +38,7 @@ class RpcServer:
         """Host and port, once it listens."""
 
     async def start(self) -> None:
-        """Listen; raises UsageError for a port that is taken. The health service says that nothing is served yet."""
+        """Listen, with health status NOT_SERVING; raises UsageError for a port in use."""
         settings = self._service.settings
         self._server = aio.server(interceptors=[Guard(self._service)], options=options(settings))
         vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(Servicer(self._service), self._server)
@@ -58,15 +58,15 @@ class RpcServer:
         await self._server.start()
 
     async def serve(self) -> None:
-        """Say that calls are taken."""
+        """Set the health status to SERVING."""
         await self._tell(SERVING)
 
     async def drain(self) -> None:
-        """Say that no more calls are taken, for good."""
+        """Set the health status to NOT_SERVING, for good."""
         await self._health.enter_graceful_shutdown()
 
     async def stop(self, seconds: float) -> None:
-        """End; who watches or is being answered still gets ``seconds``."""
+        """Stop; running calls and health watchers get ``seconds`` to end."""
         await self.drain()
         if self._server is not None:
             await self._server.stop(seconds)
@@ -77,15 +77,18 @@ class RpcServer:
 
 
 def options(settings: Settings) -> list[tuple[str, int]]:
-    """Return gRPC's names of the bounds that HTTP has."""
+    """Return HTTP's bounds as gRPC options."""
     return [
-        ("grpc.so_reuseport", 0),  # a port that is taken is an error
+        ("grpc.so_reuseport", 0),  # a port in use is an error
         ("grpc.max_receive_message_length", settings.max_body),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", settings.max_head),
         ("grpc.absolute_max_metadata_size", settings.max_head),
         ("grpc.max_allowed_incoming_connections", settings.max_connections),
-        ("grpc.max_concurrent_streams", settings.max_connections),  # of one connection, as calls of HTTP have one each
+        (
+            "grpc.max_concurrent_streams",
+            settings.max_connections,
+        ),  # per connection; each HTTP call has its own connection
         ("grpc.server_handshake_timeout_ms", _milliseconds(settings.head_timeout)),
         ("grpc.max_connection_idle_ms", _milliseconds(settings.keep_alive)),
         ("grpc.keepalive_time_ms", _milliseconds(settings.write_timeout)),
@@ -93,7 +96,7 @@ def options(settings: Settings) -> list[tuple[str, int]]:
 
 
 def credentials(cert: str, key: str | None) -> Any:
-    """Return those of PEM files; without ``key`` the file of the certificate has its key too."""
+    """Return TLS credentials from PEM files; without ``key``, the certificate's file has its key too."""
     chain = pem(cert)
     return grpc.ssl_server_credentials([(pem(key) if key else chain, chain)])
 

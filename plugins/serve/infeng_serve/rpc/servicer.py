@@ -35,7 +35,7 @@ class Servicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]  
     """Answers calls by the bridge of ``service``."""
 
     def __init__(self, service: Service) -> None:
-        """Answer nothing yet but how the server is, should there be no model."""
+        """Until the model is loaded, only health checks are answered."""
         self._service = service
         self._running = Running()
         self._began = self._last = time.time()
@@ -44,7 +44,7 @@ class Servicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]  
     # ------------------------------------------------------------------------------------------------- the model ---
 
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> None:
-        """Go on with a prompt: chunks as a step, or several while the client was slow, brings tokens, and the end."""
+        """Generate from a prompt: a chunk for each step, or for several steps if the client is slow, and the end."""
         async with self._call(context, "Generate", request.request_id) as call:
             queue = EventQueue(call.id, self._service.observers)
             work = Work(self._service, call, queue)
@@ -81,7 +81,7 @@ class Servicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]  
                 left -= events[-1].completion is not None
 
     async def _write(self, context: Any, message: pb.GenerateResponse) -> None:
-        """Send a message; raises GoneError for a client that reads nothing."""
+        """Send a message; raises GoneError if the client stops reading."""
         try:
             async with asyncio.timeout(self._service.settings.write_timeout):
                 await context.write(message)
@@ -89,7 +89,7 @@ class Servicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]  
             raise GoneError from None
 
     async def Embed(self, request: pb.EmbedRequest, context: Any) -> pb.EmbedResponse:
-        """Answer the mean of a prompt's hidden states, of length 1."""
+        """Return the mean of a prompt's hidden states, normalized to length 1."""
         async with self._call(context, "Embed", request.request_id) as call:
             try:
                 return await self._embed(request, call)
@@ -109,15 +109,15 @@ class Servicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]  
         return pb.EmbedResponse(embedding=vector.tolist(), prompt_tokens=len(ids), embedding_dim=len(vector))
 
     async def Abort(self, request: pb.AbortRequest, context: Any) -> pb.AbortResponse:
-        """End the tenant's own calls of these ids with what they have; one that is not there is no error."""
+        """End the tenant's calls with these ids, with their tokens so far; unknown ids are ignored."""
         async with self._call(context, "Abort") as call:
             self._running.abort(call.caller, request.request_ids)
             return pb.AbortResponse()
 
-    # ------------------------------------------------------------------------------------------ what there is here ---
+    # ----------------------------------------------------------------------------------------------- information ---
 
     async def HealthCheck(self, request: pb.HealthCheckRequest, context: Any) -> pb.HealthCheckResponse:
-        """Answer whether calls are taken, and why not; for everybody."""
+        """Return whether calls are accepted, or why not; needs no key."""
         try:
             self._service.check_open()
         except ApiError as error:
@@ -125,7 +125,7 @@ class Servicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]  
         return pb.HealthCheckResponse(healthy=True, message="ready")
 
     async def GetModelInfo(self, request: pb.GetModelInfoRequest, context: Any) -> pb.GetModelInfoResponse:
-        """Answer what the model is."""
+        """Return the model's properties."""
         async with self._call(context, "GetModelInfo") as call:
             model = self._service.model
             names = await self._service.bridge.run(
@@ -134,14 +134,14 @@ class Servicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]  
             return info.model_info(model, call.caller, names)
 
     async def GetServerInfo(self, request: pb.GetServerInfoRequest, context: Any) -> pb.GetServerInfoResponse:
-        """Answer what the server is."""
+        """Return the server's properties."""
         last = self._last
         async with self._call(context, "GetServerInfo"):
             service = self._service
             return info.server_info(service.model, service.limits.calls, service.is_draining, self._began, last)
 
     async def GetLoads(self, request: pb.GetLoadsRequest, context: Any) -> pb.GetLoadsResponse:
-        """Answer how busy the engine is; sections that it does not have are not in the answer."""
+        """Return the engine's load, without sections that it does not have."""
         async with self._call(context, "GetLoads"):
             if request.dp_rank:
                 raise invalid("dp_rank", f"dp_rank: there is rank 0 alone, not {request.dp_rank}")
@@ -157,11 +157,11 @@ class Servicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]  
                 for chunk in bundle.chunks(self._archive):
                     await self._write(context, chunk)
 
-    # ------------------------------------------------------------------------------------------ what is not here ---
+    # --------------------------------------------------------------------------------------- unsupported methods ---
 
     async def FlushCache(self, request: common_pb2.FlushCacheRequest, context: Any) -> None:
         """Refuse."""
-        await self._lacks(context, "FlushCache", "prefixes leave the cache when their room is wanted, and not before")
+        await self._lacks(context, "FlushCache", "prefixes are evicted when their blocks are needed")
 
     async def StartProfile(self, request: common_pb2.StartProfileRequest, context: Any) -> None:
         """Refuse."""
@@ -173,7 +173,7 @@ class Servicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]  
 
     async def SubscribeKvEvents(self, request: common_pb2.SubscribeKvEventsRequest, context: Any) -> None:
         """Refuse."""
-        await self._lacks(context, "SubscribeKvEvents", "the cache tells nobody what it holds; GetLoads is answered")
+        await self._lacks(context, "SubscribeKvEvents", "the cache publishes no events; use GetLoads")
 
     async def _lacks(self, context: Any, method: str, why: str) -> None:
         async with self._call(context, method):
@@ -183,7 +183,7 @@ class Servicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]  
 
     @contextlib.asynccontextmanager
     async def _call(self, context: Any, method: str, id: str = "") -> AsyncIterator[Rpc]:
-        """Answer one call, whose errors get a code of gRPC."""
+        """Run one call; its errors become gRPC codes."""
         call = Rpc(context, f"/{SERVICE}/{method}", CALLER.get(), id)
         self._last = call.wall
         try:
@@ -198,7 +198,7 @@ class Servicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]  
 
 
 def _told(error: Exception, call: Rpc, request: pb.GenerateRequest | pb.EmbedRequest) -> ApiError:
-    """Return an error as the client gets it: it names the field of the request."""
+    """Return an error for the client, which names the field of the request."""
     told = failure(error, call.id)
     told.param = place(told.param, request) if told.param else None
     return told

@@ -1,4 +1,4 @@
-"""Errors as gRPC has them: a code, a text, and in the trailing metadata what programs read."""
+"""Errors in gRPC's form: a code, a text, and machine-readable details in the trailing metadata."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ CODES = {
     501: StatusCode.UNIMPLEMENTED,
     503: StatusCode.UNAVAILABLE,
 }
-"""By the status that HTTP has; others are INTERNAL."""
+"""gRPC codes by HTTP status; other statuses are INTERNAL."""
 
 DOMAIN = "infeng"
-"""Of the reasons in ErrorInfo, which are the codes of HTTP's errors."""
+"""Domain of the reasons in ErrorInfo, which are the codes of HTTP's errors."""
 
 Trailing = tuple[tuple[str, str | bytes], ...]
 
 
 async def refuse(context: Any, error: ApiError) -> None:
-    """End a call with an error; raises what ends its handler."""
+    """End a call with an error; raises the exception that ends its handler."""
     code = CODES.get(error.status, StatusCode.INTERNAL)
     await context.abort(code, error.message, trailing_metadata=trailing(error, code))
 
 
 def trailing(error: ApiError, code: StatusCode) -> Trailing:
-    """Return the trailing metadata of an error: google.rpc.Status, and when to come again where that is known.
+    """Return the trailing metadata of an error: google.rpc.Status, and the time to retry after, if known.
 
-    That has ErrorInfo (the reason), BadRequest (the field at fault) and RetryInfo.
+    The status has ErrorInfo (the reason), BadRequest (the wrong field) and RetryInfo.
     """
     status = status_pb2.Status(code=code.value[0], message=error.message)
     found: list[tuple[str, str | bytes]] = []

@@ -45,7 +45,7 @@ PARTS = "complete, stream, chat, chat stream, chat events, chat logprobs, json, 
 
 
 @pytest.mark.parametrize("version", ["2", "3"])
-def test_openai_python(served: Any, python_with: Callable[..., Path], version: str):
+def test_openai_python_works_with_the_server(served: Any, python_with: Callable[..., Path], version: str):
     here = importlib.util.find_spec("openai") and importlib.metadata.version("openai").startswith(f"{version}.")
     python = sys.executable if here else python_with(f"openai{version}", f"openai>={version},<{int(version) + 1}")
     facts = served.facts(python, HERE / "openai_python.py")
@@ -62,7 +62,7 @@ def test_openai_python(served: Any, python_with: Callable[..., Path], version: s
     assert facts["async"] == [facts["complete"]] * 8
 
 
-def test_openai_node(served: Any, node_with: Callable[..., Path]):
+def test_openai_node_works_with_the_server(served: Any, node_with: Callable[..., Path]):
     folder = node_with("openai-node", "openai")
     facts = served.facts("node", folder / "openai_node.mjs", cwd=folder)
     check(served, facts, PARTS)
@@ -72,7 +72,7 @@ def test_openai_node(served: Any, node_with: Callable[..., Path]):
     assert facts["unknown model"] == [404, True]
 
 
-def test_the_ai_sdk(served: Any, node_with: Callable[..., Path]):
+def test_the_ai_sdk_works_with_the_server(served: Any, node_with: Callable[..., Path]):
     folder = node_with("ai-sdk", "ai", "@ai-sdk/openai-compatible")
     facts = served.facts("node", folder / "ai_sdk.mjs", cwd=folder)
     check(served, facts, "chat, chat stream, json, tool, tool stream")
@@ -83,7 +83,7 @@ def test_the_ai_sdk(served: Any, node_with: Callable[..., Path]):
     assert facts["stream usage"]["outputTokens"] == 24
 
 
-def test_langchain(served: Any, python_with: Callable[..., Path]):
+def test_langchain_works_with_the_server(served: Any, python_with: Callable[..., Path]):
     facts = served.facts(python_with("langchain", "langchain-openai"), HERE / "langchain_client.py")
     check(served, facts, "complete, stream, chat, chat stream, chat logprobs, json, tool, tool stream, embedding")
     assert facts["adapter"] == served.complete("bard")
@@ -91,7 +91,7 @@ def test_langchain(served: Any, python_with: Callable[..., Path]):
     assert facts["stream usage"]["output_tokens"] == 24
 
 
-def test_llama_index(served: Any, python_with: Callable[..., Path]):
+def test_llama_index_works_with_the_server(served: Any, python_with: Callable[..., Path]):
     python = python_with("llama-index", "llama-index-llms-openai-like")
     facts = served.facts(python, HERE / "llama_index_client.py")
     check(served, facts, "complete, stream, chat, chat stream, tool")
@@ -99,7 +99,7 @@ def test_llama_index(served: Any, python_with: Callable[..., Path]):
     assert facts["async"] == facts["chat"]
 
 
-def test_locust(served: Any, python_with: Callable[..., Path], tmp_path: Path):
+def test_locust_works_with_the_server(served: Any, python_with: Callable[..., Path], tmp_path: Path):
     python = python_with("locust", "locust")
     command = [python, "-m", "locust", "-f", HERE / "locustfile.py", "-H", served.url, "--headless", "--only-summary",
                "-u", "4", "-r", "4", "-t", "6s", "--csv", tmp_path / "found", "--exit-code-on-error", "1"]  # fmt: skip
@@ -133,7 +133,7 @@ metric_list: [{metric: exact_match}]
 
 
 @pytest.mark.nightly
-def test_lm_eval(served: Any, python_with: Callable[..., Path], tmp_path: Path):
+def test_lm_eval_works_with_the_server(served: Any, python_with: Callable[..., Path], tmp_path: Path):
     from infeng_demo import model_dir
 
     python = python_with("lm-eval", "lm-eval[api]", "transformers")

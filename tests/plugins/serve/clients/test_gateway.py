@@ -75,7 +75,7 @@ def answer(served: Any, **prompt: Any) -> str:
     return str(found["choices"][0]["text"])
 
 
-def test_the_gateway_finds_the_model_by_itself_and_gives_the_answers_of_http(served: Any, gateway: OpenAI):
+def test_the_gateway_finds_the_model_and_gives_the_same_answers_as_http(served: Any, gateway: OpenAI):
     messages: Any = [{"role": "user", "content": served.prompt}]
     assert [model.id for model in gateway.models.list()] == [served.model]
     text = gateway.completions.create(prompt=served.prompt, **GREEDY).choices[0].text
@@ -94,7 +94,7 @@ def test_the_gateway_finds_the_model_by_itself_and_gives_the_answers_of_http(ser
     assert streamed[-1].usage.completion_tokens == 24
 
 
-def test_the_gateway_passes_on_what_an_answer_must_be_its_probabilities_and_choices(served: Any, gateway: OpenAI):
+def test_the_gateway_passes_on_constraints_log_probabilities_and_choices(served: Any, gateway: OpenAI):
     messages: Any = [{"role": "user", "content": served.prompt}]
     age = {"type": "object", "properties": {"age": {"enum": [3, 4]}}, "required": ["age"]}
     schema = {"type": "json_schema", "json_schema": {"name": "age", "schema": {**age, "additionalProperties": False}}}

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 GREEDY = {"max_tokens": 24, "temperature": 0}
 
 
-def test_what_it_gets_is_what_http_alone_gets(served: Any):
+def test_the_client_gets_the_same_answers_as_plain_http(served: Any):
     with Client(served.url) as client:
         assert client.health().ok
         answer = client.complete(served.prompt, **GREEDY, logprobs=2)
@@ -53,7 +53,7 @@ def test_what_it_gets_is_what_http_alone_gets(served: Any):
             assert stream.finish().choices == drawn.choices
 
 
-def test_adapters_come_are_named_and_go(served: Any):
+def test_adapters_are_loaded_listed_and_unloaded(served: Any):
     with Client(served.url) as client:
         assert client.complete(served.prompt, model="bard", **GREEDY).text == served.complete("bard")
         client.load_adapter("coder", str(adapter_dir("python")))
@@ -71,7 +71,7 @@ def test_adapters_come_are_named_and_go(served: Any):
         assert (refused.value.param, bool(refused.value.request_id)) == ("temperature", True)
 
 
-def test_many_prompts_are_answered_as_one_by_one(served: Any):
+def test_many_prompts_get_the_same_answers_as_single_ones(served: Any):
     prompts = [f"Question: What is {number} times 8?\nAnswer:" for number in range(24)]
 
     async def all_at_once() -> list[str]:
@@ -86,7 +86,7 @@ def test_many_prompts_are_answered_as_one_by_one(served: Any):
     assert asyncio.run(all_at_once()) == alone
 
 
-def test_a_stream_that_is_left_is_worked_on_no_more(served: Any):
+def test_a_closed_stream_is_cancelled_at_the_server(served: Any):
     with Client(served.url) as client:
         with client.stream("Once upon a time", max_tokens=1000, ignore_eos=True) as stream:
             next(stream)
@@ -96,7 +96,7 @@ def test_a_stream_that_is_left_is_worked_on_no_more(served: Any):
         assert served.get("/load")["running"] == 0
 
 
-def test_a_stream_outlives_a_server_that_is_killed(serve: Any, tmp_path: Path):
+def test_a_stream_survives_a_killed_server(serve: Any, tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     options = ("--port", port, "--journal", tmp_path / "journal")
@@ -117,7 +117,7 @@ def test_a_stream_outlives_a_server_that_is_killed(serve: Any, tmp_path: Path):
         assert "".join(texts) == alone
 
 
-def test_infeng_run_lets_the_server_answer(served: Any, capsysbinary: pytest.CaptureFixture[bytes]):
+def test_infeng_run_with_server_prints_the_servers_answer(served: Any, capsysbinary: pytest.CaptureFixture[bytes]):
     greedy = ["-n", "24", "--temperature", "0"]
     assert main(["run", "--server", served.url, "-p", served.prompt, *greedy]) == 0
     assert capsysbinary.readouterr().out.decode() == served.complete()

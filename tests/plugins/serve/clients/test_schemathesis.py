@@ -31,7 +31,7 @@ KEY = {"authorization": "Bearer secret"}
         pytest.param(200, 2, marks=pytest.mark.nightly, id="others"),
     ],
 )
-def test_calls_made_of_the_document_are_answered_as_it_says(
+def test_calls_generated_from_the_document_are_answered_by_its_schemas(
     serve: Any, python_with: Callable[..., Path], tmp_path: Path, examples: int, seed: int | None
 ):
     python = python_with("schemathesis", REQUIREMENT)

@@ -64,7 +64,7 @@ def test_a_rejected_call_has_a_line_with_its_reason(make_record: MakeRecord):
     assert "total_ms" not in line
 
 
-def test_a_sample_has_its_share_of_good_answers_and_all_that_went_wrong(finished: MakeRecord):
+def test_a_sample_has_its_share_of_complete_answers_and_all_failures(finished: MakeRecord):
     stream = io.StringIO()
     log = AccessLog(stream, format="json", sample=0.25)
     for number in range(1000):
@@ -79,7 +79,7 @@ def test_a_sample_has_its_share_of_good_answers_and_all_that_went_wrong(finished
     assert len(ids) - len(good) == 200
 
 
-def test_a_reader_that_stands_still_holds_nobody_up(monkeypatch: pytest.MonkeyPatch):
+def test_a_blocked_reader_delays_no_call(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lines_module, "MOST", 100)
     reading, writing = os.pipe()
     stream = os.fdopen(writing, "w")

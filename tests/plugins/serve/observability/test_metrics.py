@@ -78,7 +78,7 @@ def busy(engine: Engine, finished: MakeRecord) -> Metrics:
 # ------------------------------------------------------------------------------------------------------- formats ---
 
 
-def test_both_formats_are_read_by_prometheus_own_parsers_and_say_the_same(busy: Metrics):
+def test_prometheus_parsers_read_the_same_values_from_both_formats(busy: Metrics):
     text, openmetrics = samples(busy.render(False)), samples(busy.render(True), read_openmetrics)
     assert text.keys() == openmetrics.keys() and len(text) > 200
     changing = {"process_cpu_seconds_total", "process_resident_memory_bytes", "infeng:lora_requests_info"}
@@ -88,7 +88,7 @@ def test_both_formats_are_read_by_prometheus_own_parsers_and_say_the_same(busy: 
     assert busy.render(True).endswith(b"\n# EOF\n") and b"# EOF" not in busy.render(False)
 
 
-def test_every_family_is_there_with_its_kind_and_its_labels(busy: Metrics):
+def test_every_family_is_rendered_with_its_kind_and_labels(busy: Metrics):
     found = {family.name: family for family in read_text(busy.render(False).decode())}
     for family in FAMILIES.values():
         own = family.name.startswith(("process_", "infeng_"))
@@ -101,7 +101,7 @@ def test_every_family_is_there_with_its_kind_and_its_labels(busy: Metrics):
     assert len(found) == len(FAMILIES)
 
 
-def test_what_is_in_labels_comes_back_as_it_was(busy: Metrics):
+def test_label_values_survive_escaping(busy: Metrics):
     assert value(busy, "infeng:num_requests_running", model_name='a "model" with \\ and\nmore') == 0
 
 
@@ -129,14 +129,14 @@ def test_promtool_finds_no_fault_but_the_colon_in_names(busy: Metrics):
         ("application/openmetrics-text;q=x", False),
     ],
 )
-def test_the_format_is_the_one_that_is_asked_for(accept: str, openmetrics: bool):
+def test_the_accept_header_chooses_the_format(accept: str, openmetrics: bool):
     assert wants_openmetrics(accept) is openmetrics
 
 
 # -------------------------------------------------------------------------------------------------------- counts ---
 
 
-def test_tokens_and_times_are_those_of_the_record(metrics: Metrics, finished: MakeRecord):
+def test_token_counts_and_times_match_the_record(metrics: Metrics, finished: MakeRecord):
     serve(metrics, finished())
     found = samples(metrics.render(False))
     expected = {
@@ -168,7 +168,7 @@ def test_a_value_on_a_bound_is_in_the_bucket_of_that_bound(metrics: Metrics, fin
     assert [value_of(found, name, le=bound) for bound in ("0.25", "0.5", "0.75", "+Inf")] == [0, 1, 1, 1]
 
 
-def test_tokens_that_come_together_share_the_time_since_the_last(metrics: Metrics, make_record: MakeRecord):
+def test_tokens_of_one_step_share_the_time_since_the_last(metrics: Metrics, make_record: MakeRecord):
     record = make_record()
     metrics.accepted(record)
     metrics.tokens(record, 3, 101.0)  # the first step: no token before them
@@ -208,12 +208,12 @@ def test_a_request_that_never_started_has_no_prompt_computed_and_is_in_flight_no
     assert value(metrics, "infeng:tenant_requests_total", tenant="acme") == 1
 
 
-def test_what_is_ended_without_having_been_accepted_harms_nobody(metrics: Metrics, finished: MakeRecord):
+def test_the_end_of_a_request_that_was_never_accepted_is_ignored(metrics: Metrics, finished: MakeRecord):
     metrics.ended(finished())
     assert value(metrics, "infeng:tenant_requests_in_flight", tenant="acme") == 0
 
 
-def test_refusals_are_counted_by_reason_and_new_reasons_have_an_end(metrics: Metrics, make_record: MakeRecord):
+def test_rejections_are_counted_by_a_bounded_number_of_reasons(metrics: Metrics, make_record: MakeRecord):
     assert value(metrics, "infeng:admission_rejections_total", reason="overloaded") == 0
     for number in range(50):
         metrics.rejected(make_record(tenant="acme" if number % 2 else ""), f"reason {number}")
@@ -264,7 +264,7 @@ def test_requests_that_combine_adapters_are_one_group(metrics: Metrics, finished
 # -------------------------------------------------------------------------------------------- what the engine says ---
 
 
-def test_gauges_are_those_of_the_engine_at_the_scrape(engine: Engine, metrics: Metrics):
+def test_gauges_show_the_engines_state_at_the_scrape(engine: Engine, metrics: Metrics):
     prompt = "A long story, so that it fills some blocks of the cache: once upon a time there was a lion."
     engine.generate([prompt] * 2, GREEDY, adapters=["bard", "coder"])  # which brings them into memory
     streams = [engine.submit(prompt, GREEDY, adapter=adapter) for adapter in (None, "bard", "coder")]
@@ -288,7 +288,7 @@ def test_gauges_are_those_of_the_engine_at_the_scrape(engine: Engine, metrics: M
     assert value(metrics, "infeng:prefix_cache_queries_total") >= value(metrics, "infeng:prefix_cache_hits_total") > 0
 
 
-def test_adapters_beyond_those_told_apart_are_counted_together(engine: Engine):
+def test_adapters_beyond_the_bound_are_counted_together(engine: Engine):
     metrics = Metrics(engine, "demo", most_adapters=1)
     engine.generate(["a"] * 2, GREEDY, adapters=["bard", "coder"])
     found = samples(metrics.render(False))
@@ -296,7 +296,7 @@ def test_adapters_beyond_those_told_apart_are_counted_together(engine: Engine):
     assert value_of(found, "infeng:lora_adapter_loaded", adapter_name="other") == 1
 
 
-def test_the_process_tells_what_it_takes(metrics: Metrics):
+def test_the_resources_of_the_process_are_reported(metrics: Metrics):
     found = samples(metrics.render(False))
     assert value_of(found, "process_resident_memory_bytes") > 1e7
     assert value_of(found, "process_cpu_seconds_total") > 0.1
@@ -305,7 +305,7 @@ def test_the_process_tells_what_it_takes(metrics: Metrics):
     assert value_of(found, "infeng_build_info", model_name="demo", backend="native") == 1
 
 
-def test_with_the_prefix_vllm_names_labels_and_reasons_are_its(engine: Engine, finished: MakeRecord):
+def test_with_the_prefix_vllm_names_labels_and_reasons_are_vllms(engine: Engine, finished: MakeRecord):
     metrics = Metrics(engine, "demo", prefix="vllm")
     for reason in ("stop", "tool_calls", "cancelled", "timeout"):
         serve(metrics, finished(finish_reason=reason))

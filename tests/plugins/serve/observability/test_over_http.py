@@ -40,7 +40,7 @@ def served() -> Iterator[Running]:
 BODY = {"model": "bard", "prompt": "Once upon a time there was a lion", "max_tokens": 6, "temperature": 0}
 
 
-def test_what_is_asked_of_the_server_is_in_its_metrics_and_in_its_log(served: Running):
+def test_calls_appear_in_metrics_and_access_log(served: Running):
     before = read(served.ask("/metrics").data.decode(), 0.0)
     assert served.ask("/v1/completions", {**BODY, "ignore_eos": True}, X_Request_Id="abc").status == 200
     streamed = served.ask("/v1/completions", {**BODY, "n": 2, "stream": True, "ignore_eos": True})
@@ -66,13 +66,13 @@ def test_what_is_asked_of_the_server_is_in_its_metrics_and_in_its_log(served: Ru
     assert "lion" not in LOG.getvalue()
 
 
-def test_openmetrics_is_answered_where_it_is_asked_for(served: Running):
+def test_openmetrics_is_served_on_request(served: Running):
     reply = served.ask("/metrics", Accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
     assert reply.headers["content-type"] == OPENMETRICS
     assert len(list(read_openmetrics(reply.data.decode()))) > 40
 
 
-def test_a_router_hears_how_busy_the_server_is(served: Running):
+def test_the_load_route_reports_the_servers_load(served: Running):
     assert served.ask("/load").json == dict.fromkeys(
         ("server_load", "running", "waiting", "kv_cache_usage", "predicted_wait_seconds"), 0
     )
@@ -85,7 +85,7 @@ def test_top_watches_it(served: Running, capsys: pytest.CaptureFixture[str]):
     assert json.loads(capsys.readouterr().out)["model"] == served.server.service.model.name
 
 
-def test_observers_are_those_that_are_asked_for(served: Running):
+def test_the_settings_choose_the_observers(served: Running):
     def names(**given: object) -> list[str]:
         found = watchers(served.server.service.model, settings_of(**given))
         for one in found:
@@ -96,8 +96,8 @@ def test_observers_are_those_that_are_asked_for(served: Running):
     assert names(access_log="logfmt", otlp_endpoint="http://127.0.0.1:4318") == ["Metrics", "AccessLog", "Tracing"]
 
 
-def test_an_endpoint_that_cannot_be_is_said_before_the_model_is_loaded():
+def test_an_invalid_endpoint_is_an_error_before_the_model_is_loaded():
     main = "import sys; from infeng_core.cli import main; sys.exit(main())"
     command = [sys.executable, "-P", "-c", main, "serve", str(model_dir()), "--port", "0", "--otlp-endpoint", "nowhere"]
     done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 2 and "no http or https URL" in done.stderr and "listening" not in done.stderr
+    assert done.returncode == 2 and "not an http or https URL" in done.stderr and "listening" not in done.stderr

@@ -138,7 +138,7 @@ def test_prometheus_has_read_the_server_and_taken_every_rule(watched: Address):
     assert {rule["name"]: rule["health"] for rule in group["rules"]} == {rule["alert"]: "ok" for rule in RULES}
 
 
-def test_what_prometheus_has_is_what_was_done(watched: Address):
+def test_the_values_in_prometheus_match_the_calls(watched: Address):
     assert found(watched, 'sum by (tenant) (infeng:tenant_requests_total{tenant=~"acme|zeta"}) > 3')
     assert len(found(watched, "infeng:lora_requests_total > 3")) == 3
     for reason in ("unauthorized", "not_found"):

@@ -49,7 +49,7 @@ def serve(metrics: Metrics, record: Record, tokens: int = 5) -> None:
 
 
 @pytest.mark.parametrize("openmetrics", [False, True])
-def test_what_is_rendered_is_read_back(engine: Engine, finished: MakeRecord, openmetrics: bool):
+def test_rendered_metrics_are_parsed_back(engine: Engine, finished: MakeRecord, openmetrics: bool):
     metrics = Metrics(engine, 'a "b"\\c\nd, e="f"', prefix="vllm" if openmetrics else "infeng")
     serve(metrics, finished())
     found = read(metrics.render(openmetrics).decode(), 0.0)
@@ -59,12 +59,12 @@ def test_what_is_rendered_is_read_back(engine: Engine, finished: MakeRecord, ope
     assert found.buckets("time_to_first_token_seconds")[math.inf] == 1
 
 
-def test_lines_that_are_no_values_are_passed_over():
+def test_lines_without_a_value_are_skipped():
     found = read('garbage {{{\n# HELP x y\nx{a="1"} nonsense\nx{a="2"} 3 1700000000\n\nx 1e3\n', 0.0)
     assert found.total("x") == 1003 and found.total("x", a="2") == 3
 
 
-def test_percentiles_are_those_of_what_came_since():
+def test_percentiles_cover_the_values_since_the_last_scrape():
     before = {0.1: 100.0, 0.5: 100.0, 1.0: 100.0, math.inf: 100.0}
     now = {0.1: 100.0, 0.5: 110.0, 1.0: 120.0, math.inf: 120.0}
     assert quantile(0.5, now, before) == pytest.approx(0.5)
@@ -74,7 +74,7 @@ def test_percentiles_are_those_of_what_came_since():
     assert quantile(0.5, {0.1: 0.0, math.inf: 3.0}, {}) == 0.1  # beyond all bounds
 
 
-def test_figures_are_rates_over_the_span(metrics: Metrics, finished: MakeRecord):
+def test_figures_are_rates_over_the_interval(metrics: Metrics, finished: MakeRecord):
     serve(metrics, finished(tenant="old"))
     before = read(metrics.render(False).decode(), 10.0)
     serve(metrics, finished(adapter="bard"))
@@ -95,7 +95,7 @@ def test_figures_are_rates_over_the_span(metrics: Metrics, finished: MakeRecord)
     assert adapters["base"].generation_tokens == 7.5 and adapters["base"].loaded is None
 
 
-def test_a_server_that_began_again_has_no_negative_rates(metrics: Metrics, engine: Engine, finished: MakeRecord):
+def test_a_restarted_server_has_no_negative_rates(metrics: Metrics, engine: Engine, finished: MakeRecord):
     for _ in range(4):
         serve(metrics, finished())
     before = read(metrics.render(False).decode(), 0.0)
@@ -106,7 +106,7 @@ def test_a_server_that_began_again_has_no_negative_rates(metrics: Metrics, engin
     assert found.ttft_ms["p50"] is not None
 
 
-def test_a_screen_shows_what_there_is_and_nothing_moves_the_cursor(metrics: Metrics, finished: MakeRecord):
+def test_a_screen_shows_all_figures_and_escapes_control_characters(metrics: Metrics, finished: MakeRecord):
     before = read(metrics.render(False).decode(), 0.0)
     serve(metrics, finished(tenant="evil\x1b[2J[red]", adapter="bard"))
     found = figures(read(metrics.render(False).decode(), 1.0), before)
@@ -183,7 +183,7 @@ def test_in_a_pipe_no_line_is_cut_or_wrapped(
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 60
 
 
-def test_what_cannot_be_watched_is_named_with_a_remedy(url: str):
+def test_an_unusable_url_is_an_error_with_a_remedy(url: str):
     with pytest.raises(InfengError, match=r"answers 401.*--api-key"):
         Top().run(arguments(url, "--once"))
     with pytest.raises(InfengError, match=r"cannot be read.*does the server run there"):
@@ -196,7 +196,7 @@ def test_what_cannot_be_watched_is_named_with_a_remedy(url: str):
         Top().run(arguments(url, "--interval", "0"))
 
 
-def test_in_a_terminal_it_goes_on_until_q_and_leaves_that_as_it_was(url: str):
+def test_in_a_terminal_it_runs_until_q_and_restores_the_terminal(url: str):
     code = (
         "import argparse, sys; from infeng_serve.observability.top import Top; parser = argparse.ArgumentParser();"
         "Top().configure(parser); sys.exit(Top().run(parser.parse_args(sys.argv[1:])))"

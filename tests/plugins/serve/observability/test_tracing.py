@@ -174,14 +174,14 @@ def test_without_a_usable_parent_a_trace_of_its_own_begins(
     assert http_collector.spans()["llm_request"].parent_span_id == b""
 
 
-def test_a_caller_that_samples_not_is_followed(http_collector: Collector, finished: MakeRecord):
+def test_a_callers_decision_not_to_sample_is_respected(http_collector: Collector, finished: MakeRecord):
     tracing = Tracing(http_collector.endpoint)
     tracing.ended(finished(traceparent=PARENT[:-1] + "0"))
     tracing.close()
     assert http_collector.received == []
 
 
-def test_the_load_of_an_adapter_that_a_request_waited_for_is_a_part_of_it(
+def test_an_adapter_load_that_a_request_waited_for_is_a_child_span(
     engine: Engine, http_collector: Collector, make_record: MakeRecord
 ):
     tracing = Tracing(http_collector.endpoint, engine)
@@ -206,7 +206,7 @@ def test_the_load_of_an_adapter_that_a_request_waited_for_is_a_part_of_it(
     assert "adapter load coder" not in http_collector.spans()
 
 
-def test_traces_observe_the_engine_until_they_are_closed(engine: Engine, http_collector: Collector):
+def test_tracing_observes_the_engine_until_it_is_closed(engine: Engine, http_collector: Collector):
     tracing = Tracing(http_collector.endpoint, engine)
     assert tracing._loads in engine._observers.present
     tracing.close()
@@ -214,9 +214,7 @@ def test_traces_observe_the_engine_until_they_are_closed(engine: Engine, http_co
 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:1", "http://127.0.0.1:1/v1/traces"])
-def test_a_collector_that_is_not_there_holds_nobody_up(
-    finished: MakeRecord, monkeypatch: pytest.MonkeyPatch, endpoint: str
-):
+def test_an_unreachable_collector_delays_no_call(finished: MakeRecord, monkeypatch: pytest.MonkeyPatch, endpoint: str):
     monkeypatch.setattr(tracing_module, "FAREWELL_SECONDS", 0.3)
     tracing = Tracing(endpoint)
     begin = time.perf_counter()
@@ -226,14 +224,14 @@ def test_a_collector_that_is_not_there_holds_nobody_up(
     assert time.perf_counter() - begin < 3
 
 
-def test_a_record_that_makes_no_sense_makes_no_noise_for_its_client(http_collector: Collector, finished: MakeRecord):
+def test_an_invalid_record_does_not_affect_its_call(http_collector: Collector, finished: MakeRecord):
     tracing = Tracing(http_collector.endpoint)
     tracing.ended(finished(wall=float("nan")))
     tracing.close()
 
 
 @pytest.mark.parametrize("endpoint", ["localhost:4317", "ftp://x", "http://", ""])
-def test_an_endpoint_that_cannot_be_is_an_error_of_use(endpoint: str):
+def test_an_invalid_endpoint_is_a_usage_error(endpoint: str):
     with pytest.raises(UsageError, match="--otlp-endpoint"):
         exporter_for(endpoint)
 
@@ -258,7 +256,7 @@ def test_the_protocol_follows_from_endpoint_and_environment(
     exporter.shutdown()
 
 
-def test_who_uses_no_traces_imports_nothing_of_opentelemetry():
+def test_without_tracing_opentelemetry_is_not_imported():
     code = (
         "import sys, infeng_serve.observability.tracing as t; print([m for m in sys.modules if 'opentelemetry' in m])"
     )

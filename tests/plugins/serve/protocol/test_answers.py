@@ -223,7 +223,7 @@ def test_a_streamed_response_is_the_unstreamed_one(engine, context):
     assert body["usage"]["output_tokens"] == 12
 
 
-def test_an_echo_is_the_prompt_with_its_log_probabilities(engine, context, tokenizer):
+def test_echo_returns_the_prompt_with_its_log_probabilities(engine, context, tokenizer):
     given = {"prompt": "Once upon a time", "echo": True, "logprobs": 2, "max_tokens": 4, "temperature": 0}
     answer = completions.read(body_of(**given), context)
     [events] = run(engine, answer)
@@ -246,7 +246,7 @@ def test_an_echo_is_the_prompt_with_its_log_probabilities(engine, context, token
     assert joined_completion(chunks(streamed(stream, [events])))[0]["text"] == tokenizer.decode(ids) + completion.text
 
 
-def test_log_probabilities_of_a_prompt_are_by_token(engine, context):
+def test_prompt_log_probabilities_are_keyed_by_token(engine, context):
     for read, given in ((completions.read, {"prompt": "The lion"}), (chat.read, {"messages": MESSAGES})):
         answer = read(body_of(**given, prompt_logprobs=2, max_tokens=1), context)
         [completion] = completed(run(engine, answer))
@@ -302,7 +302,7 @@ def test_a_response_has_items_in_the_order_in_which_the_model_writes_them(contex
     assert body["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
 
 
-def test_one_call_at_most_where_calls_are_not_parallel(context):
+def test_an_answer_has_one_call_at_most_without_parallel_calls(context):
     for read, given in (
         (chat.read, {"messages": MESSAGES, "tools": TOOLS}),
         (responses.read, {"input": "Hi", "tools": FLAT}),
@@ -313,7 +313,7 @@ def test_one_call_at_most_where_calls_are_not_parallel(context):
         assert '"call_2"' not in found
 
 
-def test_an_answer_that_is_calls_alone_has_no_content(context):
+def test_an_answer_with_calls_only_has_null_content(context):
     answer = chat.read(body_of(messages=MESSAGES, tools=TOOLS), context)
     [choice] = json.loads(answer.body(completed(given_events(answer, CALLS))))["choices"]
     assert choice["message"]["content"] is None
@@ -323,7 +323,7 @@ def test_an_answer_that_is_calls_alone_has_no_content(context):
 
 
 @pytest.mark.parametrize("reason", ["stop", "length", "timeout", "cancelled"])
-def test_why_an_answer_ended_is_said_in_openais_words(context, reason):
+def test_finish_reasons_are_in_openais_terms(context, reason):
     expected = "stop" if reason == "stop" else "length"
     cut = reason if reason in ("timeout", "cancelled") else None
     for read, given in ((completions.read, {"prompt": "a"}), (chat.read, {"messages": MESSAGES})):
@@ -340,7 +340,7 @@ def test_why_an_answer_ended_is_said_in_openais_words(context, reason):
     assert body["status"] == status
 
 
-def test_usage_may_be_told_with_every_chunk(context):
+def test_usage_may_come_with_every_chunk(context):
     options = {"include_usage": True, "continuous_usage_stats": True}
     for read, given in ((completions.read, {"prompt": "a"}), (chat.read, {"messages": MESSAGES})):
         answer = read(body_of(stream=True, stream_options=options, **given), context)
@@ -353,7 +353,7 @@ def test_usage_may_be_told_with_every_chunk(context):
         assert all("usage" not in chunk for chunk in chunks(streamed(plain, events)))
 
 
-def test_tokens_that_were_cached_are_told(context):
+def test_cached_tokens_are_reported(context):
     answer = completions.read(body_of(prompt=["a b c", "d e f"], n=2), context)
     usage = json.loads(answer.body(completed(given_events(answer, "Hello"))))["usage"]
     assert usage["prompt_tokens_details"] == {"cached_tokens": 4}  # of the first choice of each prompt
@@ -395,7 +395,7 @@ def test_answers_name_the_model_and_the_call(context, tokenizer):
     assert chunks(streamed(answer, given_events(answer, "Hello")))[0]["id"] == 'chatcmpl-a"/\u00e9'
 
 
-def test_what_a_request_said_of_a_response_is_in_it(context):
+def test_a_response_repeats_the_parameters_of_its_request(context):
     given = {"input": "Hi", "instructions": "Be brief.", "tools": FLAT, "temperature": 0.5, "metadata": {"a": "b"},
              "tool_choice": {"type": "function", "name": "add"}, "max_output_tokens": 5, "user": "me",
              "reasoning": {"effort": "low"}, "parallel_tool_calls": False}  # fmt: skip
@@ -416,7 +416,7 @@ def test_what_a_request_said_of_a_response_is_in_it(context):
     assert body["tool_choice"]["name"] == "add"
 
 
-def test_the_output_of_a_response_goes_on_as_the_next_input(context):
+def test_the_output_of_a_response_is_valid_as_the_next_input(context):
     answer = responses.read(body_of(input="Hi", tools=FLAT), context)
     output = json.loads(answer.body(completed(given_events(answer, SAID + CALLS))))["output"]
     results = [{"type": "function_call_output", "call_id": f"call_{i}", "output": str(i)} for i in (1, 2)]
@@ -428,7 +428,7 @@ def test_the_output_of_a_response_goes_on_as_the_next_input(context):
 
 
 @pytest.mark.skipif("skip_special_tokens" not in SamplingParams.__dataclass_fields__, reason="texts never have any")
-def test_a_parser_sees_special_tokens_and_a_text_has_none(engine, context):
+def test_a_parser_gets_special_tokens_and_content_has_none(engine, context):
     special = {"allowed_token_ids": [engine.tokenizer.bos_id], "max_tokens": 2}
     for read, given, expected in (
         (completions.read, {"prompt": "a"}, ""),
@@ -439,7 +439,7 @@ def test_a_parser_sees_special_tokens_and_a_text_has_none(engine, context):
         assert completed(run(engine, answer))[0].text == expected
 
 
-def test_a_slow_readers_tokens_are_one_frame(context):
+def test_tokens_of_a_slow_reader_are_merged_into_one_frame(context):
     for read, given in (
         (completions.read, {"prompt": "a"}),
         (chat.read, {"messages": MESSAGES}),
@@ -453,7 +453,7 @@ def test_a_slow_readers_tokens_are_one_frame(context):
         assert answer.frames(0, []) == b""
 
 
-def test_a_tokenizer_that_tells_no_bytes_tells_texts(tokenizer):
+def test_log_probabilities_use_texts_if_the_tokenizer_lacks_bytes(tokenizer):
     class Plain:
         """A tokenizer of a plugin."""
 
@@ -477,7 +477,7 @@ def test_a_tokenizer_that_tells_no_bytes_tells_texts(tokenizer):
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"enum": [1, 2]}}}}, "[12]"),
     ],
 )
-def test_an_answer_is_what_it_was_asked_to_be(engine, context, asked, pattern):
+def test_constraints_become_arguments_of_the_grammar_processor(engine, context, asked, pattern):
     for read, given in ((completions.read, {"prompt": "a"}), (chat.read, {"messages": MESSAGES})):
         answer = read(body_of(**given, **asked, seed=1), context)
         [completion] = completed(run(engine, answer))
@@ -487,7 +487,7 @@ def test_an_answer_is_what_it_was_asked_to_be(engine, context, asked, pattern):
 
 @pytest.mark.parametrize(("read", "given"), [(chat.read, {"messages": MESSAGES, "tools": TOOLS}),
                                              (responses.read, {"input": "a", "tools": FLAT})])  # fmt: skip
-def test_a_call_that_had_to_come_and_was_cut_off_in_its_name_is_no_content(context, read, given):
+def test_a_required_call_cut_off_in_its_name_is_not_content(context, read, given):
     for choice, said in (("required", False), ("auto", True)):
         make = lambda answer: given_events(answer, "<call ad", reason="length")  # noqa: E731
         stream, whole, events = both(read, context, make, **given, tool_choice=choice)

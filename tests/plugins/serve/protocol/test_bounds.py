@@ -36,7 +36,7 @@ def exact(body: bytes) -> counting.Counts:
 
 
 @pytest.mark.parametrize("piece", PIECES)
-def test_what_is_in_texts_does_not_count_wherever_a_piece_ends(piece: int, monkeypatch: pytest.MonkeyPatch):
+def test_the_inside_of_texts_is_not_counted_at_any_cut(piece: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(counting, "PIECE", piece)
     drawn = random.Random(5)
     for _ in range(800):
@@ -53,7 +53,7 @@ def test_what_is_in_texts_does_not_count_wherever_a_piece_ends(piece: int, monke
         counting.check(b"[" * 1000, over)
 
 
-def test_a_body_with_too_much_in_it_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch):
+def test_a_body_with_too_many_values_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch):
     decoded: list[bytes] = []
     real = msgspec.json.decode
     monkeypatch.setattr(msgspec.json, "decode", lambda body, **how: decoded.append(body) or real(body, **how))
@@ -109,7 +109,7 @@ def test_prompts_are_refused_before_any_of_them_is_tokenized(counted: Context, g
     assert counted.tokenizer.calls == 0
 
 
-def test_a_text_that_is_too_long_in_all_likelihood_is_counted_in_pieces_until_that_is_sure(counted: Context):
+def test_a_text_that_hardly_fits_is_counted_in_pieces_until_it_is_too_long(counted: Context):
     long = replace(counted, context=20_000)
     text = attacks.PROSE * (600_000 // len(attacks.PROSE))
     with pytest.raises(ApiError, match=r"more than \d{5} tokens, and the context is 20000") as caught:
@@ -122,7 +122,7 @@ def test_a_text_that_is_too_long_in_all_likelihood_is_counted_in_pieces_until_th
     assert counted.tokenizer.characters < len(text) / 3
 
 
-def test_a_client_that_has_left_ends_the_reading_between_two_pieces(counted: Context):
+def test_reading_stops_between_two_pieces_if_the_client_has_left(counted: Context):
     class LeftError(Exception):
         pass
 
@@ -139,7 +139,7 @@ def test_a_client_that_has_left_ends_the_reading_between_two_pieces(counted: Con
     assert counted.tokenizer.calls == 4
 
 
-def test_where_the_first_prompt_has_no_room_nothing_is_tokenized(counted: Context):
+def test_nothing_is_tokenized_if_the_first_prompt_cannot_be_admitted(counted: Context):
     class FullError(Exception):
         pass
 
@@ -169,14 +169,14 @@ def test_where_the_first_prompt_has_no_room_nothing_is_tokenized(counted: Contex
         ({"bad_words": ["x" * 70_000]}, "bad_words"),
     ],
 )
-def test_what_is_too_long_is_named(context: Context, more: dict[str, Any], param: str):
+def test_an_oversized_parameter_is_named(context: Context, more: dict[str, Any], param: str):
     with pytest.raises(ApiError) as caught:
         completions.read(json.dumps({"prompt": [5], "max_tokens": 1, **more}).encode(), context)
     assert (caught.value.status, caught.value.param) == (400, param)
     assert len(caught.value.body()) < 2500
 
 
-def test_messages_items_and_tools_are_counted_before_one_of_them_is_looked_at(context: Context):
+def test_messages_items_and_tools_are_counted_before_one_is_examined(context: Context):
     bad = [{"role": "nobody"}]
     for read, body, param in (
         (chat.read, {"messages": bad * 4097}, "messages"),
@@ -199,6 +199,6 @@ def test_items_become_messages_one_by_one(monkeypatch: pytest.MonkeyPatch):
     assert found[0]["tool_calls"] is first and len(first) == 4001
 
 
-def test_a_message_of_an_error_is_cut():
+def test_a_long_error_message_is_shortened():
     error = ApiError(400, "x" * 10_000_000)
     assert len(error.body()) < 1200

@@ -51,7 +51,7 @@ def rows() -> dict[tuple[str, str], list[str]]:
 
 
 @pytest.mark.parametrize("kind", OPENAI, ids=NAMES.get)
-def test_every_parameter_has_a_row(kind):
+def test_every_parameter_has_a_row_in_the_page(kind):
     known = rows()
     for name, description in described(kind).items():
         assert description, name
@@ -65,20 +65,20 @@ def test_every_parameter_has_a_row(kind):
 
 
 @pytest.mark.parametrize("kind", OPENAI, ids=NAMES.get)
-def test_every_parameter_is_in_the_document_of_openapi(kind):
+def test_every_parameter_is_in_the_openapi_document(kind):
     schema = json.loads(document())["components"]["schemas"][kind.__name__]
     known = {name: one["description"] for name, one in schema["properties"].items()}
     assert {name: known[name] for name in kind.__struct_fields__} == described(kind)
     assert known.keys() - set(kind.__struct_fields__) == {*HARMLESS, *NEUTRAL} - set(kind.__struct_fields__)
 
 
-def test_a_row_is_of_a_parameter():
+def test_every_row_of_the_page_is_a_parameter():
     every = {(name, text) for kind in OPENAI for name, text in described(kind).items()}
     assert rows().keys() == every
 
 
 @pytest.mark.parametrize("kind", OPENAI, ids=NAMES.get)
-def test_every_parameter_of_openai_is_known_or_named_as_not_served(kind):
+def test_every_parameter_of_openai_is_served_or_listed_as_not_served(kind):
     unknown = get_type_hints(OPENAI[kind]).keys() - set(kind.__struct_fields__)
     assert unknown <= NOT_SERVED
     page = PAGE.read_text(encoding="utf-8")
@@ -86,7 +86,7 @@ def test_every_parameter_of_openai_is_known_or_named_as_not_served(kind):
         assert f"`{name}`" in page, name
 
 
-def test_what_is_ignored_of_other_servers_is_listed():
+def test_ignored_parameters_of_other_servers_are_listed():
     text = PAGE.read_text(encoding="utf-8")
     for name, whose in HARMLESS.items():
         assert any(f"`{name}`" in line and whose in line for line in text.splitlines()), name

@@ -31,7 +31,7 @@ def overloaded(seconds: float) -> OverloadedError:
     ("seconds", "header", "milliseconds"),
     [(0.0, "1", "0"), (0.0004, "1", "1"), (1.0, "1", "1000"), (1.25, "2", "1250"), (math.inf, "60", "60000")],
 )
-def test_who_comes_too_early_is_told_when_to_come_again(seconds, header, milliseconds):
+def test_an_overloaded_server_says_when_to_retry(seconds, header, milliseconds):
     error = errors.of(overloaded(seconds))
     assert (error.status, error.type, error.code) == (503, "unavailable_error", "overloaded")
     assert error.headers == {"retry-after": header, "retry-after-ms": milliseconds}
@@ -42,7 +42,7 @@ def test_who_comes_too_early_is_told_when_to_come_again(seconds, header, millise
     [
         (RequestError("temperature", "-1 is out of range"), 400, "temperature", "invalid_value"),
         (RequestError("bad_words_ids", "a word has no token"), 400, "bad_words", "invalid_value"),
-        (RequestError("grammar json_schema", "it is no JSON"), 400, "grammar", "invalid_value"),
+        (RequestError("grammar json_schema", "it is not JSON"), 400, "grammar", "invalid_value"),
         (RequestError("request", "its text cannot be made"), 400, None, "invalid_value"),
         (RequestError("17 adapters", "that many"), 400, None, "invalid_value"),
         (RequestError("prompt of 300 tokens", "the context is 256"), 400, "prompt", "context_length_exceeded"),
@@ -69,7 +69,7 @@ def test_an_error_of_the_engine_has_a_status_and_names_the_parameter(raised, sta
         assert "/srv" not in error.message
 
 
-def test_errors_of_parameters_name_them_as_clients_do():
+def test_errors_name_parameters_by_the_clients_names():
     with pytest.raises(RequestError) as caught:
         SamplingParams(top_p=2)
     assert errors.of(caught.value).param == "top_p"

@@ -117,7 +117,7 @@ def scripts(context: Context, answer: Any, end: str, text: str) -> list[Any]:
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("given", CHATS)
 @pytest.mark.parametrize("text", [SAID, SAID + CALLS, CALLS])
-def test_answers_and_chunks_of_chats(told, given, end, text):
+def test_answers_and_chunks_of_chats_match_openais_types(told, given, end, text):
     answer = chat.read(body_of(messages=MESSAGES, **given), told)
     events = scripts(told, answer, end, text)
     check(ChatCompletion, json.loads(answer.body([one[-1].completion for one in events])))
@@ -128,7 +128,7 @@ def test_answers_and_chunks_of_chats(told, given, end, text):
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("given", TEXTS)
-def test_answers_and_frames_of_completions(told, given, end):
+def test_answers_and_frames_of_completions_match_openais_types(told, given, end):
     body = {"prompt": "Hi", **given}
     answer = completions.read(body_of(**body), told)
     events = scripts(told, answer, end, SAID)
@@ -145,7 +145,7 @@ def test_answers_and_frames_of_completions(told, given, end):
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("given", INPUTS)
 @pytest.mark.parametrize("text", [SAID, SAID + CALLS, CALLS])
-def test_responses_and_their_events(told, given, end, text):
+def test_responses_and_their_events_match_openais_types(told, given, end, text):
     answer = responses.read(body_of(input="Hi", **given), told)
     events = scripts(told, answer, end, text)
     check(Response, json.loads(answer.body([one[-1].completion for one in events])))
@@ -154,7 +154,7 @@ def test_responses_and_their_events(told, given, end, text):
         check(ResponseStreamEvent, data_of(frame))
 
 
-def test_vectors_and_models(served: Running):
+def test_vectors_and_models_match_openais_types(served: Running):
     for form in ("float", "base64"):
         found = served.ask("/v1/embeddings", {"input": ["a", "b"], "encoding_format": form}).json
         if form == "float":
@@ -166,7 +166,7 @@ def test_vectors_and_models(served: Running):
         check(Model, card)
 
 
-def test_the_fingerprint_of_a_server_is_that_of_what_its_answers_depend_on(served: Running):
+def test_system_fingerprint_covers_all_that_answers_depend_on(served: Running):
     texts = {"prompt": "x", "max_tokens": 2}
     first = served.ask("/v1/completions", texts).json["system_fingerprint"]
     assert first.startswith("fp_")

@@ -45,7 +45,7 @@ def nodes(value: Any) -> Iterator[Any]:
         yield from nodes(inner)
 
 
-def test_it_is_a_document_of_openapi_3_1():
+def test_the_document_is_valid_openapi_3_1():
     assert DOCUMENT["openapi"] == "3.1.0"
     assert DOCUMENT["info"].keys() >= {"title", "version"}
     ids = [one["operationId"] for path in DOCUMENT["paths"].values() for one in path.values()]
@@ -60,7 +60,7 @@ def test_it_is_a_document_of_openapi_3_1():
         assert path.count("{") == len([one for one in given if one["in"] == "path"])
 
 
-def test_every_schema_is_one_and_every_reference_leads_somewhere():
+def test_every_schema_is_valid_and_every_reference_resolves():
     for schema in DOCUMENT["components"]["schemas"].values():
         Draft202012Validator.check_schema(schema)
     references = {node["$ref"] for node in nodes(DOCUMENT) if isinstance(node, dict) and "$ref" in node}
@@ -75,7 +75,7 @@ def test_every_schema_is_one_and_every_reference_leads_somewhere():
      "/detokenize", "/health", "/ready", "/version", "/load", "/metrics", "/openapi.json", "/v1/load_lora_adapter",
      "/v1/unload_lora_adapter", "/lora-adapters"],
 )  # fmt: skip
-def test_every_route_is_in_it_with_its_errors(path):
+def test_every_operation_lists_its_errors(path):
     for method, one in DOCUMENT["paths"][path].items():
         if path in ("/health", "/ready"):
             assert one["security"] == []
@@ -86,7 +86,7 @@ def test_every_route_is_in_it_with_its_errors(path):
             assert one["requestBody"]["required"]
 
 
-def test_every_route_of_the_server_is_in_it():
+def test_every_route_of_the_server_is_documented():
     served = {(path, method.lower()) for path, route in table().items() for method in route.handlers}
     described = {(path, method) for path, methods in DOCUMENT["paths"].items() for method in methods}
     named = {"/v1/models/": "{model}", "/v1/streams/": "{call}"}
@@ -124,7 +124,7 @@ def test_events_are_objects_whose_data_is_json_of_a_known_kind_or_the_end_mark()
         ("/v1/embeddings", {"input": "a", "priority": 2**31}),
     ],
 )
-def test_what_is_refused_by_its_value_is_not_described_as_right(path, body):
+def test_values_that_are_refused_are_not_valid_by_the_schema(path, body):
     takes = schema_of(path, "body")
     assert not takes.is_valid(body)
     right = {"prompt": "a", "messages": [{"role": "user", "content": "a"}], "input": "a"}
@@ -168,7 +168,7 @@ ROUTES: dict[str, tuple[Any, list[dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("path", ROUTES)
-def test_bodies_answers_and_frames_are_as_it_says(context, path):
+def test_bodies_answers_and_frames_match_the_document(context, path):
     read, bodies = ROUTES[path]
     takes, gives, streams = (schema_of(path, part) for part in ("body", "application/json", "text/event-stream"))
     for given in bodies:

@@ -124,7 +124,7 @@ def test_a_parameter_reaches_the_engine(context, route, name, value, attribute, 
     assert type(found) is type(expected)
 
 
-def test_parameters_that_this_engine_has_not_are_refused_by_name(context, monkeypatch):
+def test_parameters_that_this_engine_lacks_are_refused_by_name(context, monkeypatch):
     monkeypatch.setattr("infeng_serve.protocol.sampling._KNOWN", KNOWN - {"min_p"})
     for route, (read, least, _) in ROUTES.items():
         error = refusal(read, context, **least, min_p=0.5)
@@ -132,7 +132,7 @@ def test_parameters_that_this_engine_has_not_are_refused_by_name(context, monkey
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_mirostat_is_taken_where_it_is_off_and_refused_with_what_to_use(context, route):
+def test_mirostat_is_accepted_as_off_and_else_refused_with_an_alternative(context, route):
     assert made(context, route, mirostat=0, mirostat_mode=0, mirostat_tau=5.0, mirostat_eta=0.1).requests
     read, least, _ = ROUTES[route]
     for name in ("mirostat", "mirostat_mode"):
@@ -142,7 +142,7 @@ def test_mirostat_is_taken_where_it_is_off_and_refused_with_what_to_use(context,
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_what_belongs_to_the_request_itself_reaches_the_engine(context, route):
+def test_priority_timeout_and_salt_reach_the_engine(context, route):
     [request] = made(context, route, model="bard", priority=-3, timeout=2.5, cache_salt="s").requests
     assert (request.adapter, request.priority, request.timeout, request.tenant) == ("bard", -3, 2.5, "us")
     assert request.cache_salt == "us\0s"
@@ -150,7 +150,7 @@ def test_what_belongs_to_the_request_itself_reaches_the_engine(context, route):
     assert (plain.adapter, plain.priority, plain.timeout, plain.cache_salt) == (None, 0, None, "us")
 
 
-def test_tenants_with_salts_share_with_nobody_else(tokenizer):
+def test_tenants_with_salts_share_no_cache_with_others(tokenizer):
     pairs = [("a", "bc"), ("ab", "c"), ("abc", ""), ("abc", None), ("", "abc")]
     salts = [
         made(context_of(tokenizer, tenant=tenant), "completions", cache_salt=salt).requests[0].cache_salt
@@ -191,13 +191,13 @@ def test_prompts_are_texts_or_ids_one_or_several(context, tokenizer):
         assert [list(request.prompt) for request in requests] == [ids for ids in expected for _ in range(2)]
 
 
-def test_defaults_are_the_models_where_a_request_says_nothing(tokenizer):
+def test_the_models_defaults_apply_to_parameters_that_are_not_given(tokenizer):
     context = context_of(tokenizer, defaults={"temperature": 0.5, "top_k": 3, "nonsense": 1})
     [request] = made(context, "chat", top_k=5).requests
     assert (request.params.temperature, request.params.top_k, request.params.top_p) == (0.5, 5, 1.0)
 
 
-def test_tokens_that_are_not_asked_for_are_16_for_a_text_and_the_rest_of_the_context_for_a_conversation(context):
+def test_max_tokens_defaults_to_16_for_texts_and_to_the_rest_of_the_context_for_chats(context):
     assert made(context, "completions").requests[0].params.max_tokens == completions.MAX_TOKENS == 16
     for route in ("chat", "responses"):
         [request] = made(context, route).requests
@@ -221,7 +221,7 @@ def test_bad_words_are_forbidden_at_a_words_start_and_within(context, tokenizer)
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_null_is_as_if_it_were_not_given(context, route):
+def test_null_is_the_same_as_leaving_a_parameter_out(context, route):
     _, least, kind = ROUTES[route]
     names = [name for name in kind.__struct_fields__ if name not in least]
     [request] = made(context, route, **dict.fromkeys(names)).requests
@@ -327,7 +327,7 @@ def test_a_value_of_another_type_is_refused_by_the_parameters_name(context, rout
         ("responses", {"text": {"format": {"type": "json_object"}}, "guided_regex": "a"}, "text.format"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_by_its_path(context, route, given, param):
+def test_an_invalid_value_is_refused_with_its_path(context, route, given, param):
     read, least, _ = ROUTES[route]
     error = refusal(read, context, **{**least, **given})
     assert (error.status, error.param) == (400, param)
@@ -343,14 +343,14 @@ def test_a_name_of_other_servers_is_refused_with_the_name_here(context, given, h
     assert f"it is {here} here" in error.message
 
 
-def test_names_of_other_servers_lead_to_parameters_and_are_none_themselves():
+def test_known_names_of_other_servers_map_to_parameters_here():
     known = {name for _, _, kind in ROUTES.values() for name in kind.__struct_fields__}
     assert set(ELSEWHERE.values()) <= known
     assert not ELSEWHERE.keys() & known
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_an_unknown_parameter_is_named_with_the_likely_one(context, route):
+def test_an_unknown_parameter_is_named_with_the_most_similar_one(context, route):
     read, least, _ = ROUTES[route]
     error = refusal(read, context, **least, temprature=1)
     assert (error.status, error.param, error.code) == (400, "temprature", "unknown_parameter")
@@ -364,11 +364,11 @@ def test_an_unknown_parameter_is_named_with_the_likely_one(context, route):
     "body", [b"", b"{", b"[]", b"1", b"\xff", b'{"model": "\xff"}', b'{"model": "\\ud800"}', b"[" * 200_000,
              b'{"metadata": ' + b'{"a":' * 100_000, b'{"seed": ' + b"9" * 5000 + b"}", b'{"seed": 1e999}'],
 )  # fmt: skip
-def test_what_is_no_json_is_an_error_of_the_client(context, route, body):
+def test_invalid_json_is_an_error_of_the_client(context, route, body):
     assert refusal(ROUTES[route][0], context, body).status == 400
 
 
-def test_what_clients_send_beside_is_ignored(context):
+def test_extra_parameters_that_clients_send_are_ignored(context):
     ignored = {"user": "u", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "safety_identifier": "x",
                "prompt_cache_key": "k", "prompt_cache_retention": "24h"}  # fmt: skip
     for route in ROUTES:
@@ -377,7 +377,7 @@ def test_what_clients_send_beside_is_ignored(context):
     assert made(context, "chat", **beside).requests == made(context, "chat").requests
 
 
-def test_a_template_gets_what_a_conversation_says(context):
+def test_a_template_gets_the_messages_tools_and_variables(context):
     template = context.template
     assert isinstance(template, TagTemplate)
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
@@ -403,7 +403,7 @@ def test_a_template_gets_what_a_conversation_says(context):
     assert template.calls.pop()["add_generation_prompt"] is False
 
 
-def test_tool_choice_says_what_the_answer_is_held_to(context):
+def test_tool_choice_sets_the_constraint_of_the_answer(context):
     def held(choice: Any, **more: Any) -> tuple[Any, Any]:
         [request] = made(context, "chat", tools=TOOLS, tool_choice=choice, **more).requests
         return context.template.calls.pop()["tools"], request.params.processors  # type: ignore[attr-defined]
@@ -420,7 +420,7 @@ def test_tool_choice_says_what_the_answer_is_held_to(context):
     assert held(allowed) == ((TOOLS[1],), (("grammar", {"lark": "calls ['sub'] True"}),))
 
 
-def test_a_call_that_must_come_wins_over_the_form_of_a_text(context):
+def test_a_required_call_wins_over_the_form_of_a_text(context):
     schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
     named = {"type": "function", "function": {"name": "sub"}}
     answer = made(context, "chat", tools=TOOLS, tool_choice=named, response_format=schema)
@@ -452,7 +452,7 @@ def test_errors_of_a_grammar_name_the_parameter_that_asked_for_it(context, route
     assert errors.of(RequestError("temperature", "it cannot be"), paths=paths).param == "temperature"
 
 
-def test_logit_processors_are_those_that_the_server_offers(context):
+def test_only_logit_processors_that_the_server_offers_are_accepted(context):
     offering = replace(context, logit_processors=("choice", "other"))
     named = {"other": None, "choice": ["yes", "no"]}
     for route in ROUTES:
@@ -497,12 +497,12 @@ def test_items_of_a_response_are_messages(context):
     assert list(call["tools"]) == [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 
 
-def test_a_model_that_there_is_not_costs_no_rendering(context):
+def test_an_unknown_model_is_refused_before_rendering(context):
     assert refusal(chat.read, context, model="nobody", messages=[{"role": "user", "content": "Hi"}]).status == 404
     assert not context.template.calls  # type: ignore[attr-defined]
 
 
-def test_what_lies_on_the_base_model_acts_where_no_model_is_named(tokenizer):
+def test_adapters_merged_into_the_base_apply_to_calls_of_the_base(tokenizer):
     mix = (("bard", 0.5), ("coder", 0.5))
     context = context_of(tokenizer, adapter_of=lambda model: mix if model == "demo" else model)
     for route in ROUTES:
@@ -512,7 +512,7 @@ def test_what_lies_on_the_base_model_acts_where_no_model_is_named(tokenizer):
 
 
 @pytest.mark.parametrize("depth", [900, 980, 990, 995, 1000, 5000])
-def test_how_deep_a_body_is_nested_breaks_nothing(context, depth):
+def test_deep_nesting_is_answered_with_an_error(context, depth):
     nested = "[" * depth + "]" * depth
     for route, text in (
         ("completions", f'{{"prompt": {nested}}}'),

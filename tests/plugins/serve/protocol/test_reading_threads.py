@@ -32,6 +32,6 @@ for number in range(20):
 """
 
 
-def test_threads_may_meet_a_kind_of_body_for_the_first_time_together():
+def test_several_threads_may_decode_a_type_for_the_first_time_at_once():
     done = subprocess.run([sys.executable, "-P", "-c", PROGRAM], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

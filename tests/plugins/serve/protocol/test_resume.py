@@ -89,7 +89,7 @@ def test_ids_name_the_call_and_the_tokens_given(context, route):
 
 
 @pytest.mark.parametrize("route", STREAMS)
-def test_a_resumed_stream_says_what_the_client_lacks_and_no_more(context, route):
+def test_a_resumed_stream_sends_exactly_the_missing_frames(context, route):
     events = events_of(numbered(route, context), context)
 
     @settings(max_examples=25, deadline=None)

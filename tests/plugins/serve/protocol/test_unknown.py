@@ -36,7 +36,7 @@ def named(ignored: Ignored) -> str:
 
 
 @pytest.mark.parametrize("kind", BODIES, ids=lambda kind: kind.__name__)
-def test_what_changes_no_answer_is_taken_and_named(kind):
+def test_harmless_unknown_parameters_are_accepted_and_named(kind):
     known = set(kind.__struct_fields__)
     given = dict.fromkeys(HARMLESS, "whatever")
     given |= {name: values[0] for name, values in NEUTRAL.items() if name not in known}
@@ -52,7 +52,7 @@ def test_what_changes_no_answer_is_taken_and_named(kind):
     [("max_token", 5), ("use_beam_search", True), ("use_beam_search", 0),
      ("nonsense", 0), ("nonsense", ""), ("reasoning_format", "none"), ("include_stop_str_in_output", True)],
 )  # fmt: skip
-def test_what_could_change_an_answer_is_refused_unless_the_server_ignores_all(kind, name, value):
+def test_unknown_parameters_that_could_change_an_answer_are_refused_by_default(kind, name, value):
     body = body_of(**BODIES[kind], **{name: value})
     with pytest.raises(ApiError) as caught:
         decode(body, kind, Ignored())
@@ -89,12 +89,12 @@ def test_parts_of_a_body_have_their_paths(kind, given, path):
         assert named(ignored) == path
 
 
-def test_other_names_in_parts_are_not_those_of_a_body():
+def test_harmless_names_of_a_body_are_not_harmless_in_its_parts():
     with pytest.raises(ApiError, match=r"stream_options\.keep_alive"):
         decode(body_of(prompt="x", stream_options={"keep_alive": 1}), completions.CompletionRequest, Ignored())
 
 
-def test_what_stands_behind_an_ignored_name_is_looked_at_all_the_same():
+def test_the_value_of_an_ignored_name_is_still_parsed():
     for body, param in ((b'{"keep_alive": 1, "prompt": 5}', "prompt"), (b'{"keep_alive": 1}', "prompt"),
                         (b'{"keep_alive": 1, "prompt": "x", "temprature": 1}', "temprature"),
                         (b'{"keep_alive": 1, "prompt": "x"', None)):  # fmt: skip
@@ -106,7 +106,7 @@ def test_what_stands_behind_an_ignored_name_is_looked_at_all_the_same():
             assert caught.value.param == param
 
 
-def test_keys_that_are_numbers_and_lists_of_structs_are_read_as_ever():
+def test_numeric_keys_and_lists_of_structs_are_still_decoded():
     ignored = Ignored()
     found = decode(body_of(prompt="x", logit_bias={"5": 1}, keep_alive=1), completions.CompletionRequest, ignored)
     assert found.logit_bias == {5: 1.0}
@@ -115,7 +115,7 @@ def test_keys_that_are_numbers_and_lists_of_structs_are_read_as_ever():
     assert named(ignored) == "keep_alive, [0].path"
 
 
-def test_names_are_no_way_into_the_head_of_an_answer():
+def test_unknown_names_cannot_inject_headers():
     ignored = Ignored(takes_all=True)
     evil = {"a\r\nset-cookie: x": 1, "ü": 2, "": 3, "x" * 65: 4, "fine": 5}
     decode(body_of(prompt="x", **evil), completions.CompletionRequest, ignored)
@@ -126,7 +126,7 @@ def test_names_are_no_way_into_the_head_of_an_answer():
     assert len(named(many)) < 200
 
 
-def test_each_item_is_looked_at_once_however_many_are_unknown(monkeypatch: pytest.MonkeyPatch):
+def test_each_item_is_examined_once_with_any_number_of_unknown_names(monkeypatch: pytest.MonkeyPatch):
     looked = 0
     inner = Ignored._pruned
 
@@ -141,7 +141,7 @@ def test_each_item_is_looked_at_once_however_many_are_unknown(monkeypatch: pytes
     assert looked == 2  # the body and its prompt
 
 
-def test_the_document_says_what_is_taken():
+def test_the_openapi_document_lists_the_accepted_parameters():
     for takes_all in (False, True):
         found = json.loads(document(takes_all))
         schema = {"$ref": "#/components/schemas/CompletionRequest", "components": found["components"]}
@@ -155,7 +155,7 @@ def test_the_document_says_what_is_taken():
 # ------------------------------------------------------------------------------------- what is obeyed after all ---
 
 
-def test_variables_of_templates_may_stand_beside_the_messages(tokenizer):
+def test_template_variables_may_be_top_level_parameters(tokenizer):
     seen: list[Any] = []
     context = context_of(tokenizer)
     inner = context.template.prompt
@@ -173,7 +173,7 @@ def test_variables_of_templates_may_stand_beside_the_messages(tokenizer):
                     {"enable_thinking": False}]  # fmt: skip
 
 
-def test_reasoning_is_left_out_where_it_is_not_wanted(context):
+def test_reasoning_is_left_out_on_request(context):
     def message(**given: Any) -> dict[str, Any]:
         answer = chat.read(body_of(**BODIES[chat.ChatRequest], **given), context)
         events = scripted(context.tokenizer, answer.requests[0].prompt, SAID)
@@ -186,7 +186,7 @@ def test_reasoning_is_left_out_where_it_is_not_wanted(context):
     assert hidden == {name: value for name, value in shown.items() if not name.startswith("reasoning")}
 
 
-def test_a_text_is_tokenized_without_the_token_of_its_beginning(served: Running):
+def test_a_text_may_be_tokenized_without_the_beginning_of_text_token(served: Running):
     tokenizer = served.engine.tokenizer
     first = tokenizer.bos_id
     whole = tokenizer.encode(["Once upon"])[0]
@@ -208,7 +208,7 @@ def lenient():
         yield found
 
 
-def test_answers_name_what_had_no_effect(served: Running):
+def test_answers_name_the_parameters_without_effect(served: Running):
     quiet = {"max_tokens": 1, "keep_alive": "5m", "stream_options": {"include_usage": True}}
     for path, body in (("/v1/completions", {"prompt": "x", **quiet}),
                        ("/v1/chat/completions", {**BODIES[chat.ChatRequest], **quiet})):  # fmt: skip
@@ -223,7 +223,7 @@ def test_answers_name_what_had_no_effect(served: Running):
         assert served.ask(path, {**body, "max_token": 1}).json["error"]["code"] == "unknown_parameter"
 
 
-def test_a_server_may_ignore_all(lenient: Running):
+def test_a_server_may_ignore_all_unknown_parameters(lenient: Running):
     reply = lenient.ask("/v1/completions", {"prompt": "x", "max_tokens": 1, "max_token": 5, "a b": 1})
     assert (reply.status, reply.headers["x-infeng-ignored"]) == (200, "max_token, ?")
     schema = lenient.ask("/openapi.json").json["components"]["schemas"]["ChatRequest"]
@@ -231,7 +231,7 @@ def test_a_server_may_ignore_all(lenient: Running):
     assert lenient.ask("/v1/completions", {"prompt": "x", "max_tokens": "5"}).status == 400
 
 
-def test_a_name_that_is_nested_too_deeply_is_told(served: Running):
+def test_an_unknown_parameter_that_is_nested_too_deeply_is_an_error(served: Running):
     body = b'{"prompt": "x", "keep_alive": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     assert served.ask("/v1/completions", body).status == 400
     assert msgspec.json.decode(served.ask("/v1/completions", body).data)["error"]["code"] == "body_too_complex"

@@ -112,7 +112,7 @@ def test_a_key_opens_its_adapters_alone(secure: Client):
     assert code == grpc.StatusCode.NOT_FOUND
 
 
-def test_requests_carry_their_tenant_and_folders_are_told_to_admins_alone(secure: Client, told: Seen):
+def test_requests_carry_their_tenant_and_only_admins_see_local_paths(secure: Client, told: Seen):
     told.records.clear()
     secure.complete(asked(id="hers"), key="alpha-key")
     assert [record.tenant for _, record in told.records["hers"]] == ["acme", "acme"]
@@ -124,7 +124,7 @@ def test_requests_carry_their_tenant_and_folders_are_told_to_admins_alone(secure
     assert Path(paths["root-key"]).is_dir()
 
 
-def test_nobody_aborts_calls_of_another_tenant_and_each_has_its_own_limit(kept: Running, secure: Client):
+def test_a_tenant_cannot_abort_calls_of_another_and_has_its_own_limit(kept: Running, secure: Client):
     with slowed(kept.engine, 0.02):
         call = secure.generate(asked(id="hers", max_tokens=200, ignore_eos=True, stream=True), key="alpha-key")
         next(call)

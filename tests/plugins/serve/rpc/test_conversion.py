@@ -32,7 +32,7 @@ def read(tokenizer: HfTokenizer, model: str = "", **params: Any) -> Request:
     return found
 
 
-def test_what_is_not_given_is_neutral_and_not_what_the_model_recommends(tokenizer: HfTokenizer):
+def test_parameters_that_are_not_given_are_neutral_not_the_models_recommendation(tokenizer: HfTokenizer):
     found = read(tokenizer)
     room = 256 - len(found.prompt)
     assert found.params == SamplingParams(max_tokens=room, skip_special_tokens=False)
@@ -63,7 +63,7 @@ def test_every_field_becomes_the_parameter_that_means_it(tokenizer: HfTokenizer)
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_too_long_is_refused_before_any_of_it_is_copied_or_looked_at(
+def test_an_oversized_field_is_refused_before_it_is_copied(
     tokenizer: HfTokenizer, monkeypatch: pytest.MonkeyPatch, params: dict[str, Any], path: str
 ):
     def refuse(*_: object) -> None:
@@ -77,7 +77,7 @@ def test_what_is_too_long_is_refused_before_any_of_it_is_copied_or_looked_at(
     assert caught.value.param == f"sampling_params.{path}"
 
 
-def test_fields_that_are_taken_or_refused_with_a_reason_are_those_of_the_published_service():
+def test_every_field_of_the_published_service_is_accepted_or_refused_with_a_reason():
     params = {field.name for field in pb.SamplingParams.DESCRIPTOR.fields}
     request = {field.name for field in pb.GenerateRequest.DESCRIPTOR.fields}
     assert params >= generate_input.PARAMS
@@ -87,7 +87,7 @@ def test_fields_that_are_taken_or_refused_with_a_reason_are_those_of_the_publish
 
 @pytest.mark.parametrize("top", [None, 0, 2])
 @pytest.mark.parametrize("seed", range(3))
-def test_chunks_have_each_token_once_however_they_are_merged(tokenizer: HfTokenizer, top: int | None, seed: int):
+def test_chunks_have_each_token_once_also_when_merged(tokenizer: HfTokenizer, top: int | None, seed: int):
     params = SamplingParams(logprobs=top)
     events = [scripted(tokenizer, [1, 5], text, top=top) for text in ("The lion was big.", "A cat", "No")]
     answer = GenerateAnswer([Request((1, 5), params)] * 3, streams=True, tokenizer=tokenizer)
@@ -120,7 +120,7 @@ def test_chunks_have_each_token_once_however_they_are_merged(tokenizer: HfTokeni
 
 
 @pytest.mark.parametrize(("reason", "told"), [("length", "length"), ("timeout", "length"), ("cancelled", "abort")])
-def test_why_an_answer_ended_is_told_in_the_words_of_the_service(tokenizer: HfTokenizer, reason: str, told: str):
+def test_finish_reasons_are_in_the_terms_of_the_service(tokenizer: HfTokenizer, reason: str, told: str):
     answer = GenerateAnswer([Request((1, 5))], streams=False, tokenizer=tokenizer)
     completion = scripted(tokenizer, [1, 5], "The lion", reason)[-1].completion
     assert completion is not None

@@ -72,7 +72,7 @@ def test_a_deadline_ends_a_call_as_leaving_does(served: Running, seen: Seen):
     assert seen.records["hurried"][-1][1].status == 499
 
 
-def test_an_aborted_call_ends_with_what_it_has(served: Running, seen: Seen):
+def test_an_aborted_call_ends_with_its_tokens_so_far(served: Running, seen: Seen):
     with slowed(served.engine, 0.02), Client(served) as client:
         call = client.generate(long(id="mine", n=2))
         first = next(call)
@@ -104,7 +104,7 @@ def test_too_many_that_wait_are_told_when_to_come_again(served: Running, seen: S
     assert seen.kinds("refused") == ["overloaded"]
 
 
-def test_observers_are_told_of_each_choice_as_of_http(served: Running, seen: Seen):
+def test_observers_are_notified_of_each_choice_as_with_http(served: Running, seen: Seen):
     with Client(served) as client:
         call = client.generate(asked(id="told", n=2, max_tokens=5), model="bard")
         assert dict(call.initial_metadata())["x-request-id"] == "told"
@@ -120,7 +120,7 @@ def test_observers_are_told_of_each_choice_as_of_http(served: Running, seen: See
         assert times == sorted(times)
 
 
-def test_nothing_is_left_when_all_have_ended(served: Running, seen: Seen):
+def test_no_call_is_left_after_all_have_ended(served: Running, seen: Seen):
     assert until(lambda: not served.server.service.limits.calls)
     assert not served.server.service.bridge.queues
 

@@ -32,7 +32,7 @@ INVALID = grpc.StatusCode.INVALID_ARGUMENT
         ({"regex": "(("}, "sampling_params.regex"),
     ],
 )
-def test_a_parameter_that_cannot_be_is_named(client: Client, params: dict[str, Any], at: str):
+def test_an_error_names_the_invalid_parameter(client: Client, params: dict[str, Any], at: str):
     code, details, error = refused(lambda: client.complete(asked(**params)))
     assert (code, field(details)) == (INVALID, at)
     assert at.split(".")[-1] in error.details() or "regex" in params
@@ -51,7 +51,7 @@ def test_a_parameter_that_cannot_be_is_named(client: Client, params: dict[str, A
         ({"data_parallel_rank": 1}, "data_parallel_rank"),
     ],
 )
-def test_a_prompt_that_cannot_be_and_what_the_engine_has_not_are_named(client: Client, more: dict[str, Any], at: str):
+def test_an_error_names_an_invalid_prompt_or_an_unsupported_feature(client: Client, more: dict[str, Any], at: str):
     request = asked()
     request.MergeFrom(pb.GenerateRequest(**more))
     code, details, _ = refused(lambda: client.complete(request))
@@ -79,7 +79,7 @@ def test_defaults_of_the_gateway_change_nothing(client: Client):
     assert client.complete(told) == client.complete(asked())
 
 
-def test_an_adapter_that_is_not_there_is_not_found(client: Client):
+def test_an_unknown_adapter_is_not_found(client: Client):
     code, details, _ = refused(lambda: client.complete(asked(), model="poet"))
     assert (code, details["ErrorInfo"].reason) == (grpc.StatusCode.NOT_FOUND, "model_not_found")
 
@@ -93,14 +93,14 @@ def test_an_adapter_that_is_not_there_is_not_found(client: Client):
         ("SubscribeKvEvents", common_pb2.SubscribeKvEventsRequest()),
     ],
 )
-def test_what_the_engine_has_not_is_unimplemented_and_says_why(client: Client, method: str, request_: Any):
+def test_an_unsupported_method_is_unimplemented_with_a_reason(client: Client, method: str, request_: Any):
     call = getattr(client.stub, method)
     code, _, error = refused(lambda: list(call(request_)) if method == "SubscribeKvEvents" else call(request_))
     assert code == grpc.StatusCode.UNIMPLEMENTED
     assert error.details().startswith(f"{method} is not served: ")
 
 
-def test_another_rank_is_refused(client: Client):
+def test_another_data_parallel_rank_is_refused(client: Client):
     code, details, _ = refused(lambda: client.stub.GetLoads(pb.GetLoadsRequest(dp_rank=1)))
     assert (code, field(details)) == (INVALID, "dp_rank")
 

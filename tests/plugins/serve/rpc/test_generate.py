@@ -32,7 +32,7 @@ def http(served: Running, **more: Any) -> Any:
         {"stop_token_ids": [262, 300], "max_tokens": 40},
     ],
 )
-def test_tokens_are_those_of_http_and_of_the_engine(served: Running, client: Client, params: dict[str, Any]):
+def test_tokens_equal_those_of_http_and_of_the_engine(served: Running, client: Client, params: dict[str, Any]):
     expected = served.engine.generate(PROMPT, SamplingParams(**{"temperature": 0.0, "max_tokens": 12, **params}))[0]
     [complete] = client.complete(asked(**params))
     assert tuple(complete.output_ids) == expected.token_ids
@@ -48,7 +48,7 @@ def test_tokens_are_those_of_http_and_of_the_engine(served: Running, client: Cli
     assert complete.completion_tokens == answer["usage"]["completion_tokens"]
 
 
-def test_a_stream_gives_each_token_once_and_its_end_has_them_all(served: Running, client: Client):
+def test_a_stream_sends_each_token_once_and_all_with_its_end(served: Running, client: Client):
     messages = []
     with held(served.engine, first=4) as may_go_on:
         for message in client.generate(asked(stream=True, max_tokens=24)):
@@ -93,7 +93,7 @@ def test_without_max_tokens_an_answer_may_fill_the_context(served: Running, clie
     assert (complete.completion_tokens, complete.finish_reason) == (20, "length")
 
 
-def test_what_stopped_an_answer_is_told(served: Running, client: Client):
+def test_the_stop_that_ended_an_answer_is_reported(served: Running, client: Client):
     whole = list(client.complete(asked(max_tokens=24))[0].output_ids)
     [by_token] = client.complete(asked(max_tokens=24, stop_token_ids=[whole[5]]))
     assert by_token.WhichOneof("matched_stop") == "matched_token_id"
@@ -105,7 +105,7 @@ def test_what_stopped_an_answer_is_told(served: Running, client: Client):
     assert by_length.WhichOneof("matched_stop") is None
 
 
-def test_log_probabilities_are_those_of_the_engine(served: Running, client: Client):
+def test_log_probabilities_equal_the_engines(served: Running, client: Client):
     params = SamplingParams(temperature=0.0, max_tokens=4, logprobs=2, prompt_logprobs=1)
     expected = served.engine.generate(PROMPT, params)[0]
     [complete] = client.complete(asked(max_tokens=4, logprobs=2, prompt_logprobs=1))
@@ -134,7 +134,7 @@ def test_log_probabilities_are_those_of_the_engine(served: Running, client: Clie
         ({"json_object": True, "max_tokens": 16}, {"json_object": True}),
     ],
 )
-def test_what_an_answer_must_be_holds_as_by_http(served: Running, client: Client, given: Any, same: Any):
+def test_constraints_hold_as_with_http(served: Running, client: Client, given: Any, same: Any):
     [complete] = client.complete(asked(**given))
     more = {name: value for name, value in given.items() if name == "max_tokens"}
     text = http(served, structured_outputs=same, **more)["choices"][0]["text"]

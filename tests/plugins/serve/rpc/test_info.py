@@ -25,7 +25,7 @@ from smg_grpc_proto.generated import common_pb2
 from infeng_core.api import __version__
 
 
-def test_the_model_is_what_its_files_say(served: Running, client: Client):
+def test_the_model_info_matches_the_models_files(served: Running, client: Client):
     found = client.stub.GetModelInfo(pb.GetModelInfoRequest())
     config = json.loads((model_dir() / "config.json").read_text())
     assert found.is_generation
@@ -37,7 +37,7 @@ def test_the_model_is_what_its_files_say(served: Running, client: Client):
     assert found.max_context_length == served.engine.limits.context
 
 
-def test_the_server_and_its_load_are_told_while_it_works(served: Running, client: Client):
+def test_server_info_and_loads_are_served_under_load(served: Running, client: Client):
     assert client.stub.GetServerInfo(pb.GetServerInfoRequest()).active_requests == 0
     with slowed(served.engine, 0.02):
         call = client.generate(asked(max_tokens=100, ignore_eos=True, stream=True))
@@ -71,12 +71,12 @@ def test_the_tokenizer_comes_whole_with_its_digest(client: Client):
 
 def test_a_folder_without_a_tokenizer_is_not_found(tmp_path: Path):
     (tmp_path / "model.safetensors").write_bytes(b"x")
-    with pytest.raises(ApiError, match="no files of a tokenizer"):
+    with pytest.raises(ApiError, match="no tokenizer files"):
         archive(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["x.tiktoken", "x.jinja", "tiktoken.model", "notes.txt"])
-def test_no_file_is_given_out_that_the_engine_does_not_read(tmp_path: Path, name: str):
+def test_only_files_that_the_engine_reads_are_sent(tmp_path: Path, name: str):
     shutil.copytree(model_dir(), tmp_path / "model")
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "model" / name).symlink_to(tmp_path / "secret")
@@ -85,7 +85,7 @@ def test_no_file_is_given_out_that_the_engine_does_not_read(tmp_path: Path, name
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "merges.txt", "chat_template.jinja", "chat_template.x.jinja"])
 @pytest.mark.parametrize("make", [lambda path: path.symlink_to("/etc/passwd"), lambda path: path.symlink_to("../x")])
-def test_nothing_is_given_out_where_a_link_leads_out_of_the_model(tmp_path: Path, name: str, make: Any):
+def test_no_file_is_sent_if_a_link_leads_out_of_the_model(tmp_path: Path, name: str, make: Any):
     folder = tmp_path / "model"
     shutil.copytree(model_dir(), folder)
     (tmp_path / "x").write_text("secret")
@@ -105,7 +105,7 @@ def test_the_links_of_the_hub_s_cache_are_followed(tmp_path: Path):
     assert archive(folder) == archive(model_dir())
 
 
-def test_health_is_told_of_the_server_and_the_service_and_of_no_other(client: Client):
+def test_health_is_reported_for_the_server_and_the_service_only(client: Client):
     health = health_pb2_grpc.HealthStub(client.channel)
     for name in ("", "vllm.grpc.engine.VllmEngine"):
         found = health.Check(health_pb2.HealthCheckRequest(service=name))

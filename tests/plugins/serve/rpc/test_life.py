@@ -21,7 +21,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-def test_health_is_told_from_loading_to_the_end_and_what_is_in_the_making_gets_its_time():
+def test_health_is_reported_from_loading_to_the_end_and_running_calls_may_end():
     go = threading.Event()
 
     def late(settings: Settings) -> Model:
@@ -57,7 +57,7 @@ def test_health_is_told_from_loading_to_the_end_and_what_is_in_the_making_gets_i
                 assert not served.thread.is_alive()
 
 
-def test_a_port_that_is_taken_is_an_error_before_anything_is_loaded():
+def test_a_port_in_use_is_an_error_before_anything_is_loaded():
     from infeng_serve.server import listening
 
     taken = listening("127.0.0.1", 0)
