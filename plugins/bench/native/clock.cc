@@ -1,11 +1,10 @@
-// The core clock: a chain of additions, of which every core does exactly one per cycle.
+// The core clock, from a chain of dependent additions: every core does exactly one per cycle.
 // SPDX-License-Identifier: Apache-2.0
 #include "probe.h"
 
 namespace {
 
-// 64 additions that wait for each other. Register operands: cores that fold small constants while renaming do not fold
-// these.
+// 64 dependent additions. The operands are registers, since some cores fold small constants while renaming.
 inline uint64_t chain(uint64_t value, uint64_t step) {
 #if defined(__x86_64__)
 #define ADD4 "add %1, %0\n\tadd %1, %0\n\tadd %1, %0\n\tadd %1, %0\n\t"

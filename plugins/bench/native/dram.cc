@@ -1,4 +1,4 @@
-// Reading memory that is too large for the caches, on several threads at once. SPDX-License-Identifier: Apache-2.0
+// Reads of memory larger than the caches, on several threads at once. SPDX-License-Identifier: Apache-2.0
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -49,8 +49,7 @@ uint64_t read_any(const char* begin, int64_t bytes, int streams, int64_t prefetc
 
 }  // namespace
 
-// Map `bytes` (a multiple of 2 MB) of anonymous memory, advise huge pages, and touch all of it. NULL: there is not so
-// much.
+// Map `bytes` (a multiple of 2 MB) of anonymous memory, advise huge pages, and touch all pages. NULL: out of memory.
 INFENG_BENCH_EXPORT void* infeng_bench_map(int64_t bytes, int threads) {
   constexpr int64_t kHuge = 2 << 20;
   void* mapped = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -65,8 +64,8 @@ INFENG_BENCH_EXPORT void* infeng_bench_map(int64_t bytes, int threads) {
 
 INFENG_BENCH_EXPORT void infeng_bench_unmap(void* mapped, int64_t bytes) { munmap(mapped, static_cast<size_t>(bytes)); }
 
-// Read all of it once, each thread a contiguous part as `streams` (1, 2 or 4) streams, with a prefetch `prefetch` bytes
-// ahead (0: none); returns seconds from the first start to the last end.
+// Read the memory once, each thread a contiguous part as `streams` (1, 2 or 4) streams, with a prefetch `prefetch`
+// bytes ahead (0: none); returns the seconds from the first start to the last end.
 INFENG_BENCH_EXPORT double infeng_bench_read(const void* mapped, int64_t bytes, int threads, int streams,
                                              int64_t prefetch) {
   std::barrier ready(threads);

@@ -1,5 +1,5 @@
-// The loops are assembly, so that they are what they say: a compiler merges products that it can see to be equal and
-// spills sums. Which of them may run is decided by the caller from the detected features.
+// The loops are assembly, because a compiler would merge equal products and spill sums. The caller decides from the
+// detected features which loops may run.
 // SPDX-License-Identifier: Apache-2.0
 #include "int8_loops.h"
 
@@ -16,7 +16,7 @@ namespace {
   "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", \
       "xmm14", "xmm15"
 
-// Registers 14 and 15 are weights and activations, some small numbers; the loop runs `iterations` times.
+// Registers 14 and 15 hold weights and activations, small numbers; the loop runs `iterations` times.
 #define LOOP(NAME, FEATURES, R, BODY)                                       \
   __attribute__((target(FEATURES))) void NAME(uint64_t iterations) {        \
     asm volatile("vmovd %k1, %%xmm14\n\tvpbroadcastd %%xmm14, %%" R         \
@@ -29,9 +29,9 @@ namespace {
                  : "cc", VECTORS);                                          \
   }
 
-// Without products of four: eight pairs are added in 16 bits before they are widened, the cheapest way that cannot
-// overflow for int4 weights (8 * 2 * 15 * 127 < 2^15). Six sums; 6, 7, 8 take products in turn, 9 and 10 the wide sums,
-// 13 stands for ones (values do not matter).
+// Without dot products of four: eight pairs are summed in 16 bits before they are widened, the cheapest sequence that
+// cannot overflow for int4 weights (8 * 2 * 15 * 127 < 2^15). Registers 0 to 5 are sums, 6 to 8 products, 9 and 10
+// wide sums, 13 ones (its value does not matter).
 #define FIRST(R, S) "vpmaddubsw %%" R "15, %%" R "14, %%" R #S "\n\t"
 #define ADD(R, S, T) "vpmaddubsw %%" R "15, %%" R "14, %%" R #T "\n\tvpaddw %%" R #T ", %%" R #S ", %%" R #S "\n\t"
 #define NEXT(R) ADD(R, 0, 6) ADD(R, 1, 7) ADD(R, 2, 8) ADD(R, 3, 6) ADD(R, 4, 7) ADD(R, 5, 8)
@@ -43,7 +43,7 @@ namespace {
 LOOP(avx2, "avx2", "ymm", PAIRS("ymm"))
 LOOP(avx512bw, "avx512bw", "zmm", PAIRS("zmm"))
 
-// Twelve sums: two products a cycle with a latency of five need ten.
+// Twelve sums: two dot products per cycle with a latency of five cycles need ten.
 #define QUADS(R, S) "vpdpbusd %%" R "15, %%" R "14, %%" R #S "\n\t"
 LOOP(avx512_vnni, "avx512vnni", "zmm", EACH12(QUADS, "zmm"))
 
@@ -64,7 +64,7 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// Two rows of tiles by two columns. The memory clobber keeps the stores to the configuration where they are.
+// Two rows of tiles by two columns. The memory clobber keeps the stores to the configuration.
 void amx_int8(uint64_t iterations) {
   const TileConfig config;
   alignas(64) uint8_t data[16 * 64];

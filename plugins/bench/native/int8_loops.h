@@ -5,14 +5,14 @@
 
 namespace infeng_bench {
 
-// Without memory: `run(n)`, n > 0, does n * macs multiplications, each with its addition.
+// A loop without memory accesses: `run(n)`, n > 0, does n * macs multiply-adds.
 struct Int8Loop {
   const char* isa;
   uint64_t macs;
   void (*run)(uint64_t iterations);
 };
 
-// Ends with an entry whose name is null.
+// The last entry has a null name.
 extern const Int8Loop int8_loops[];
 
 }  // namespace infeng_bench

@@ -1,4 +1,4 @@
-// What the loops of this library share. SPDX-License-Identifier: Apache-2.0
+// Exports, clock and threads of the loops. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <chrono>

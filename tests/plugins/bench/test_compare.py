@@ -160,7 +160,7 @@ def test_a_peer_of_which_a_row_does_not_decode_in_every_step_has_no_figure(
 ) -> None:
     work = ["--work", "decode:rows=4,context=8,steps=5"]
     assert compare(tiny_config, roofline, *work, "--option", "fake.pace=late") == 1
-    assert "15 tokens of 5 steps of 4 rows: not all decoded in all of them" in capsys.readouterr().err
+    assert "15 tokens of 5 steps of 4 rows: not every row decoded in each" in capsys.readouterr().err
 
 
 def test_our_side_counts_rows_by_steps_under_the_default_of_step_ms(

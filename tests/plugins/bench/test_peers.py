@@ -113,7 +113,7 @@ def test_the_list_says_what_is_missing(own_cache: Path, capsys: pytest.CaptureFi
     assert main(["bench", "peers", "list"]) == 0
     shown = capsys.readouterr().out
     assert "llama_cpp     not installed: infeng bench peers install llama_cpp" in shown
-    assert "openvino      its installation did not end" in shown
+    assert "openvino      its installation did not finish" in shown
     assert "transformers  torch 2.13.0+cpu, transformers 5" in shown
     assert main(["bench", "peers", "list", "--json"]) == 0
     listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
@@ -121,7 +121,7 @@ def test_the_list_says_what_is_missing(own_cache: Path, capsys: pytest.CaptureFi
     assert listed["transformers"]["missing"] == ""
     record["requirements"] = ["torch==1"]
     (whole.folder / environment.RECORD).write_text(json.dumps(record))
-    assert whole.missing() == "other versions are installed than this wheel asks for"
+    assert whole.missing() == "its versions are not those that this wheel requires"
 
 
 def test_remove_takes_the_environment_away(capsys: pytest.CaptureFixture[str]) -> None:

@@ -136,5 +136,5 @@ def test_a_program_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 def test_an_engine_that_counts_other_tokens_than_rows_by_steps_gives_no_figure(start: Started, rows: int) -> None:
     engine = start("none")  # it says 32 of any work
     engine.ready()
-    with pytest.raises(PeerError, match=f"it counts 32 tokens, and {32 * rows} are to be measured"):
+    with pytest.raises(PeerError, match=f"it counts 32 tokens instead of {32 * rows}"):
         engine.measure(Work("decode", rows, 8), 0)

@@ -72,7 +72,7 @@ def broken(path: Path, change: dict[str, Any]) -> None:
     ("change", "text"),
     [
         ({"schema": "infeng-bench/9"}, "has the form infeng-bench/9"),
-        ({"schema": "other"}, "is no result of infeng bench"),
+        ({"schema": "other"}, "is not a result of infeng bench"),
         ({"threads": 0}, "threads: 0 is less than the minimum of 1"),
         ({"ratios": {"llama_cpp": -1}}, "ratios.llama_cpp"),
         ({"ratio_low": None}, "ratio_low"),

@@ -1,5 +1,6 @@
 """What the machine can do: structure and arithmetic, not figures."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -51,7 +52,7 @@ def test_every_loop_of_this_processor_runs_on_several_threads() -> None:
 
 @pytest.mark.parametrize("streams", [1, 2, 4])
 def test_memory_is_read_with_every_setting(streams: int) -> None:
-    with probe.memory(3 << 20, threads=3) as memory:
+    with contextlib.closing(probe.Memory(3 << 20, threads=3)) as memory:
         assert memory.nbytes == 2 << 20
         assert memory.read(3, streams, 4096) > 0
         assert memory.read(1, streams, 0) > 0

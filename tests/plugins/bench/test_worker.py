@@ -60,7 +60,7 @@ def test_all_rows_decode_in_all_steps_whatever_a_step_may_take(tiny_config: Path
 
 def test_a_work_that_some_row_did_not_decode_in_has_no_figure(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "_room", lambda engine, work: 4)
-    with pytest.raises(MeasurementError, match="row 0 of 3 has 3 tokens of 9 steps: not all rows decoded"):
+    with pytest.raises(MeasurementError, match="row 0 of 3 has 3 tokens of 9 steps: it did not decode in every step"):
         perform(engine, Work.parse("decode:rows=3,context=20,steps=9"), seed=1)
     assert engine.step() is False
 
