@@ -163,7 +163,7 @@ def test_logits_that_are_no_numbers_end_the_comparison(reference: Engine) -> Non
             yield 0, np.full((len(ids), 4096), np.nan, np.float32)
 
     windows = texts.windows(reference.tokenizer.encode([STORY])[0][:9], 1, 24, 0, 5)
-    with pytest.raises(ModelError, match="document 5 gets logits that are no numbers"):
+    with pytest.raises(ModelError, match="the logits of document 5 are not finite"):
         Scores.of(Teacher(reference.executable, reference.limits), Broken(), windows, print)  # type: ignore[arg-type]
 
 
@@ -185,7 +185,7 @@ def test_another_vocabulary_or_tokenizer_is_refused(measured: Callable[..., dict
     tokenizer = json.loads((other / "tokenizer.json").read_text())
     tokenizer["model"]["merges"] = tokenizer["model"]["merges"][:100]
     (other / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(UsageError, match=r"document 0 of story\.jsonl becomes other tokens"):
+    with pytest.raises(UsageError, match=r"document 0 of story\.jsonl has other tokens"):
         measured(other)
 
 
