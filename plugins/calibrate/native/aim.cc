@@ -12,18 +12,18 @@
 namespace infeng::calibration {
 namespace {
 
-constexpr int64_t kRows = 32;      // side by side
+constexpr int64_t kRows = 32;      // of a tile
 constexpr int64_t kBlock = 64;     // columns
 constexpr int64_t kSlab = 2048;    // rows at a time
 constexpr int64_t kTogether = 64;  // rows that are multiplied with columns of the drift while these are in a cache
 static_assert(kRows == kProductColumns && kSlab % kTogether == 0 && kTogether % kRows == 0);
 
-// What a block of 64 columns takes away from other steps, (steps, 64): -L or -L'.
+// The factors by which a block of 64 columns changes other steps, (steps, 64): -L or -L'.
 class Factors {
  public:
   explicit Factors(int64_t k) : values_(static_cast<size_t>(k * kBlock)) {}
 
-  // Of steps [first, first + count), element(step, column).
+  // Fills steps [first, first + count) from element(step, column).
   template <class Element>
   void load(int64_t first, int64_t count, int64_t width, int threads, Element element) {
     for_each((count + kBlock - 1) / kBlock, threads, [&](int64_t part) {
@@ -39,7 +39,7 @@ class Factors {
   std::vector<double> values_;
 };
 
-// z = L^-1 z and z = L'^-1 z within the block on the diagonal, -L or -L' of it, (64, 64).
+// z = L^-1 z and z = L'^-1 z within the block on the diagonal, given -L and -L' of it, (64, 64).
 void solve_forward(const double* minus, int64_t width, double* z) {
   for (int64_t i = 1; i < width; i++) {
     add_products({minus + i * kBlock, 0, 1}, z, kRows, i, z + i * kRows, kRows, 1, kRows);
@@ -57,7 +57,7 @@ INFENG_CLONED_WIDE void divide(double* z, double by) {
   for (int64_t r = 0; r < kRows; r++) z[r] /= by;
 }
 
-// Up to kSlab rows of a matrix, 32 side by side and their columns in the order of a substitution.
+// Up to kSlab rows of a matrix in tiles of 32, with columns in the order of a substitution.
 class Solution {
  public:
   explicit Solution(int64_t most, int64_t k)
@@ -109,7 +109,7 @@ class Solution {
   Factors factors_, inner_;
 };
 
-// gap = w drift of up to kSlab rows; steps[j] is where input j stands in a substitution.
+// gap = w drift of up to kSlab rows; steps[j] is the position of input j in a substitution.
 void multiply(const float* w, int64_t n, int64_t k, const double* drift, const std::vector<int64_t>& steps,
               Panel* panel, Solution* gap, int threads) {
   for (int64_t begin = 0; begin < k; begin += kPanelColumns) {

@@ -14,18 +14,18 @@
 namespace infeng::calibration {
 namespace {
 
-constexpr int64_t kRows = 16;             // side by side
-constexpr int64_t kTogether = 4 * kRows;  // that are multiplied with the columns of H while these are in a cache
+constexpr int64_t kRows = 16;             // of a tile
+constexpr int64_t kTogether = 4 * kRows;  // rows multiplied with the columns of H while these are in a cache
 constexpr int64_t kGroups = kPanelColumns / kSubGroup;
 static_assert(kSubGroup == kPanelPart);
 constexpr int kChanges[] = {0, -1, 1};
-constexpr float kLess = 1 - 0x1p-16f;  // of the present loss, or a change is but noise
+constexpr float kLess = 1 - 0x1p-16f;  // times the present loss: a smaller gain is rounding noise
 constexpr float kRound = 0x1.8p23f;    // ties to even for |x| < 2^22, which a clamp before it ensures
 
 typedef float Lanes __attribute__((vector_size(64), aligned(4)));
 typedef int32_t Flags __attribute__((vector_size(64), aligned(4)));
 
-// H of one group: L and D of the square on the diagonal. Behind the last input is the unit matrix.
+// H of one group: L and D of the square on the diagonal, extended by the unit matrix after the last input.
 struct Block {
   float l[kSubGroup][kSubGroup];
   float pivot[kSubGroup];
@@ -37,7 +37,7 @@ struct Block {
       for (int64_t j = 0; j < i && row < k; j++) square[i * kSubGroup + j] = h[row * k + begin + j];
       square[i * kSubGroup + i] = row < k ? h[row * k + row] + damping : 1.0;
     }
-    factor(square, kSubGroup, 1);  // positive definite as all of h + damping I is, which was factored before
+    factor(square, kSubGroup, 1);  // positive definite like h + damping I, which was factored before
     for (int64_t i = 0; i < kSubGroup; i++) {
       for (int64_t j = 0; j < i; j++) l[i][j] = float(square[i * kSubGroup + j]);
       pivot[i] = float(square[i * kSubGroup + i]);
@@ -45,7 +45,7 @@ struct Block {
   }
 };
 
-// H of groups that follow each other: their columns, and the blocks on the diagonal.
+// H of consecutive groups: their columns, and the blocks on the diagonal.
 struct Span {
   Panel columns;
   std::vector<Block> blocks;
@@ -64,11 +64,11 @@ struct Span {
 // One group of 16 rows, each in a lane.
 struct alignas(64) Tile {
   float w[kSubGroup][kRows];
-  float error[kSubGroup][kRows];     // w less what the codes make
+  float error[kSubGroup][kRows];     // w less the quantized weight
   float gradient[kSubGroup][kRows];  // H times the errors of whole rows
   float q[kSubGroup][kRows];
-  float wanted[kSubGroup][kRows];  // w less what the other groups ask for
-  float least[kRows];              // the loss of what is best so far
+  float wanted[kSubGroup][kRows];  // w less the share of the other groups
+  float least[kRows];              // the least loss so far
   Flags changed;
 };
 
@@ -100,7 +100,7 @@ INFENG_CLONED_WIDE void aim(const Block& block, Tile* tile) {
   tile->changed = Flags{};
 }
 
-// Chooses codes under the candidate; where they lose less than the best so far they take its place.
+// Chooses codes under the candidate, which replace the best so far in rows where their loss is less.
 INFENG_CLONED_WIDE void try_codes(const Block& block, const Candidate& candidate, Tile* tile, Flags* better) {
   const Lanes step = *reinterpret_cast<const Lanes*>(candidate.step),
               by = *reinterpret_cast<const Lanes*>(candidate.by);
@@ -165,10 +165,10 @@ class Pass {
   }
 
  private:
-  // A row behind the last one is the last one.
+  // Rows after the last one repeat it.
   int64_t row_of(int64_t first, int64_t lane) const { return std::min(first + lane, n_ - 1); }
 
-  // gradients: H times the errors of the rows, which groups change for those behind them.
+  // gradients: H times the errors of the rows, updated by each group for the groups after it.
   void improve_rows(const Span& span, int64_t first, float (*gradients)[kPanelColumns]) {
     const int64_t rows = std::min(kRows, n_ - first);
     for (int64_t g = 0; g < span.count; g++) {
@@ -182,7 +182,7 @@ class Pass {
     }
   }
 
-  // changes: of the errors of the group.
+  // changes: the changes of the group's errors.
   void improve_group(const Block& block, int64_t group, int64_t first, const float (*gradients)[kPanelColumns],
                      int64_t at, float (*changes)[kSubGroup]) {
     Tile tile;

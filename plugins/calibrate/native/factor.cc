@@ -13,7 +13,7 @@ constexpr int64_t kBlock = 64;
 constexpr int64_t kRows = 8;  // of a tile
 constexpr int64_t kColumns = kProductColumns;
 
-// The block on the diagonal, (width, width) of stride k, by columns; returns the first pivot that is not positive.
+// Factors the block on the diagonal, (width, width) of stride k, by columns; returns the first non-positive pivot.
 int64_t factor_diagonal(double* a, int64_t width, int64_t k) {
   for (int64_t j = 0; j < width; j++) {
     double pivot = a[j * k + j];
@@ -29,7 +29,7 @@ int64_t factor_diagonal(double* a, int64_t width, int64_t k) {
   return -1;
 }
 
-// One row below the diagonal block: row becomes L, minus[] = -L D, which the update of what follows multiplies with.
+// One row below the diagonal block: row becomes L, and minus[] = -L D is a factor of the update after it.
 void solve_row(double* row, const double* diagonal, int64_t width, int64_t k, double* minus) {
   for (int64_t j = 0; j < width; j++) {
     double value = row[j];
@@ -39,8 +39,8 @@ void solve_row(double* row, const double* diagonal, int64_t width, int64_t k, do
   }
 }
 
-// Subtracts the block's share from the rows [row, row + 8) of the lower triangle from column `end` on; what lies above
-// the diagonal changes too.
+// Subtracts the block's share from the rows [row, row + 8) of the lower triangle from column `end` on; values above the
+// diagonal change too.
 void update_rows(double* a, int64_t k, int64_t end, int64_t row, int64_t width, const double* minus,
                  const double* packed) {
   const int64_t rows = std::min(kRows, k - row);
@@ -73,7 +73,7 @@ int64_t factor(double* a, int64_t k, int threads) {
         solve_row(a + (end + i) * k + begin, diagonal, width, k, minus.data() + i * kBlock);
       }
     });
-    // L of the block's columns, 32 rows side by side.
+    // L of the block's columns, in tiles of 32 rows.
     for_each((below + kColumns - 1) / kColumns, threads, [&](int64_t tile) {
       double* to = packed.data() + tile * kColumns * kBlock;
       for (int64_t p = 0; p < width; p++) {

@@ -13,17 +13,17 @@ namespace {
 
 constexpr int64_t kBlock = 64;       // columns
 constexpr int64_t kSlab = 2048;      // rows at a time
-constexpr int64_t kRows = 32;        // side by side
+constexpr int64_t kRows = 32;        // of a tile
 constexpr int64_t kPart = 64;        // columns whose errors, 16 KiB, stay in the first-level cache
 constexpr double kRound = 0x1.8p52;  // ties to even for |x| < 2^51, which a clamp before it ensures
 static_assert(kRows == kProductColumns);
 
-// What is known of one input of the rows of a tile.
+// One input of the rows of a tile.
 struct Column {
   double w[kRows], step[kRows], low[kRows], high[kRows];
 };
 
-// code = value / step to the nearest, and what it misses of w.
+// code = value / step to the nearest, and its error against w.
 INFENG_CLONED_WIDE void round_column(const Column& column, const double* value, double* code, double* missed) {
   for (int64_t r = 0; r < kRows; r++) {
     double q = column.step[r] == 0.0 ? 0.0 : value[r] / column.step[r];
@@ -35,7 +35,7 @@ INFENG_CLONED_WIDE void round_column(const Column& column, const double* value, 
   }
 }
 
-// Up to kSlab rows of a matrix, 32 of them side by side.
+// Up to kSlab rows of a matrix, in tiles of 32.
 class Rows {
  public:
   Rows(int64_t most, int64_t k, const int32_t* order)
@@ -87,10 +87,11 @@ class Rows {
   const int32_t* order_;
   Steps steps_{};
   int8_t* codes_ = nullptr;
-  std::vector<double> errors_;  // (tiles, k, 32), at index i those of input order[k - 1 - i]
+  std::vector<double> errors_;  // (tiles, k, 32); index i belongs to input order[k - 1 - i]
 };
 
-// The columns [begin, end) of l from row `begin` on, (k - begin, 64); of the block itself what is below the diagonal.
+// The columns [begin, end) of l from row `begin` on, (k - begin, 64); of the block itself only the part below the
+// diagonal.
 void load(const double* l, int64_t k, int64_t begin, int64_t end, double* panel, int threads) {
   for_each((k - begin + kPart - 1) / kPart, threads, [&](int64_t part) {
     for (int64_t p = part * kPart; p < std::min(k - begin, (part + 1) * kPart); p++) {

@@ -16,18 +16,18 @@
 #include <immintrin.h>
 #endif
 
-#pragma GCC diagnostic ignored "-Wpsabi"  // vectors are handed to functions that are part of their callers alone
+#pragma GCC diagnostic ignored "-Wpsabi"  // only inlined functions have vectors as arguments
 
 namespace infeng::calibration {
 namespace {
 
 constexpr int64_t kBlock = 512;  // rows under one scale of each column
 constexpr int64_t kPairs = kBlock / 2;
-constexpr int64_t kBlocks = 4;          // that are summed before their sums go to memory
+constexpr int64_t kBlocks = 4;          // blocks summed before their sums go to memory
 constexpr int64_t kPanel = 16;          // columns: a block of them is 16 KiB
 constexpr int64_t kTile = 4;            // columns of the left factor whose sums are in registers of 32 bytes
 constexpr int64_t kGroup = 3;           // panels of the left factor that stay in the second-level cache
-constexpr int64_t kSpan = 32;           // panels of the right factor that a task multiplies them with
+constexpr int64_t kSpan = 32;           // panels of the right factor in a task
 constexpr int32_t kMost = 2047;         // kMost^2 * kBlock < 2^31
 constexpr float kSmallest = 0x1p-100f;  // a column whose largest magnitude lies below counts as zero
 constexpr float kRound = 0x1.8p23f;     // ties to even for |x| < 2^22
@@ -101,7 +101,7 @@ void tile(const Pairs* left, const Pairs* right, int64_t pairs, Sums& sums) {
   tile_anywhere(left, right, pairs, sums);
 }
 
-// A row of a panel; 0 behind the last column.
+// A row of a panel; 0 after the last column.
 INFENG_INLINE Lanes load(const float* x, int64_t width) {
   Lanes made = {};
   std::memcpy(&made, x, size_t(width) * sizeof(float));
@@ -113,14 +113,14 @@ INFENG_INLINE Integers rounded(const Lanes& x, const Lanes& by) {
   return __builtin_convertvector(q, Integers);
 }
 
-// One block of a panel's columns as integers, and their scales; 0 behind the last column and row.
+// One block of a panel's columns as integers, and their scales; 0 after the last column and row.
 INFENG_INLINE void round_columns(const float* x, int64_t rows, int64_t stride, int64_t width, Pairs* out,
                                  double* steps) {
   Lanes most = {}, poison = {};
   for (int64_t row = 0; row < rows; row++) {
     const Lanes value = load(x + row * stride, width), size = value < 0.0f ? -value : value;
     most = size > most ? size : most;
-    poison += value * 0.0f;  // NaN for what is not finite
+    poison += value * 0.0f;  // NaN if the value is not finite
   }
   const Lanes by = most < kSmallest || poison != 0.0f ? Lanes{} : float(kMost) / most;
   for (int64_t j = 0; j < kPanel; j++) {
@@ -136,7 +136,7 @@ INFENG_INLINE void round_columns(const float* x, int64_t rows, int64_t stride, i
 
 INFENG_CLONED_WIDE void round_block(const float* x, int64_t rows, int64_t stride, int64_t width, Pairs* out,
                                     double* steps) {
-  if (width == kPanel) return round_columns(x, rows, stride, kPanel, out, steps);  // which a compiler knows
+  if (width == kPanel) return round_columns(x, rows, stride, kPanel, out, steps);  // a width that the compiler knows
   round_columns(x, rows, stride, width, out, steps);
 }
 
@@ -173,14 +173,14 @@ class Packed {
   std::vector<double> steps_;
 };
 
-// made[i][j] += sums[i][j] in the scales of their columns.
+// made[i][j] += sums[i][j] times the scales of both columns.
 INFENG_CLONED_WIDE void widen(const Sums& sums, const double* left, const double* right, double (*made)[kPanel]) {
   for (int64_t i = 0; i < kPanel; i++) {
     for (int64_t j = 0; j < kPanel; j++) made[i][j] += double(sums[i][j]) * (left[i] * right[j]);
   }
 }
 
-// Adds the products of panel p on the left with panel q on the right to h; on the diagonal those above it.
+// Adds the products of panel p on the left with panel q on the right to h; a panel with itself above the diagonal only.
 void add_panels(const Packed& left, const Packed& right, int64_t p, int64_t q, int64_t rows, double* h) {
   double made[kPanel][kPanel] = {};
   for (int64_t block = 0; block * kBlock < rows; block++) {
@@ -197,7 +197,7 @@ void add_panels(const Packed& left, const Packed& right, int64_t p, int64_t q, i
   }
 }
 
-// Adds left'right to h; of a factor with itself above the diagonal.
+// Adds left'right to h; a factor with itself above the diagonal only.
 void add_products(const Packed& left, const Packed& right, int64_t rows, double* h, int threads) {
   const int64_t groups = (left.panels + kGroup - 1) / kGroup, spans = (right.panels + kSpan - 1) / kSpan;
   for_each(groups * spans, threads, [&](int64_t task) {

@@ -10,7 +10,7 @@
 namespace infeng::calibration {
 namespace {
 
-constexpr int64_t kRows = 64;           // that a thread takes at a time
+constexpr int64_t kRows = 64;           // rows per task of a thread
 constexpr float kSmallest = 0x1p-100f;  // a group whose largest magnitude lies below counts as zero
 constexpr float kRound = 0x1.8p23f;     // ties to even for |x| < 2^22
 

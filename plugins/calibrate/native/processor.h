@@ -1,11 +1,11 @@
-// What this processor has, for code that is written once more for some instructions. Results are the same bytes.
+// Features of this processor, for code with variants for some instruction sets. All variants give equal bytes.
 #pragma once
 
 #include <cstdlib>
 #include <initializer_list>
 #include <string_view>
 
-// Intrinsics and GCC's way to compile parts of a file for another processor.
+// Intrinsics, and GCC's pragmas that compile part of a file for another processor.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
 #define INFENG_X86_PARTS 1
 #else
@@ -14,7 +14,7 @@
 
 namespace infeng::calibration {
 
-// Whether INFENG_CPU_FEATURES (docs/cli.md) takes one of these features away.
+// Whether INFENG_CPU_FEATURES (docs/cli.md) disables one of these features.
 inline bool is_masked(std::initializer_list<std::string_view> features) {
   const char* const text = std::getenv("INFENG_CPU_FEATURES");
   std::string_view rest = text == nullptr ? "" : text;

@@ -35,7 +35,7 @@ struct Any {
     for (int64_t i = 0; i < kLanes; i++) made.of[i] = value;
     return made;
   }
-  // Without the instruction a call of the C library: slow, as any processor of the last ten years is not.
+  // Without the instruction std::fma calls the C library, which is slow.
   static INFENG_INLINE Lanes fma(const Lanes& a, const Lanes& b, const Lanes& c) {
     Lanes made;
     for (int64_t i = 0; i < kLanes; i++) made.of[i] = std::fma(a.of[i], b.of[i], c.of[i]);

@@ -1,13 +1,13 @@
-// The one loop that products of matrices in floating point are made of.
+// The one loop of all floating-point matrix products.
 #pragma once
 
 #include <cstdint>
 
 namespace infeng::calibration {
 
-inline constexpr int64_t kProductColumns = 32;  // `columns` below is a multiple of it
+inline constexpr int64_t kProductColumns = 32;  // divides `columns` below
 
-// left[i * row + p * step], element (i, p) of a matrix.
+// A matrix with element (i, p) at left[i * row + p * step].
 template <class T>
 struct Left {
   const T* at;

@@ -1,7 +1,7 @@
 // The loop of `add_products` over a processor's lanes. No include guard: each part of products.cc includes it in a
 // namespace of its own, compiled for its processor.
 
-// Of kRows rows and two vectors of columns, whose sums stay in registers.
+// The sums of kRows rows and two vectors of columns stay in registers.
 template <class V, int kRows>
 INFENG_INLINE void tile(Left<typename V::Number> left, const typename V::Number* right, int64_t right_row,
                         int64_t count, typename V::Number* c, int64_t c_row) {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kDivisors[] = {16, 15, 17, 18, 19, 20, 21};  // sixteenths of low
 
-// One row's group and what its codes may be.
+// One row's group and the range of its codes.
 struct Group {
   const float* w;
   const double* weight;
@@ -44,7 +44,7 @@ Fit evaluate(const Group& group, float scale) {
 float rounded(double scale, bool half) {
   if (!half) return float(scale);
   const uint16_t bits = f16_from_f32(float(scale));
-  // The largest there is: what does not fit is refused where the codes are laid out.
+  // A scale beyond fp16 stays as it is; packing refuses it.
   return (bits & 0x7c00u) == 0x7c00u ? float(scale) : f32_from_f16(bits);
 }
 

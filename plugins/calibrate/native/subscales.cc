@@ -28,11 +28,11 @@ INFENG_INLINE double clamped(double x, double low, double high) {
   return x > low ? x : low;
 }
 
-// One row's group; what lies behind the last input is 0 and costs nothing.
+// One row's group; values after the last input are 0 and have no loss.
 struct Group {
   double w[kSubGroup] = {};
   double cost[kSubGroup] = {};
-  double low = 0, high = 0;  // of its weights, 0 included
+  double low = 0, high = 0;  // range of its weights, 0 included
 
   Group(const float* weights, const double* costs, int64_t count) {
     for (int64_t i = 0; i < count; i++) {

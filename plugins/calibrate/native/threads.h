@@ -1,4 +1,4 @@
-// Work that is split over threads by output: what one output is made of does not depend on who makes it.
+// Work split over threads by output: an output does not depend on the thread that computes it.
 #pragma once
 
 #include <algorithm>
