@@ -78,7 +78,7 @@ def broken(path: Path, change: dict[str, Any]) -> None:
         ({"ratio_low": None}, "ratio_low"),
     ],
 )
-def test_a_file_that_is_no_result_is_named(
+def test_a_file_without_a_result_is_named(
     files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], text: str
 ) -> None:
     broken(files[0], change)
