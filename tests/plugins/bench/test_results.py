@@ -72,8 +72,8 @@ def test_a_file_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path: 
     ("text", "said"),
     [
         ("{", "not valid JSON"),
-        ("[]", "no result"),
-        ('{"schema": "other/1"}', "no result"),
+        ("[]", "not a result"),
+        ('{"schema": "other/1"}', "not a result"),
         (json.dumps({"schema": "infeng-bench/2"}), "has the form infeng-bench/2"),
     ],
 )
