@@ -25,11 +25,11 @@ from infeng_core.api import (
     PluginError,
     Policy,
     Request,
+    RunningRequest,
     SamplingParams,
     Scheduler,
     Schedulers,
     Segment,
-    Sequence,
     rows_of_prompt,
 )
 
@@ -40,7 +40,7 @@ SHARED_ID = 1 << 30  # first token id of shared prefixes, above the indices of r
 
 
 @dataclass(slots=True, eq=False)
-class Simulated(Sequence):
+class Simulated(RunningRequest):
     """A sequence whose final length is known."""
 
     place: int = 0  # index of its request in the traffic
