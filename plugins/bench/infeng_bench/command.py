@@ -29,11 +29,11 @@ VERBS = {
     "peers": "install, list and remove other engines, each in an environment of its own",
     "report": "write a self-contained page of tables and charts from result files",
     "roofline": "measure what this machine can do: DRAM bandwidth and int8 peak",
-}  # verb -> help; its module is that of its name in verbs/
+}  # verb -> help; the module in verbs/ has the verb's name
 
 
 class Verb(Protocol):
-    """The face of a verb's module."""
+    """The functions of a verb's module."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the verb's arguments."""
@@ -43,13 +43,13 @@ class Verb(Protocol):
 
 
 def verb(name: str) -> Verb:
-    """Import the module of one of VERBS."""
+    """Import a verb's module. name: a key of VERBS."""
     module: Any = importlib.import_module(f"infeng_bench.verbs.{name.replace('-', '_')}")
     return module  # type: ignore[no-any-return]
 
 
 class _LazyParser(Parser):
-    """A parser that learns its arguments when it is used, so that `infeng bench decode` imports no other verb."""
+    """A parser that adds its arguments when it is used, so that `infeng bench decode` imports no other verb."""
 
     verb_name: str | None = None
 
@@ -58,12 +58,12 @@ class _LazyParser(Parser):
         name, self.verb_name = self.verb_name, None
         if name is not None:
             verb(name).configure(self)
-            self.set_defaults(run=functools.partial(_run, name))  # which simulate sends to its processes
+            self.set_defaults(run=functools.partial(_run, name))  # a partial pickles: simulate sends it to processes
         return super().parse_known_args(args, namespace)
 
 
 def _run(name: str, arguments: argparse.Namespace) -> int:
-    """Run a verb whose model is settled, and whose results have places to go to."""
+    """Run a verb after resolving its model and checking that its output files can be written."""
     from infeng_bench import options
     from infeng_bench.reports import results
 
@@ -72,7 +72,7 @@ def _run(name: str, arguments: argparse.Namespace) -> int:
     if getattr(arguments, "report", None):
         from infeng_bench.reports import charts
 
-        charts.Figures()  # raises where its packages are missing: before the work, not after it
+        charts.Figures()  # raises before the measurement if Plotly is missing
     return verb(name).run(arguments)
 
 
@@ -89,5 +89,5 @@ class Bench:
             parsers.add_parser(name, help=help, description=help).verb_name = name
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Run nothing: a verb, which is required, has put its own function in this one's place."""
+        """Never called: argparse requires a verb, and the verb's parser sets its own ``run``."""
         raise AssertionError("argparse lets no call without a verb through")

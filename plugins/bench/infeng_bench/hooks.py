@@ -1,4 +1,4 @@
-"""What this wheel adds to the engine: the command `bench`, and a scheduler for its measurements."""
+"""The hooks of this wheel: the command `bench`, and a scheduling policy for its measurements."""
 
 from infeng_core.api import PolicyFactory, hookimpl
 
@@ -13,7 +13,7 @@ def infeng_commands() -> list[object]:
 
 @hookimpl
 def infeng_policies() -> dict[str, PolicyFactory]:
-    """Return the scheduler of two groups that take turns."""
+    """Return the policy of two groups that take turns."""
     from infeng_bench.engine.alternating import NAME, AlternatingGroups
 
     return {NAME: AlternatingGroups}

@@ -1,4 +1,4 @@
-"""Options that verbs share, and what happens with a result."""
+"""Options that verbs share, and the output of results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Arguments(Protocol):
 UNITS = {"": 1, "k": 1000, "kb": 1000, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9}
 TIMEOUT = 600.0  # seconds
 REAL = "a real model: directory or hub name"
-MODEL = "model_or_shape"  # what arguments call the positional MODEL
+MODEL = "model_or_shape"  # name of the positional MODEL in the namespace
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +46,7 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model(parser: argparse.ArgumentParser, what: str = REAL) -> None:
-    """Add the model, its format, threads, and the engine's assembly. what: which models ``--model`` may be."""
+    """Add the options of the model, threads and the engine's configuration. what: the help of ``--model``."""
     group = parser.add_argument_group("model")
     help = "a model as --model takes it, or what --synthetic takes"
     group.add_argument(MODEL, metavar="MODEL", nargs="?", help=help)
@@ -54,13 +54,13 @@ def add_model(parser: argparse.ArgumentParser, what: str = REAL) -> None:
     group.add_argument("--synthetic", metavar="NAME", help=help)
     group.add_argument("--model", "--base-model", metavar="PATH", help=what)
     group.add_argument("--format", metavar="F", help="weight format, such as int4-g64")
-    parser.set_defaults(last_positional=MODEL)  # which may stand behind options
+    parser.set_defaults(last_positional=MODEL)  # may follow options
     add_threads(parser)
     add_config_options(parser)
 
 
 def add_run(parser: argparse.ArgumentParser, what: str = REAL, *report: str) -> None:
-    """Add the model and the results of a verb; what and report: as of ``add_model`` and ``add_output``."""
+    """Add the options of the model and of results; arguments as in ``add_model`` and ``add_output``."""
     if parser.get_default("roofline") is None:
         parser.set_defaults(roofline="none")
     add_model(parser, what)
@@ -68,9 +68,9 @@ def add_run(parser: argparse.ArgumentParser, what: str = REAL, *report: str) -> 
 
 
 def settle_model(arguments: argparse.Namespace) -> None:
-    """Let the positional MODEL be ``--model`` or, where no such path exists, the ``--synthetic`` of a known shape.
+    """Turn the positional MODEL into ``--model`` or, for the name of a known shape or a config.json, ``--synthetic``.
 
-    A config.json is that of random weights. Raises UsageError where one of the options is given as well.
+    A path that exists takes precedence over a name. Raises UsageError if one of the options is given too.
     """
     given = getattr(arguments, MODEL, None)
     if given is None:
@@ -92,16 +92,13 @@ def add_seed(parser: Arguments, what: str = "prompts and values") -> None:
 
 
 def add_pairs(parser: Arguments, default: int, what: str = "readings of each", dest: str = "rounds") -> None:
-    """Add how often is measured: ``--pairs``, with the spellings that verbs had for it."""
+    """Add ``--pairs``, the number of measurements, with its synonyms."""
     names = ("--pairs", "--rounds", "--iters")
     parser.add_argument(*names, dest=dest, type=positive, default=default, metavar="N", help=what)
 
 
 def add_measurement(parser: argparse.ArgumentParser, rounds: int, *, has_roofline: bool = False) -> None:
-    """Add how often is measured, what figures are compared with, the model and the results.
-
-    has_roofline: whether the verb has figures to compare with what the machine can do.
-    """
+    """Add ``--pairs``, ``--seed``, the model and the results. has_roofline: add ``--roofline`` too."""
     add_pairs(parser, rounds)
     add_seed(parser)
     if has_roofline:
@@ -110,7 +107,7 @@ def add_measurement(parser: argparse.ArgumentParser, rounds: int, *, has_rooflin
 
 
 def add_engines(parser: Arguments, what: str, default: str | None = None, *, required: bool = False) -> None:
-    """Add the engines that are measured in turn, how long one may take to answer, and settings of peers."""
+    """Add ``--engines``, ``--timeout`` and ``--option``, for measurements of several engines in turn."""
     help = f"of {OURS}, {', '.join(peers.NAMES)}: {what}"
     parser.add_argument("--engines", default=default, required=required, metavar="A,B", help=help)
     parser.add_argument("--timeout", type=seconds, default=TIMEOUT, metavar="S", help="seconds of one answer")
@@ -119,7 +116,7 @@ def add_engines(parser: Arguments, what: str, default: str | None = None, *, req
 
 
 def add_adapters(parser: Arguments, rank: Callable[[str], Any] | None = None) -> None:
-    """Add the rank, and how it is read, and the targets of adapters that are made at random."""
+    """Add the rank and the targets of random adapters. rank: the type of ``--rank``."""
     parser.add_argument("--rank", type=rank or positive, default="16", metavar="R", help="rank of random adapters")
     help = "what adapters change: all, qv, or modules such as q_proj,down_proj"
     parser.add_argument("--targets", default="all", metavar="T", help=help)
@@ -132,7 +129,7 @@ def add_roofline(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser, *report: str) -> None:
-    """Add ``--json``, ``--csv`` and ``--report``. report: further spellings of it."""
+    """Add ``--json``, ``--csv`` and ``--report``. report: synonyms of the last."""
     group = parser.add_argument_group("results")
     group.add_argument("--json", metavar="OUT", help="write the result as JSON; - is standard output")
     group.add_argument("--csv", metavar="OUT", help="write a table; - is standard output")
@@ -141,10 +138,10 @@ def add_output(parser: argparse.ArgumentParser, *report: str) -> None:
 
 
 def config(arguments: argparse.Namespace, **more: object) -> EngineConfig:
-    """Return the engine's configuration that the options ask for; ``more`` as in ``config_from``.
+    """Return the engine's configuration from the options; ``more`` as in ``config_from``.
 
-    What is measured is computed, whatever was computed before, in steps as large as they may be; a measurement of
-    traffic says otherwise (``kv_cache__prefix=None, scheduler__step_ms=None``: as the engine has it).
+    By default the prefix cache is off and steps have no time bound, so that every measurement does all its work;
+    measurements of traffic restore the engine's defaults (``kv_cache__prefix=None, scheduler__step_ms=None``).
     """
     steady: dict[str, object] = {"kv_cache__prefix": False, "scheduler__step_ms": 0}
     return config_from(
@@ -153,12 +150,12 @@ def config(arguments: argparse.Namespace, **more: object) -> EngineConfig:
 
 
 def threads(arguments: argparse.Namespace) -> int:
-    """Return the number of threads asked for, or one per core that this process may use, within its quota."""
+    """Return the number of ``--threads``, or one per core that this process may use, within its quota."""
     return detect().place(replace(EngineConfig().threads, count=arguments.threads or "auto")).workers
 
 
 def model_name(arguments: argparse.Namespace) -> str:
-    """Return what results call the model; raises UsageError unless exactly one is named."""
+    """Return the model's name in results; raises UsageError unless exactly one model is given."""
     if (arguments.model is None) == (arguments.synthetic is None):
         why = "none is given" if arguments.model is None else "--model and --synthetic exclude each other"
         raise UsageError("model", why, "give --synthetic NAME or --model PATH, or MODEL alone")
@@ -169,7 +166,7 @@ def model_name(arguments: argparse.Namespace) -> str:
 
 
 def model_directory(arguments: argparse.Namespace, format: str) -> str:
-    """Return what an engine loads: the model named, or the directory of its random weights."""
+    """Return the model that an engine loads: ``--model``, or the directory of the random weights."""
     model_name(arguments)
     if arguments.model is not None:
         return str(arguments.model)
@@ -179,7 +176,7 @@ def model_directory(arguments: argparse.Namespace, format: str) -> str:
 
 
 def roofline(arguments: argparse.Namespace, threads: int) -> Roofline | None:
-    """Return the ceilings to compare with: measured now, read from a file, or none."""
+    """Return the ceilings of ``--roofline``: measured now, read from a file, or None."""
     from infeng_bench.kernels import roofline as ceilings
 
     if arguments.roofline == "none":
@@ -190,7 +187,7 @@ def roofline(arguments: argparse.Namespace, threads: int) -> Roofline | None:
 
 
 def deliver(result: Mapping[str, Any], arguments: argparse.Namespace, lines: Iterable[str]) -> None:
-    """Write the files that were asked for, and show ``lines`` to people: on stdout unless a result goes there."""
+    """Write the files of ``--json``, ``--csv`` and ``--report``; print ``lines``, on stderr if stdout has a result."""
     taken = "-" in (arguments.json, arguments.csv)
     shown = [*lines]
     shown += contention.warnings([result, *result.get("measurements", ())], said="\n".join(shown))
@@ -208,7 +205,7 @@ def deliver(result: Mapping[str, Any], arguments: argparse.Namespace, lines: Ite
 
 
 def keep(result: Mapping[str, Any], arguments: argparse.Namespace) -> None:
-    """Write the JSON of what there is so far, so that a measurement that is cut short is kept."""
+    """Write the JSON of an unfinished measurement, so that an interruption loses little."""
     if arguments.json not in (None, "-"):
         results.write(arguments.json, result)
 
@@ -220,18 +217,18 @@ def progress(items: Sequence[T], what: str) -> Iterable[T]:
 
 
 class Column(NamedTuple):
-    """A column of a table for people."""
+    """A column of a printed table."""
 
     heading: str
     key: str  # of a figure; dots lead into nested objects
-    form: str = ""  # as of format()
-    factor: float = 1.0  # what the figure is multiplied with
+    form: str = ""  # format specification
+    factor: float = 1.0  # from the figure's unit to the table's
 
 
 def table(
     shown: Sequence[Column], lines: Iterable[Mapping[str, Any]], hidden: Collection[str] = ()
 ) -> Iterator[list[str]]:
-    """Yield the headings, and a row of each of ``lines``; what a line has not, or is in ``hidden``, is left empty."""
+    """Yield the headings and a row per line; missing figures and figures in ``hidden`` are left empty."""
     yield [column.heading for column in shown]
     for line in lines:
         figures = {key: value for key, value in results.flat(line) if key not in hidden and value is not None}
@@ -239,7 +236,7 @@ def table(
 
 
 def cell(value: Any, column: Column) -> str:
-    """Return a figure as the column shows it."""
+    """Return a figure in the column's unit and format."""
     return f"{value if column.factor == 1 else value * column.factor:{column.form}}"
 
 
@@ -253,7 +250,7 @@ def columns(table: Iterable[Iterable[object]]) -> list[str]:
 
 
 def _number(text: str, wanted: str, most: float = math.inf) -> float:
-    """Read a number above 0 and at most ``most``; raises ArgumentTypeError that says what is ``wanted``."""
+    """Read a number above 0 and at most ``most``; raises ArgumentTypeError that says ``wanted``."""
     try:
         number = float(text)
     except ValueError:

@@ -1,10 +1,10 @@
 """INF-ENG as a process that measures on demand: ``python -m infeng_bench.worker MODEL --threads N``.
 
-One JSON object per line. The first line out is ``{"ready": true, "engine": "infeng", "version", "kernels",
-"bytes_per_token", "details"}``. For each line in, ``{"work": "decode:rows=1,context=1024", "seed": n}``, one line out,
-``{"tokens_per_s", "seconds", "prefill_seconds", "tokens", "step_ms"}`` or ``{"error": text}``; ``{"quit": true}`` or
-the end of the input ends it. Between two lines the engine's threads sleep. Adapters and requests that use them are
-asked for as ``peers/serve.py`` says: ``{"adapters": [...]}``, ``{"serve": {"requests": [...], "places": n}}``.
+The protocol is one JSON object per line. The first line of output is ``{"ready": true, "engine": "infeng", "version",
+"kernels", "bytes_per_token", "details"}``. Each line of input, ``{"work": "decode:rows=1,context=1024", "seed": n}``,
+gets one line of output, ``{"tokens_per_s", "seconds", "prefill_seconds", "tokens", "step_ms"}`` or ``{"error": text}``;
+``{"quit": true}`` or the end of the input ends the process. ``peers/serve.py`` describes the lines for adapters and
+requests: ``{"adapters": [...]}``, ``{"serve": {"requests": [...], "places": n}}``.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Load the model, say so, and serve requests until told to end; return the exit status."""
+    """Load the model, print the introduction and answer lines; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m infeng_bench.worker", description="measure INF-ENG on demand")
     parser.add_argument("model", metavar="MODEL", help="model directory or hub name")
     parser.add_argument("--threads", type=int, metavar="N", help="worker threads (default: usable cores)")
     parser.add_argument("--format", metavar="F", help="weight format (default: as the model directory is)")
     add_config_options(parser)
     arguments = parser.parse_args(argv)
-    # The protocol keeps standard output to itself: whatever else prints goes to standard error.
+    # Only answers go to standard output; other prints go to standard error.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)
         try:
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def introduction(engine: Engine) -> dict[str, Any]:
-    """Return the first line: the engine's name and what a token costs it."""
+    """Return the first line: the engine's version, kernels, limits and costs per token."""
     config = engine.config
     cost = costs(engine.model, config.kv_cache.dtype)
     details = {
@@ -97,7 +97,7 @@ def introduction(engine: Engine) -> dict[str, Any]:
 
 
 def serve(engine: Engine, requests: Iterable[str], answers: IO[str]) -> None:
-    """Answer one line after the other."""
+    """Answer each line of ``requests`` until ``quit``."""
     with AdapterSet(engine) as holder:
         for line in requests:
             if not line.strip():
@@ -131,7 +131,7 @@ def measured(engine: Engine, work: Work, seed: int) -> dict[str, Any]:
 
 
 def served(engine: Engine, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer requests and return what became of each; raises UsageError for what is none."""
+    """Answer requests and return their traces; raises UsageError for a request of another form."""
     try:
         jobs = [Job.from_dict(request) for request in wanted["requests"]]
         places = int(wanted["places"])

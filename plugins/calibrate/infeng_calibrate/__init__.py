@@ -1,1 +1,1 @@
-"""Calibrated conversion: what the inputs of each linear op are like, and codes that lose least on such inputs."""
+"""Calibrated conversion: statistics of each linear op's inputs, and the codes with the least loss on them."""

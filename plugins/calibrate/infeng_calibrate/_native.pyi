@@ -1,6 +1,6 @@
-"""Types of the extension module: quantization by what calibration text says of the inputs of linear ops.
+"""Types of the extension module: quantization by statistics of the inputs of linear ops.
 
-Arrays are C-contiguous and of the type that is named: what is written to is never a copy. GIL released.
+Arrays are C-contiguous and of the named type, so functions never write to a copy. The GIL is released.
 """
 
 from typing import NamedTuple
@@ -18,14 +18,14 @@ def round_inputs(
 def add_gram(x: NDArray[np.float32], h: NDArray[np.float64], threads: int = 1) -> None:
     """Add x'x to the upper triangle of ``h``, (k, k); x is (rows, k). Equal bits for every number of threads.
 
-    Columns are rounded to 12 bits in blocks of 512 rows, whose sums are exact; four of them are added at a time.
+    Columns are rounded to 12 bits in blocks of 512 rows, whose sums are exact; four blocks are added at a time.
     """
 
 def add_cross(y: NDArray[np.float32], x: NDArray[np.float32], c: NDArray[np.float64], threads: int = 1) -> None:
-    """Add y'x to ``c``, (m, k); y is (rows, m), x (rows, k). Sums as of ``add_gram``."""
+    """Add y'x to ``c``, (m, k); y is (rows, m), x (rows, k). Rounding and sums are as in ``add_gram``."""
 
 def factor(h: NDArray[np.float64], threads: int = 1) -> None:
-    """Make the lower triangle of ``h``, symmetric (k, k), L below the diagonal and D on it, h = L D L'.
+    """Replace the lower triangle of ``h``, symmetric (k, k), by L below the diagonal and D on it, h = L D L'.
 
     Raises NativeError "out_of_range" where h is not positive definite.
     """
@@ -39,7 +39,7 @@ def choose_scales(
     half: bool,
     threads: int = 1,
 ) -> NDArray[np.float32]:
-    """Return scales (n, groups) for codes from low to high: those with the least sum of weight * error^2."""
+    """Return the scales (n, groups) for codes from low to high with the least sum of weight * error^2."""
 
 def choose_sub_scales(
     w: NDArray[np.float32],  # (n, k)
@@ -47,10 +47,10 @@ def choose_sub_scales(
     bits: int,  # of a code: 4, 5, 6
     threads: int = 1,
 ) -> SubScales:
-    """Return those with the least sum of weight * error^2."""
+    """Return the scales, sub-scales and zero points with the least sum of weight * error^2."""
 
 class SubScales(NamedTuple):
-    """Of the rows of a matrix."""
+    """Scales, sub-scales and zero points of a matrix."""
 
     scales: NDArray[np.float32]  # (n, 1)
     sub_scales: NDArray[np.int8]  # (n, groups)
@@ -63,9 +63,9 @@ def refit_scales(
     d: NDArray[np.float32],  # (n, 1)
     threads: int = 1,
 ) -> None:
-    """Make each row's ``d`` (w' H q) / (q' H q), the one that loses least with the integers q; in place.
+    """Set each row's ``d`` to (w' H q) / (q' H q), which has the least loss with the integers q; in place.
 
-    One that would not be positive stays.
+    A ``d`` that would not become positive stays.
     """
 
 def aim(
@@ -77,7 +77,8 @@ def aim(
 ) -> NDArray[np.float32]:
     """Return w + w drift H^-1, (n, k), for the H that was factored.
 
-    drift = (Y - X)'X / n says how the rows X that are read have drifted from Y. Equal bits for every number of threads.
+    drift = (Y - X)'X / n, for inputs X of the quantized model and Y of the reference. Equal bits for every number of
+    threads.
     """
 
 def choose_codes(
@@ -90,7 +91,7 @@ def choose_codes(
     group: int,
     threads: int = 1,
 ) -> NDArray[np.int8]:
-    """Return codes (n, k), weight = step * code, each column making up for the errors of those before it."""
+    """Return codes (n, k), weight = step * code; each column compensates the errors of the columns before it."""
 
 def descend(
     w: NDArray[np.float32],  # (n, k)
@@ -103,7 +104,7 @@ def descend(
     bits: int,  # of a code: 4, 5, 6
     threads: int = 1,
 ) -> None:
-    """Choose ``s``, ``z`` and ``codes`` once more, in place: of each row a group of 32 at a time, given all others.
+    """Choose ``s``, ``z`` and ``codes`` again, in place: in each row one group of 32 at a time, the others fixed.
 
-    No row loses more by h than before, rounding aside.
+    The loss of a row by h does not grow, up to rounding.
     """

@@ -1,4 +1,4 @@
-"""The calibrator ``text``: reads or draws text, and makes of it what a conversion is told and what formats cost."""
+"""The calibrator ``text``: reads or generates text, and derives statistics and the losses of formats from it."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from infeng_core.api.formats import reader_of
 
 @dataclass(frozen=True)
 class TextCalibrator:
-    """Calibrates on a text file, or on what the model itself writes."""
+    """Calibrates on a text file, or on text that the model generates."""
 
     config: EngineConfig
     plugins: Plugins
 
     def sample(self, text: str, source: Path) -> CalibrationSample:
-        """Return token ids of the file ``text``, or for "auto" of what the model ``source`` writes itself.
+        """Return token ids of the file ``text``; for "auto", of text that the model ``source`` generates.
 
-        Raises UsageError for a file that is no text, and what reading and running the model raise.
+        Raises UsageError for a file that is no text, and the errors of reading and running the model.
         """
         if text == "auto":
             return CalibrationSample("auto", _written(source, self.config))
         return CalibrationSample("file", _read(Path(text), source, self.config, self.plugins))
 
     def statistics(self, sample: CalibrationSample, *, aims: bool) -> Statistics:
-        """Return what tells a quantizer about the inputs of each matrix; aims: about their drift as well."""
+        """Return the statistics of each matrix's inputs for a quantizer; aims: with the drift of these inputs."""
         start = partial(forward, sample.ids, self.config, self.plugins)
         return Statistics(start, self._threads, aims)
 
@@ -57,7 +57,7 @@ class TextCalibrator:
         formats: Sequence[str],
         progress: Callable[[int], object],
     ) -> Losses:
-        """Return what each of ``formats`` costs each tensor of the layers alone, measured on a part of the sample."""
+        """Return the loss of each tensor of the layers in each of ``formats`` alone, measured on part of the sample."""
         ids = portion(sample.ids, tokens_for(checkpoint.layout, len(formats)))
         course = forward(ids, self.config, self.plugins, checkpoint.config, most=LENGTH)
         return sensitivities(course, checkpoint, formats, self.plugins.quant_format, self._threads, progress)
@@ -70,7 +70,7 @@ class TextCalibrator:
 def forward(
     ids: Sequence[NDArray[np.int32]], config: EngineConfig, plugins: Plugins, model: ModelConfig, *, most: int = ROWS
 ) -> Forward:
-    """Return the way of text through a model of this shape, ``most`` tokens at a time."""
+    """Return a forward pass of the texts through a model of this shape, ``most`` tokens at a time."""
     return Forward(model, ids, config, Selector(plugins, config, plugins.cpu), most)
 
 
@@ -81,10 +81,10 @@ def _read(path: Path, source: Path, config: EngineConfig, plugins: Plugins) -> l
 
 
 def _written(source: Path, config: EngineConfig) -> list[NDArray[np.int32]]:
-    """Return texts that the model draws at temperature 1, each from the beginning of text or from a first token."""
+    """Return texts sampled from the model at temperature 1, each after its BOS token or else another first token."""
     over = {"model.format": "int8-row", "model.quantizer": "nearest", "threads.count": config.threads.count}
-    over |= {"tokenizer.use": "ids"}  # what it writes is tokens
-    over |= {"model.load": "mmap"}  # what a conversion needs at a time is little, and a model may be large
+    over |= {"tokenizer.use": "ids"}  # only token ids are needed
+    over |= {"model.load": "mmap"}  # a conversion reads one tensor at a time, and a model may be large
     with Engine(source, overrides=over) as engine:
         shape = engine.model.config
         length = min(texts.LENGTH, engine.limits.context)

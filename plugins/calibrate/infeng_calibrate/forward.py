@@ -1,4 +1,4 @@
-"""Calibration text on its way through a model whose weights become known one tensor after the other."""
+"""A forward pass of calibration text through a model whose tensors become known one after the other."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from infeng_core.api import (
 )
 
 BLOCK = 16  # positions of a cache block
-ROWS = 1024  # of all texts of a step
+ROWS = 1024  # tokens of a step
 _NOTHING = np.empty((0, 0), np.float32)
 
 Texts = Sequence[NDArray[np.int32]]
-"""Token ids of each."""
+"""Token ids of each text."""
 
 Runner = Callable[[Mapping[str, NDArray[np.float32]], Texts], dict[str, NDArray[np.float32]]]
-"""From the values that a stage takes of a step's texts, below each other, and their ids to views of what it gives."""
+"""Computes a stage from its inputs of one step, the rows of all texts, and the texts' ids; returns views of outputs."""
 
 
 @dataclass
 class Forward:
-    """The hidden states of ``texts`` before a linear op, computed with the kernels that serve.
+    """The hidden states of ``texts`` before a linear op, computed with the kernels of serving.
 
-    ``steps`` are the texts that run together, in their order, up to ``most`` tokens of them. What every stage needs of
-    the one before it is kept as float32: of each step (tokens, columns) of each value that is still read.
+    Each of ``steps`` holds consecutive texts that run together, up to ``most`` tokens. Every value that a later stage
+    reads is kept as float32, (tokens, columns) of each step.
     """
 
     model: ModelConfig
@@ -58,7 +58,7 @@ class Forward:
     config: EngineConfig
     selector: Selector
     most: int = ROWS
-    vectors: dict[str, NDArray[np.float32]] = field(default_factory=dict)  # given as they are gathered, before tensors
+    vectors: dict[str, NDArray[np.float32]] = field(default_factory=dict)  # as gathered; set before the first tensor
     store: Store = field(default_factory=Store)
     _tensors: dict[str, PackedTensor] = field(default_factory=dict)
     _values: dict[str, list[NDArray[np.float32]]] = field(default_factory=dict)
@@ -81,14 +81,14 @@ class Forward:
         self._pool = Pool(self.selector.cpu.place(self.config.threads, 0).workers, spin_us=0)
         self._cache = KvCache(
             "f32",
-            layers=1,  # at a time
+            layers=1,  # a stage has one layer at most
             blocks=self._blocks,
             kv_heads=self.model.kv_heads,
             head_dim=self.model.head_dim,
         )
 
     def inputs(self, tensor: str) -> list[NDArray[np.float32]] | Routed | None:
-        """Return what the linear op with weight ``tensor`` reads, (tokens, k) of each step; None if none comes next."""
+        """Return the input of the next stage's linear op, (tokens, k) of each step; None if its weight is another."""
         stage = self._stages[self._next] if self._next < len(self._stages) else None
         if stage is None or stage.linear is None or stage.linear.weight != tensor:
             return None
@@ -104,20 +104,20 @@ class Forward:
 
     @property
     def has_experts(self) -> bool:
-        """Whether some rows go to some experts only."""
+        """Whether a linear op of the model has experts."""
         return any(isinstance(stage.linear, ExpertLinear) for stage in self._stages)
 
     def is_wanted(self, tensor: str) -> bool:
-        """Return whether a stage that is still to run reads ``tensor``."""
+        """Return whether a stage that has not run yet reads ``tensor``."""
         later = (stage for stage in self._stages[self._next :] if not self.is_last(stage))
         return any(getattr(op, "weight", None) == tensor for stage in later for op in stage.all_ops)
 
     def put(self, tensor: PackedTensor) -> None:
-        """Take a packed tensor and compute as far as the tensors that are known allow; its memory may change after."""
+        """Take a packed tensor and run all stages whose tensors are known; its memory may change afterwards."""
         self._tensors[tensor.name] = tensor
         while self._next < len(self._stages) and self._is_known(self._stages[self._next]):
             stage = self._stages[self._next]
-            if self.is_last(stage):  # nobody reads the logits
+            if self.is_last(stage):  # its logits are not needed
                 self._next = len(self._stages)
                 break
             self._run(stage)
@@ -125,7 +125,7 @@ class Forward:
         self._keep(tensor)
 
     def _keep(self, latest: PackedTensor) -> None:
-        """Let go of the tensors that no later stage runs again, and copy the one whose memory will change."""
+        """Drop the tensors that no later stage runs again; copy ``latest``, whose memory will change."""
         wanted = {getattr(op, "weight", None) for stage in self._stages[self._next :] for op in stage.again}
         self._tensors = {name: tensor for name, tensor in self._tensors.items() if name in wanted}
         if latest.name in self._tensors:
@@ -134,19 +134,19 @@ class Forward:
             self._tensors[latest.name] = latest.holding(panels, latest.name)
 
     def is_last(self, stage: Stage) -> bool:
-        """Return whether a stage makes the logits."""
+        """Return whether a stage computes the logits."""
         return any(writes(op) == self.logits for op in stage.ops)
 
     def _is_known(self, stage: Stage) -> bool:
         return all(getattr(op, "weight", None) in {None, *self._tensors, *self.vectors} for op in stage.all_ops)
 
     def course(self) -> Iterator[tuple[Stage, set[str]]]:
-        """Yield every stage with the values that later ones read."""
+        """Yield every stage with the names of the values that later stages read."""
         for index, stage in enumerate(self._stages):
             yield stage, {name for one in self._stages[index + 1 :] for name in one.takes}
 
     def runner(self, stage: Stage, tensors: Mapping[str, PackedTensor]) -> Runner:
-        """Return what computes ``stage`` of one step after another with these tensors, and all vectors."""
+        """Return a function that computes ``stage`` of one step with these tensors and all vectors."""
         rows = max(sum(map(len, step)) for step in self.steps)
         limits = Limits(rows, 1, max(map(len, self.steps)), -(-self._length // BLOCK) * BLOCK, self._blocks)
         graph = stage.graph(self._known, {name for name, tensor in tensors.items() if not tensor.quant.is_float})
@@ -176,7 +176,7 @@ class Forward:
         return run
 
     def _run(self, stage: Stage) -> None:
-        """Compute what ``stage`` gives and shows of every step."""
+        """Compute the outputs of ``stage`` for every step."""
         run = self.runner(stage, self._tensors)
         made: dict[str, list[NDArray[np.float32]]] = {name: [] for name in stage.kept}
         later = self._stages[self._next + 1 :]
@@ -185,7 +185,7 @@ class Forward:
         for index, texts in enumerate(self.steps):
             shown = run({name: self._values[name][index] for name in stage.takes}, texts)
             for rows in last:
-                rows[index] = _NOTHING  # whose room what is made may have
+                rows[index] = _NOTHING  # frees memory for the outputs
             for name, given in shown.items():
                 made[name].append(self.store.keep(given))
         self._values = {name: rows for name, rows in {**self._values, **made}.items() if name in wanted}
@@ -209,7 +209,7 @@ class Forward:
 
 
 def _together(texts: Texts, most: int) -> Iterator[list[NDArray[np.int32]]]:
-    """Yield texts that follow each other, as many as have ``most`` tokens together, one at least."""
+    """Yield runs of consecutive texts with ``most`` tokens together at most, or of one text with more."""
     found: list[NDArray[np.int32]] = []
     for text in texts:
         if found and sum(map(len, found)) + len(text) > most:
@@ -227,9 +227,9 @@ def quantized(
     threads: int = 1,
     out: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
-    """Return (tokens, k) as integer kernels read it: int8 with a scale for every ``group`` inputs (docs/numerics.md).
+    """Return ``x``, (tokens, k), as integer kernels read it: int8 with a scale per ``group`` inputs (docs/numerics.md).
 
-    is_rotated: every 64 inputs are rotated first, and stay so. out: where it is written, ``x`` itself as well.
+    is_rotated: every 64 inputs are rotated first; the result is not rotated back. out: receives the result; may be x.
     """
     read = np.ascontiguousarray(rotated(x) if is_rotated else x)
     return _native.round_inputs(read, group, threads, np.empty_like(read) if out is None else out)

@@ -1,8 +1,8 @@
-"""The quantizer ``gptq``: each column of weights makes up for the errors of those that were rounded before it.
+"""The quantizer ``gptq``: each column of weights compensates the errors of the columns rounded before it.
 
-GPTQ (Frantar et al. 2022) in the form of LDLQ (QuIP, Chee et al. 2023): the factors of H itself say how an error is
-passed on, no inverse is needed. Scales are chosen before, group by group in the original order ("static groups"); those
-of formats with sub-scales, and the codes under them, once more when all codes are known (coordinate descent).
+GPTQ (Frantar et al. 2022) in the form of LDLQ (QuIP, Chee et al. 2023): errors propagate by the factors of H itself, so
+no inverse is needed. Scales are chosen first, group by group in the original order ("static groups"). In formats with
+sub-scales, coordinate descent chooses scales and codes again when all codes are known.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from numpy.typing import NDArray
 from infeng_calibrate import _native
 from infeng_core.api import Quantized, QuantTarget, SubGrid
 
-DAMPING = 0.01  # of the mean of H's diagonal, added to all of it
+DAMPING = 0.01  # this part of the mean of H's diagonal is added to the diagonal
 SWEEPS = 2  # over the groups of a matrix, when all of its codes are known
 
 
 @dataclass
 class Gptq:
-    """Chooses codes by a statistic; a matrix without one is left to the built-in rounding."""
+    """Chooses codes by a statistic; a matrix without a statistic is left to the built-in rounding."""
 
     needs_statistics = True
     knows_sub_scales = True
-    aims = True  # at what the model beside makes of its own inputs
-    rules = 5  # counts changes of what it chooses of the same matrix, for the identity of what is made
-    identity = "core", "1"  # that it has had since before this wheel: what was converted stays what it is
+    aims = True  # weights correct the drift of their inputs
+    rules = 5  # raised with every change of the codes that it chooses; part of an artifact's identity
+    identity = "core", "1"  # older than this wheel; kept, so that earlier artifacts keep their identity
 
     threads: int = 2
     _last: tuple[NDArray[np.float64], _Factored] | None = field(default=None, repr=False)
 
     def quantize(self, weights: NDArray[np.float32], target: QuantTarget) -> Quantized | None:
-        """Return codes and scales of ``weights``, (n, k), that lose least on the inputs of ``target.statistic``."""
+        """Return the codes and scales of ``weights``, (n, k), with the least loss on inputs as ``target.statistic``."""
         if target.statistic is None:
             return None
         factored, grid = self._factored(target.statistic), target.grid
@@ -54,7 +54,7 @@ class Gptq:
     def _sub_scaled(
         self, weights: NDArray[np.float32], statistic: NDArray[np.float64], factored: _Factored, most: int, sub: SubGrid
     ) -> Quantized:
-        """Choose d, s and z for their own rounding, codes u under them, s, z and u given all others, d once more."""
+        """Choose d, s and z by rounding error; then codes u by H; then s, z and u group by group; at last d again."""
         bits, k = most.bit_length(), weights.shape[1]
         statistic = np.ascontiguousarray(statistic)
         d, s, z = _native.choose_sub_scales(weights, factored.costs, bits, self.threads)
@@ -71,7 +71,7 @@ class Gptq:
         return Quantized(chosen + np.repeat(z, sub.group, axis=1)[:, :k], d, z, s)
 
     def _factored(self, statistic: NDArray[np.float64]) -> _Factored:
-        """Return the factors of H, kept for the next matrix: q, k and v read the same."""
+        """Return the factors of H, kept for the next matrix: q, k and v have the same inputs."""
         if self._last is None or self._last[0] is not statistic:
             self._last = None
             self._last = statistic, _Factored.of(statistic, self.threads)
@@ -80,18 +80,18 @@ class Gptq:
 
 @dataclass(frozen=True)
 class _Factored:
-    """What follows from H alone."""
+    """Values that depend on H alone."""
 
     damping: float
-    costs: NDArray[np.float64]  # (k,) its diagonal, damped
-    order: NDArray[np.int32]  # (k,) the inputs, those that count most first, ties by index
+    costs: NDArray[np.float64]  # (k,) the diagonal of H, damped
+    order: NDArray[np.int32]  # (k,) the inputs by descending cost, ties by index
     factors: NDArray[np.float64]  # (k, k) lower: L and D, the last input of the order first
 
     @staticmethod
     def of(statistic: NDArray[np.float64], threads: int) -> _Factored:
         diagonal = np.diag(statistic)
         mean = float(np.mean(diagonal))
-        damping = DAMPING * mean if mean > 0 else 1.0  # an op that reads nothing but zeros: every code is as good
+        damping = DAMPING * mean if mean > 0 else 1.0  # an op whose inputs are all 0 loses nothing by any code
         costs = diagonal + damping
         order = np.argsort(-costs, kind="stable").astype(np.int32)
         last_first = order[::-1]

@@ -7,7 +7,7 @@ from infeng_core.api import CalibratorFactory, Quantizer, hookimpl
 
 @hookimpl
 def infeng_calibrators() -> dict[str, CalibratorFactory]:
-    """What ``infeng convert --calibrate`` uses."""
+    """Return the calibrator of ``infeng convert --calibrate``."""
     from infeng_calibrate.calibrator import TextCalibrator
 
     return {"text": TextCalibrator}
@@ -15,7 +15,7 @@ def infeng_calibrators() -> dict[str, CalibratorFactory]:
 
 @hookimpl
 def infeng_quantizers() -> dict[str, Quantizer]:
-    """The quantizer that reads what a calibrator tells."""
+    """Return the quantizer that uses a calibrator's statistics."""
     from infeng_calibrate.gptq import Gptq
 
     return {"gptq": Gptq()}

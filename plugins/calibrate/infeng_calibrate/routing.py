@@ -1,4 +1,4 @@
-"""What the experts of a layer read of calibration text: each the rows that the router sends to it."""
+"""The inputs of a layer's experts: each expert reads the rows that the router sends to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 def chosen(logits: NDArray[np.float32], top_k: int) -> NDArray[np.int64]:
-    """Return the experts that each row goes to, (rows, top_k): the op ``route`` of docs/numerics.md."""
+    """Return the experts of each row, (rows, top_k), as the op ``route`` of docs/numerics.md."""
     return np.argsort(-logits, axis=1, kind="stable")[:, :top_k]
 
 
@@ -18,8 +18,9 @@ def chosen(logits: NDArray[np.float32], top_k: int) -> NDArray[np.int64]:
 class Routed:
     """The inputs of a linear op of experts.
 
-    ``inputs`` are (tokens, k) of each text, which are copied to experts, or, where they are made by experts already,
-    (tokens * top_k, k), those of the first expert first. ``chosen``: (tokens, top_k) of each text.
+    ``inputs`` are (tokens, k) of each text, whose rows are copied to experts; if ``by_experts``, earlier ops of the
+    experts computed them, and they are (tokens * top_k, k) in the order of experts. ``chosen``: (tokens, top_k) of each
+    text.
     """
 
     inputs: Sequence[NDArray[np.float32]]
@@ -29,11 +30,11 @@ class Routed:
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """How many rows each expert reads, (experts,)."""
+        """The number of rows of each expert, (experts,)."""
         return np.asarray(np.sum([self._counts(one) for one in self.chosen], axis=0))
 
     def of(self, expert: int) -> list[NDArray[np.float32]]:
-        """Return what one expert reads of each text, (its rows, k)."""
+        """Return the inputs of one expert for each text, (its rows, k)."""
         return [self._of(expert, *both) for both in zip(self.inputs, self.chosen, strict=True)]
 
     def _of(self, expert: int, rows: NDArray[np.float32], chosen: NDArray[np.int64]) -> NDArray[np.float32]:

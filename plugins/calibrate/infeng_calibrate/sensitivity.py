@@ -1,7 +1,7 @@
-"""What each format of each tensor costs alone: the divergence of a model in which nothing else is quantized.
+"""The loss of each tensor in each format alone: the divergence of a model in which nothing else is quantized.
 
-All these models go through the layers side by side, so that every tensor is read once and one is in memory at a time:
-behind each linear op there is one more stream of hidden states for each format of its weight.
+All these models pass the layers together, so every tensor is read once and one tensor is in memory at a time. Each
+linear op adds a stream of hidden states for each format of its weight.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from infeng_core.api import (
 )
 
 FLOAT = "bf16"
-"""Of everything that is not quantized."""
+"""Format of all tensors that are not quantized."""
 
 LENGTH = 256  # tokens of one text
 LEAST, MOST = 512, 4096  # tokens in all
-WORK = 1 << 39  # products of weights with tokens; beyond them the least number of tokens has to do
-ROWS = 32  # logits that are held in binary64 at a time
+WORK = 1 << 39  # limit of products of weights with tokens, unless ``LEAST`` tokens need more
+ROWS = 32  # rows of logits in binary64 at a time
 
-Values = dict[str, NDArray[np.float32]]  # of one step: what a later stage reads
-Stream = list[Values]  # of one model: every step
+Values = dict[str, NDArray[np.float32]]  # the values of one step that a later stage reads
+Stream = list[Values]  # all steps of one model
 
 
 def tokens_for(layout: Layout, formats: int) -> int:
-    """Return how many tokens are read, which only sizes decide."""
+    """Return the number of tokens to read, which depends on sizes alone."""
     inner = [spec for spec in layout.tensors if is_inner(spec.name)]
-    streams = max(1, len(inner) * formats // 2)  # one begins in the middle, on average
+    streams = max(1, len(inner) * formats // 2)  # a stream begins in the middle of the model on average
     return min(MOST, max(LEAST, WORK // (sum(map(weights_of, layout.tensors)) * streams)))
 
 
@@ -69,9 +69,9 @@ def sensitivities(
     threads: int,
     progress: Callable[[int], object] = lambda done: None,
 ) -> dict[str, dict[str, float]]:
-    """Return the mean KL of a token by tensor of the layers and format, rounded to three digits.
+    """Return the mean KL per token in nats, by tensor of the layers and by format, rounded to three digits.
 
-    ``forward`` has taken nothing yet. ``progress`` is told the bytes of each tensor that was read.
+    ``forward`` is new. ``progress`` is called with the bytes of each tensor that was read.
     """
     layout = checkpoint.layout
     specs = {spec.name: spec for spec in layout.tensors}
@@ -90,7 +90,7 @@ def sensitivities(
     found: dict[str, dict[str, float]] = {}
     for stage, wanted in forward.course():
         if not stage.gives and not forward.is_last(stage):
-            continue  # what it makes of experts' rows is made again where a stage ends
+            continue  # the stage that reads its rows of experts computes them again
         weights = [name for op in stage.all_ops if (name := getattr(op, "weight", None)) in specs]
         tensors = {name: pack(specs[name], FLOAT) for name in dict.fromkeys(weights)}
         if forward.is_last(stage):
@@ -116,7 +116,7 @@ def _fresh(
     formats: Sequence[str],
     pack: Callable[[str, str], PackedTensor],
 ) -> dict[tuple[str, str], Stream]:
-    """Return the streams that begin with one of the stage's linear ops, one for each of its formats."""
+    """Return the streams that begin at the stage: one for each linear op and format of its weight."""
     linears = [op.weight for op in stage.all_ops if isinstance(op, Linear | ExpertLinear) and is_inner(op.weight)]
     found = {}
     for weight in linears:
@@ -128,7 +128,7 @@ def _fresh(
 
 
 def _advance(forward: Forward, run: Runner, wanted: set[str], stream: Stream) -> None:
-    """Take every step of a stream through a stage; what no later stage reads is let go."""
+    """Run every step of a stream through a stage, and drop the values that no later stage reads."""
     for index, texts in enumerate(forward.steps):
         made = {name: forward.store.keep(rows) for name, rows in run(stream[index], texts).items()}
         stream[index] = {name: rows for name, rows in {**stream[index], **made}.items() if name in wanted}
@@ -137,7 +137,7 @@ def _advance(forward: Forward, run: Runner, wanted: set[str], stream: Stream) ->
 def _divergences(
     forward: Forward, run: Runner, clean: Stream, others: Mapping[tuple[str, str], Stream]
 ) -> dict[tuple[str, str], float]:
-    """Return the mean KL of each stream's next tokens; the logits of one step are in memory, twice."""
+    """Return the mean KL per token of each stream; two copies of one step's logits are in memory."""
     vocab, total = forward.model.vocab, sum(len(ids) for ids in forward.texts)
     sums = dict.fromkeys(others, 0.0)
     for index, texts in enumerate(forward.steps):
@@ -148,7 +148,7 @@ def _divergences(
 
 
 def divergence(p: NDArray[np.float32], q: NDArray[np.float32]) -> float:
-    """Return the sum over rows of KL(p || q) of logits, (rows, vocab) each, in nats."""
+    """Return KL(p || q) in nats, summed over the rows of two arrays of logits, (rows, vocab)."""
     total = 0.0
     for begin in range(0, len(p), ROWS):
         a, b = (_log_softmax(x[begin : begin + ROWS].astype(np.float64)) for x in (p, q))

@@ -1,4 +1,4 @@
-"""A family's graph in stages: each begins with a linear op, whose inputs are known before its weights are."""
+"""A family's graph in stages: each begins with a linear op, whose inputs are known before its weights."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ from infeng_core.api import (
 
 @dataclass(frozen=True)
 class Stage:
-    """Ops of a graph that run together: one linear op and what follows it; the first stage has none.
+    """Ops of a graph that run together: one linear op and the ops after it; the first stage has no linear op.
 
-    ``takes`` are the values that exist before it and that it reads, ``gives`` those that it writes and a later stage
-    reads. What experts get and make of rows exists within a stage only: ``again`` are the ops of earlier stages that
-    make it once more. ``shows`` is the value of this kind that the linear op of the next stage reads, "" where it reads
-    another.
+    ``takes`` names the values of earlier stages that it reads, ``gives`` the values that later stages read. Values of
+    experts' rows exist within a stage only: ``again`` holds ops of earlier stages that compute them once more, and
+    ``shows`` is such a value if the next stage's linear op reads it, else "".
     """
 
     linear: Linear | ExpertLinear | None
@@ -42,18 +41,18 @@ class Stage:
 
     @property
     def all_ops(self) -> tuple[Op, ...]:
-        """All that runs."""
+        """All ops in the order of their execution."""
         return (*self.again, *self.ops)
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """The values that are wanted after a run."""
+        """The values that are read after a run."""
         return (*self.gives, self.shows) if self.shows else self.gives
 
     def graph(self, values: Mapping[str, Value], integers: Collection[str]) -> Graph:
-        """Return the stage as a graph by itself, which finds what it takes in its buffers, over a cache of one layer.
+        """Return the stage as a graph of its own over a cache of one layer; its inputs lie in its buffers.
 
-        ``integers`` are the weights that read int8, to which what they take is rounded first.
+        ``integers`` names the weights with int8 inputs, which are rounded first.
         """
         known = {name: replace(value, sampled=False) for name, value in values.items()}
         readers = [op for op in self.all_ops if isinstance(op, Linear | ExpertLinear | Route)]
@@ -64,7 +63,7 @@ class Stage:
 
 
 def stages(graph: Graph) -> list[Stage]:
-    """Cut ``graph`` before each linear op; raises ModelError for one that looks up tokens after the first of them."""
+    """Cut ``graph`` before each linear op; raises ModelError if an embedding follows the first linear op."""
     cuts = [index for index, op in enumerate(graph.ops) if isinstance(op, Linear | ExpertLinear)]
     bounds = [0, *cuts, len(graph.ops)]
     found: list[Stage] = []
@@ -72,7 +71,7 @@ def stages(graph: Graph) -> list[Stage]:
     shows = ""
     for begin, end in reversed(list(pairwise(bounds))):
         first = graph.ops[begin]
-        ops = tuple(op for op in graph.ops[begin:end] if not isinstance(op, Route))  # made again where it is read
+        ops = tuple(op for op in graph.ops[begin:end] if not isinstance(op, Route))  # routed again where it is read
         if begin and any(isinstance(op, Embed) for op in ops):
             raise ModelError("calibration", "the model looks up tokens in the middle of a pass", "convert without it")
         again = _again(graph, begin, ops)
@@ -85,12 +84,12 @@ def stages(graph: Graph) -> list[Stage]:
 
 
 def route_of(stage: Stage) -> Route:
-    """Return what says which rows the experts of a stage get, whose linear op is theirs."""
+    """Return the routing op of a stage whose linear op has experts."""
     return next(op for op in reversed(stage.again) if isinstance(op, Route))
 
 
 def _again(graph: Graph, begin: int, ops: tuple[Op, ...]) -> tuple[Op, ...]:
-    """Return the ops before ``begin`` that make what ``ops`` read of experts' rows."""
+    """Return the ops before ``begin`` that compute the values of experts' rows that ``ops`` read."""
     of_experts = {writes(op) for op in graph.ops if isinstance(op, Route | ExpertLinear)}
     wanted = {name for name in _open(ops) if name in of_experts}
     made: list[Op] = []
@@ -113,6 +112,6 @@ def _open(ops: tuple[Op, ...]) -> tuple[str, ...]:
 
 
 def _kept(ops: tuple[Op, ...], later: tuple[Op, ...]) -> tuple[str, ...]:
-    """Return the values that ``ops`` write and ``later`` ones read."""
+    """Return the values that ``ops`` write and ``later`` ops read."""
     wanted = _open(later)
     return tuple(dict.fromkeys(writes(op) for op in ops if writes(op) in wanted))

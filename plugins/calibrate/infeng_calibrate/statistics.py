@@ -1,4 +1,4 @@
-"""What the inputs of every linear op are like: H = X'X / n of calibration text, gathered while a model is converted."""
+"""Second moments of every linear op's inputs, H = X'X / n of calibration text, gathered during a conversion."""
 
 from __future__ import annotations
 
@@ -27,48 +27,48 @@ from infeng_core.api import (
 )
 
 BLOCK = 512  # columns that are mirrored at a time
-ROWS = 2048  # the native sums are cut at multiples of it
-FEW = 128  # rows, fewer say too little of what an expert reads
-INNER, OUTER = builtin_format("int8-row"), builtin_format("bf16")  # of the model beside: its layers, and all else
+ROWS = 2048  # rows per call of the native sums, whose blocks end at its multiples
+FEW = 128  # an expert with fewer rows has no statistic of its own
+INNER, OUTER = builtin_format("int8-row"), builtin_format("bf16")  # formats of the reference model: layers, and others
 
 Rows = Sequence[NDArray[np.float32]]
-"""Of each step, (tokens, columns)."""
+"""A value of each step, (tokens, columns)."""
 
 
 @dataclass
 class Statistics:
-    """Gathers what is known of one tensor after the other, each behind the tensors that are packed already.
+    """Gathers the statistics of one tensor after the other, from a pass through the tensors already packed.
 
-    ``start`` makes the pass over the text for a model's shape, once a conversion knows it. ``aims``: another pass goes
-    beside, through the tensors in eight bits; models with experts have none, for rows would go to other experts there.
+    ``start`` makes the pass over the text for a model's shape, once a conversion knows it. ``aims``: a second pass goes
+    through a reference model with layers in eight bits, unless the model has experts: its rows might go to others.
     """
 
     start: Callable[[ModelConfig], Forward]
     threads: int
     aims: bool = False
     few_rows: dict[str, int] = field(default_factory=dict)
-    """How many experts of a tensor got fewer than FEW rows of the text."""
+    """The number of experts of a tensor that got fewer than FEW rows of the text."""
     _beside: Forward | None = field(default=None, repr=False)
 
     def begin(self, checkpoint: Checkpoint) -> None:
-        """Start over, for this model."""
+        """Reset the statistics for this model."""
         self._checkpoint = checkpoint
         self._specs = {spec.name: spec for spec in checkpoint.layout.tensors}
         self._forward, self._beside = self.start(checkpoint.config), None
-        self._asked = ""  # the latest tensor that somebody wanted the statistic of
+        self._asked = ""  # the latest tensor passed to ``of``
         if self.aims and not self._forward.has_experts:
             self._beside = self.start(checkpoint.config)
             self._beside.vectors, self._beside.store = self._forward.vectors, self._forward.store
         self.few_rows.clear()
 
     def vector(self, name: str, values: NDArray[np.float32]) -> None:
-        """Take a vector of the model; all of them come before the first tensor."""
+        """Take a vector of the model; all vectors precede the first tensor."""
         self._forward.vectors[name] = values.copy()
 
     def of(self, tensor: str, format: QuantFormat) -> Moments:
-        """Return what says of the inputs that an expert's part of ``tensor`` multiplies in ``format``.
+        """Return a function from an expert to the statistics of its inputs of ``tensor`` in ``format``.
 
-        A tensor without experts has that of expert 0; one that is only looked up has none.
+        A tensor without experts counts as expert 0. The function returns None for a tensor of no linear op.
         """
         inputs, self._asked = self._forward.inputs(tensor), tensor
         if inputs is None:
@@ -82,8 +82,8 @@ class Statistics:
         return lambda expert: seen
 
     def put(self, tensor: PackedTensor) -> None:
-        """Take a tensor as it will be served; its memory may change afterwards."""
-        if tensor.name != self._asked:  # it was made before, by a conversion that this one continues
+        """Take a packed tensor of the converted model; its memory may change afterwards."""
+        if tensor.name != self._asked:  # it was packed by an interrupted conversion that this one continues
             inputs = self._forward.inputs(tensor.name)
             if isinstance(inputs, Routed):
                 self._count(tensor.name, inputs)
@@ -92,7 +92,7 @@ class Statistics:
             self._beside.put(self._exact(tensor.name))
 
     def _exact(self, name: str) -> PackedTensor:
-        """Return a tensor of the model beside."""
+        """Return a tensor of the reference model."""
         spec = self._specs[name]
         format = INNER if is_inner(name) else OUTER
         nbytes = format.panel_bytes(spec.k)
@@ -101,7 +101,7 @@ class Statistics:
         return PackedTensor(name, format.name, spec.n, spec.k, spec.panels, nbytes, out, 0, format)
 
     def _count(self, tensor: str, inputs: Routed) -> None:
-        """Note how many experts of a tensor get few rows."""
+        """Record the number of a tensor's experts with few rows."""
         if few := int((inputs.counts < FEW).sum()):
             self.few_rows[tensor] = few
 
@@ -109,8 +109,8 @@ class Statistics:
 class _OfExperts:
     """H of one expert after another.
 
-    One that few rows go to has the H of all rows of its layer; of the rows that experts have made there is no such H,
-    for what their columns mean is each expert's own.
+    An expert with few rows has the H of all rows of its layer. If earlier ops of the experts computed the inputs, it
+    has none: a column means something else in each expert.
     """
 
     def __init__(self, routed: Routed, format: QuantFormat, threads: int) -> None:
@@ -120,7 +120,7 @@ class _OfExperts:
         self._of_all: NDArray[np.float64] | None = None
 
     def __call__(self, expert: int) -> Seen | None:
-        if self._latest[0] != expert:  # gate and up ask for the same
+        if self._latest[0] != expert:  # gate and up of an expert share one statistic
             self._latest = (-1, None)
             found = self._found(expert)
             self._latest = (expert, None if found is None else Seen(found))
@@ -135,23 +135,23 @@ class _OfExperts:
 
 
 def as_read(rows: NDArray[np.float32], format: QuantFormat, threads: int) -> NDArray[np.float32]:
-    """Return the rows that kernels make of inputs for a weight in ``format``, (tokens, k) in place."""
+    """Return inputs, (tokens, k), as kernels quantize them for a weight in ``format``; in place."""
     if format.is_float:
         return rows
     return quantized(rows, format.group, is_rotated=format.is_rotated, threads=threads, out=rows)
 
 
 def moments(inputs: Rows, format: QuantFormat, threads: int) -> NDArray[np.float64]:
-    """Return X'X / n, (k, k) symmetric float64, of the rows X that kernels make of all ``inputs``, each (tokens, k)."""
+    """Return X'X / n, (k, k) symmetric float64, X being all ``inputs``, (tokens, k) each, as kernels quantize them."""
     return sums(inputs, format, None, threads)[0]
 
 
 def sums(
     inputs: Rows, format: QuantFormat, exact: Rows | None, threads: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-    """Return the ``moments`` of X, and (Y - X)'X / n, (k, k) float64, of the rows Y of ``exact`` where there are some.
+    """Return the ``moments`` of X, and (Y - X)'X / n, (k, k) float64, for the rows Y of ``exact``; None without them.
 
-    Products are summed in blocks of rows, whatever the lengths of the steps and the number of threads.
+    The blocks of rows of these sums do not depend on the lengths of the steps or the number of threads.
     """
     k, total = inputs[0].shape[1], sum(len(rows) for rows in inputs)
     h, crossed = np.zeros((k, k)), None if exact is None else np.zeros((k, k))
@@ -173,7 +173,7 @@ def sums(
 
 
 def _blocks(*values: Rows) -> Iterator[list[NDArray[np.float32]]]:
-    """Yield the rows of all steps together, ROWS at a time but the last time, in memory that is used again."""
+    """Yield the rows of all steps, ROWS at a time and the rest at last, in memory that every block reuses."""
     total = sum(map(len, values[0]))
     room = [np.empty((min(ROWS, total), rows[0].shape[1]), np.float32) for rows in values]
     held = 0

@@ -1,4 +1,4 @@
-"""Hidden states of calibration text: in memory while there is room, else in files without a name."""
+"""Hidden states of calibration text: in memory while there is room, else in unnamed temporary files."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ ALIGNED = 64
 
 
 class Store:
-    """Keeps copies of arrays, ``most`` bytes of them at a time in memory.
+    """Keeps copies of arrays, up to ``most`` bytes of them in memory.
 
-    Memory is used again: pages that the operating system has to clear cost more than the copy.
+    Memory is reused: fresh pages, which the operating system clears, cost more than the copy.
     """
 
     def __init__(self, most: int = IN_MEMORY) -> None:
-        """Begin with nothing; memory is taken as it is needed."""
-        self._holes = [(0, most)]  # from and to, in order
+        """Start empty; memory is mapped with the first array."""
+        self._holes = [(0, most)]  # free ranges of bytes (begin, end), ascending
         self._arena: mmap.mmap | None = None
         self._most = most
 
     def keep(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return a copy that is only read; raises ResourceError where the disk has no room for it."""
+        """Return a copy, to be read only; raises ResourceError if the disk has no room for it."""
         size = -(-rows.nbytes // ALIGNED) * ALIGNED
         begin = next((begin for begin, end in self._holes if end - begin >= size > 0), None)
         if begin is None:
@@ -57,7 +57,7 @@ class Store:
 
 
 class _Lease:
-    """A part of the memory that arrays are in; it lives as long as the last view of them, unlike the first array."""
+    """A range of the memory, which lives as long as the last view of it; the first array may end earlier."""
 
     def __init__(self, part: NDArray[np.float32]) -> None:
         self._part = part
@@ -65,7 +65,7 @@ class _Lease:
 
 
 def release(rows: NDArray[Any]) -> None:
-    """Let go of the pages of an array that a store keeps on disk; whoever reads it later gets them again."""
+    """Release the pages of an array that a store keeps on disk; a later read loads them again."""
     base: Any = rows
     while isinstance(base, np.ndarray):
         base = base.base
@@ -77,7 +77,7 @@ def _on_disk(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     folder = cache_root()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Written, not mapped and filled: a map of a file that the disk cannot hold would end the process.
+        # Written, not mapped and filled: a mapped write to a full disk would kill the process (SIGBUS).
         with tempfile.TemporaryFile(dir=folder, prefix=".calibration-", buffering=0) as file:
             write_all(file.write, np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
             return np.memmap(file, np.float32, "r", shape=rows.shape)

@@ -1,4 +1,4 @@
-// Python bindings of calibrated quantization: NumPy arrays in; large ones are changed in place.
+// Python bindings of calibrated quantization, on NumPy arrays; large arrays are changed in place.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -24,7 +24,7 @@ using namespace py::literals;
 namespace infeng {
 namespace {
 
-// Raises the core's NativeError with the concatenation of `parts` as its text; the caller holds the GIL.
+// Raises the core's NativeError with the concatenated parts as its text; the caller holds the GIL.
 template <class... Parts>
 [[noreturn]] void fail(const char* code, const Parts&... parts) {
   std::ostringstream text;
@@ -36,7 +36,7 @@ template <class... Parts>
 }
 
 template <class T>
-using Dense = py::array_t<T, py::array::c_style>;  // bound without conversion, because results in a copy would be lost
+using Dense = py::array_t<T, py::array::c_style>;  // bound without conversion: a copy would not be written to
 
 template <class T>
 void require_shape(const char* what, const Dense<T>& array, std::initializer_list<int64_t> shape) {
@@ -45,7 +45,7 @@ void require_shape(const char* what, const Dense<T>& array, std::initializer_lis
   if (!fits) fail("invalid_argument", "the ", what, " have another shape");
 }
 
-// Returns the rows and columns of a matrix; neither may be 0.
+// Rows and columns of a matrix; raises NativeError for another array.
 template <class T>
 std::pair<int64_t, int64_t> sizes(const char* what, const Dense<T>& array) {
   if (array.ndim() != 2 || array.shape(0) < 1 || array.shape(1) < 1)
@@ -112,7 +112,7 @@ int require_bits(int bits) {
   return bits;
 }
 
-// A NamedTuple of _native.pyi; it lives as long as the process.
+// The NamedTuple of _native.pyi; it lives as long as the process.
 py::handle sub_scales_type() {
   static const py::handle type =
       py::module_::import("collections")
@@ -146,7 +146,7 @@ void refit_scales(const Dense<float>& w, const Dense<int8_t>& q, const Dense<dou
   calibration::refit_scales(w.data(), q.data(), n, k, h.data(), out, threads);
 }
 
-// Checks that the order is a permutation of the inputs; otherwise rows out of bounds would be read.
+// Checks that the order contains each input once; else rows outside the arrays would be read.
 void require_order(const Dense<int32_t>& order, int64_t k) {
   require_shape("order", order, {k});
   std::vector<bool> seen(size_t(k), false);
@@ -206,7 +206,7 @@ void descend(const Dense<float>& w, const Dense<double>& h, double damping, cons
     if (s.data()[i] < 1 || s.data()[i] > grid.most_scale() || z.data()[i] < 0 || z.data()[i] > grid.most_unit())
       fail("invalid_argument", "a sub-scale or zero point is out of range");
   }
-  // d is only read, though the struct has it writable for the code that chooses it.
+  // d is only read; the struct is shared with the function that chooses it.
   const calibration::SubScales scales{const_cast<float*>(d.data()), s.mutable_data(), z.mutable_data()};
   const calibration::Integers chosen{scales, codes.mutable_data()};
   const py::gil_scoped_release released;
@@ -218,7 +218,7 @@ void descend(const Dense<float>& w, const Dense<double>& h, double damping, cons
 
 PYBIND11_MODULE(_native, m) {
   using namespace infeng;
-  m.doc() = "Quantization by what calibration text says of the inputs.";
+  m.doc() = "Quantization by statistics of the inputs.";
   m.attr("NativeError") = py::module_::import("infeng_core.api").attr("NativeError");
   m.attr("SubScales") = sub_scales_type();
   m.def("round_inputs", &round_inputs, "x"_a.noconvert(), "group"_a = 64, "threads"_a = 1,
@@ -233,13 +233,13 @@ PYBIND11_MODULE(_native, m) {
   m.def("choose_sub_scales", &choose_sub_scales, "w"_a.noconvert(), "weight"_a.noconvert(), "bits"_a, "threads"_a = 1,
         "Scales (n, 1), sub-scales and zero points (n, groups) of a format with integer sub-scales.");
   m.def("refit_scales", &refit_scales, "w"_a.noconvert(), "q"_a.noconvert(), "h"_a.noconvert(), "d"_a.noconvert(),
-        "threads"_a = 1, "The scale of each row that fits its integers best, in place.");
+        "threads"_a = 1, "The scale of each row with the least loss for its integers, in place.");
   m.def("aim", &aim, "w"_a.noconvert(), "drift"_a.noconvert(), "order"_a.noconvert(), "factors"_a.noconvert(),
-        "threads"_a = 1, "The weights (n, k) that make of drifted inputs what w makes of those without drift.");
+        "threads"_a = 1, "The weights (n, k) that give on drifted inputs the outputs of w on inputs without drift.");
   m.def("choose_codes", &choose_codes, "w"_a.noconvert(), "order"_a.noconvert(), "factors"_a.noconvert(),
         "step"_a.noconvert(), "low"_a.noconvert(), "high"_a.noconvert(), "group"_a, "threads"_a = 1,
-        "Codes (n, k), each column making up for the errors of those before it.");
+        "Codes (n, k); each column compensates the errors of the columns before it.");
   m.def("descend", &descend, "w"_a.noconvert(), "h"_a.noconvert(), "damping"_a, "d"_a.noconvert(), "s"_a.noconvert(),
         "z"_a.noconvert(), "codes"_a.noconvert(), "bits"_a, "threads"_a = 1,
-        "Sub-scales, zero points and codes chosen once more, a group at a time given all others, in place.");
+        "Sub-scales, zero points and codes chosen again, one group at a time with the others fixed, in place.");
 }

@@ -1,9 +1,9 @@
-"""LoRA adapters as GGUF files: what llama.cpp's ``convert_lora_to_gguf.py`` writes, checked against the base.
+"""LoRA adapters in GGUF files of llama.cpp's ``convert_lora_to_gguf.py``, checked against the base.
 
-Each changed weight has two tensors, ``blk.0.attn_q.weight.lora_a`` (rank, inputs) and ``.lora_b`` (outputs, rank);
-rows of q and k are in the base's order there. The product is multiplied by alpha / rank, by 1 where alpha is 0. Those
-of experts have all of a layer: ``blk.0.ffn_up_exps.weight.lora_a`` (experts, rank, inputs) and ``.lora_b`` (experts,
-outputs, rank), whose products are of plain matrices, also where the checkpoint of the base has them turned.
+Each changed weight has two tensors, ``blk.0.attn_q.weight.lora_a`` (rank, inputs) and ``.lora_b`` (outputs, rank), with
+the rows of q and k in the order of the base's GGUF. The product is multiplied by alpha / rank, or by 1 if alpha is 0.
+Tensors of experts have all experts of a layer: ``blk.0.ffn_up_exps.weight.lora_a`` (experts, rank, inputs) and
+``.lora_b`` (experts, outputs, rank); their matrices are not transposed, even if those of the base's checkpoint are.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ class _Reader:
         return AdapterWeights(self.file.path, str(name)[:200], deltas, biases={}, saved={}, base_weights={})
 
     def _experts(self, weights: Collection[str]) -> Mapping[str, list[tuple[TargetModule, Place]]]:
-        """Return the matrices of experts that lie in each of ``weights``, for those that hold such."""
+        """Return the experts' matrices in each of ``weights`` that has some."""
         found: dict[str, list[tuple[TargetModule, Place]]] = {}
         for part, place in places(layout(self.base), frozenset(weights)).items():
-            site = self.sites.get(part.module)  # biases of experts are parts too, and no sites
+            site = self.sites.get(part.module)  # experts' biases are parts, but not sites
             if site is not None and place.name in weights:
                 found.setdefault(place.name, []).append((site, place))
         return found
@@ -92,14 +92,14 @@ class _Reader:
             self.fail(f"tensor {weight[:200]} has no place in this base")
         a, b = self._pair(weight, 2)
         if site.kind == "embedding":
-            a = np.ascontiguousarray(a.T)  # stored (vocab, rank), for its rows are looked up
+            a = np.ascontiguousarray(a.T)  # stored (vocab, rank): rows are looked up
         inputs, outputs = (site.part.rows, site.k) if site.kind == "embedding" else (site.k, site.part.rows)
         self._check(weight, a, b, (outputs, inputs))
         heads = self.architecture.rotary_heads(f"{module}.weight", self.base.heads, self.base.kv_heads)
         return self._made(site, a, halves(b, heads) if heads else b)
 
     def _of_experts(self, weight: str, held: list[tuple[TargetModule, Place]]) -> Iterator[Delta]:
-        shape = held[0][1].shape  # (experts, rows, k); of one expert (rows, k)
+        shape = held[0][1].shape  # (experts, rows, k), or (rows, k) for one expert
         a, b = self._pair(weight, len(shape))
         self._check(weight, a, b, shape)
         rank, rows = a.shape[-2], shape[-2]
@@ -113,7 +113,7 @@ class _Reader:
         return Delta(site, a, b, scaling, magnitude=None, bias=None)
 
     def _check(self, weight: str, a: NDArray[np.float32], b: NDArray[np.float32], shape: tuple[int, ...]) -> None:
-        """Raise AdapterError unless A and B are of a weight of this shape, (outputs, inputs) or of so many experts."""
+        """Raise AdapterError unless A and B fit a weight of this shape, (outputs, inputs) or (experts, ...)."""
         rank, experts = a.shape[-2], shape[:-2]
         if not 1 <= rank <= MAX_RANK:
             self.fail(f"tensor {weight}.lora_a has the rank {rank}, it may be 1 to {MAX_RANK}")

@@ -1,6 +1,6 @@
-"""The architectures of GGUF as Hugging Face knows them: names of tensors and keys, and what the exporter changed.
+"""The mapping of GGUF architectures to Hugging Face's: names of tensors and keys, and the exporter's changes.
 
-Each is a row of data. The exporter is ``convert_hf_to_gguf.py`` of llama.cpp, the names of tensors those of
+Each architecture is a row of data. The exporter is llama.cpp's ``convert_hf_to_gguf.py``; names of tensors are those of
 ``gguf-py/gguf/tensor_mapping.py``.
 """
 
@@ -44,26 +44,26 @@ _OF_WHOLE = {theirs: ours for ours, theirs in _WHOLE.items()}
 
 @dataclass(frozen=True)
 class Architecture:
-    """How one ``general.architecture`` maps to a family of ours."""
+    """The mapping of one ``general.architecture`` to a family."""
 
     name: str
     family: str  # ``model_type`` of config.json
-    model_class: str  # of ``architectures`` there
-    blocks: Mapping[str, str] = field(default_factory=lambda: _LINEARS | _NORMS)  # a layer's tensors here: there
-    keys: Mapping[str, str] = field(default_factory=dict)  # keys of config.json: of the metadata, beyond the usual ones
-    needed: tuple[str, ...] = ()  # keys of the metadata, whole numbers, without which it would be another model
+    model_class: str  # in ``architectures`` of config.json
+    blocks: Mapping[str, str] = field(default_factory=lambda: _LINEARS | _NORMS)  # a layer's tensors, GGUF -> HF
+    keys: Mapping[str, str] = field(default_factory=dict)  # further keys, config.json -> metadata
+    needed: tuple[str, ...] = ()  # required integer keys of the metadata
     ignored: tuple[str, ...] = ()  # keys of the metadata that follow from others
-    usual: Mapping[str, Any] = field(default_factory=dict)  # keys with the one value that changes nothing
-    parameters: Mapping[str, str] = field(default_factory=dict)  # a layer's tensors that are no module's weight there
-    derived: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda config: {}  # what config.json says besides
-    interleaved: bool = False  # rows of q and k: pairs that are rotated together are neighbours
-    norm_offset: float = 0.0  # what the exporter added to the weights of norms
-    rope_factors: Literal["", "llama3", "longrope"] = ""  # divisors of the rotary frequencies, in tensors
-    yarn: Mapping[str, Any] = field(default_factory=dict)  # what rope_scaling says of yarn, and no key does
-    is_written: bool = False  # whether models of the family can be written as well
+    usual: Mapping[str, Any] = field(default_factory=dict)  # keys with the only value that has no effect
+    parameters: Mapping[str, str] = field(default_factory=dict)  # a layer's tensors that are no module weight in HF
+    derived: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda config: {}  # further entries of config.json
+    interleaved: bool = False  # rows of q and k: pairs that are rotated together are adjacent
+    norm_offset: float = 0.0  # added by the exporter to the weights of norms
+    rope_factors: Literal["", "llama3", "longrope"] = ""  # kind of tensors with divisors of the rotary frequencies
+    yarn: Mapping[str, Any] = field(default_factory=dict)  # entries of rope_scaling for yarn that have no key
+    is_written: bool = False  # whether models of the family can be exported
 
     def theirs(self, name: str) -> str | None:
-        """Return the checkpoint name of a tensor such as ``blk.0.attn_q.weight``; None for one of no place there."""
+        """Return the checkpoint name of a tensor such as ``blk.0.attn_q.weight``; None if it has none."""
         found = re.fullmatch(r"(?:blk\.(?P<layer>0|[1-9]\d{0,4})\.)?(?P<stem>[\w-]+)\.(?P<kind>weight|bias)", name)
         if found is None:
             return None
@@ -77,9 +77,9 @@ class Architecture:
         return f"{layer}.{stem}.{found['kind']}"
 
     def ours(self, name: str) -> str:
-        """Return the name here of a checkpoint's tensor such as ``model.layers.0.self_attn.q_proj.weight``.
+        """Return the GGUF name of a checkpoint's tensor such as ``model.layers.0.self_attn.q_proj.weight``.
 
-        Raises KeyError for one of no place here.
+        Raises KeyError if it has none.
         """
         stem, _, kind = name.rpartition(".")
         if stem in _OF_WHOLE:
@@ -92,7 +92,7 @@ class Architecture:
         return f"blk.{found[1]}.{held[found[2]]}"
 
     def rotary_heads(self, name: str, heads: int, kv_heads: int) -> int:
-        """Return of how many heads the rows of a checkpoint's tensor are stored with neighbouring pairs; else 0."""
+        """Return the number of heads in a checkpoint's tensor whose rows are stored interleaved; 0 for others."""
         if not self.interleaved:
             return 0
         if ".self_attn.q_proj." in name:
@@ -101,31 +101,31 @@ class Architecture:
 
 
 def _gemma(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what scales scores: as llama.cpp, the published models of 27B (46 and 62 layers) by another width."""
+    """Return the scale of scores; as in llama.cpp, the published 27B models (46 and 62 layers) use another width."""
     is_large = config["num_hidden_layers"] in (46, 62)
     width = config["hidden_size"] // config["num_attention_heads"] if is_large else config["head_dim"]
     return {"query_pre_attn_scalar": width}
 
 
 def _gemma3(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the same, and no window where the file has none: config.json has one by default."""
+    """Return the same, and the file's window or None, since config.json has a window by default."""
     return {**_gemma(config), "sliding_window": config.get("sliding_window")}
 
 
 def _experts(config: Mapping[str, Any], *, share_of_chosen: bool) -> Mapping[str, Any]:
-    """Return how wide experts are, as llama.cpp where older files do not say, and what weighs them, which none says."""
+    """Return the experts' width, computed as in llama.cpp for older files, and the normalization of router weights."""
     width = config.get("moe_intermediate_size") or config["intermediate_size"] // max(1, config["num_experts_per_tok"])
     return {"moe_intermediate_size": width, "norm_topk_prob": share_of_chosen}
 
 
 def _qwen2_moe(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the same, and how wide the shared expert is."""
+    """Return the same, and the width of the shared expert."""
     shared = config.get("shared_expert_intermediate_size", config["intermediate_size"])
     return {**_experts(config, share_of_chosen=False), "shared_expert_intermediate_size": shared}
 
 
 def _gpt_oss(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return that attention has biases, and no scaled rope where the file has none: config.json has one by default."""
+    """Return attention biases, and plain rope as the default, since config.json has scaled rope by default."""
     return {"attention_bias": True, "rope_scaling": {"rope_type": "default"}}
 
 
@@ -140,7 +140,7 @@ _COUNTS = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_co
 _LOCAL_COUNTS = {"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
 _WIDTH = {"moe_intermediate_size": "expert_feed_forward_length"}
 _SHARED_WIDTH = {"shared_expert_intermediate_size": "expert_shared_feed_forward_length"}
-_SHARES = ("expert_weights_norm",)  # of the chosen: what llama.cpp computes for these, whatever the key says
+_SHARES = ("expert_weights_norm",)  # llama.cpp ignores it and normalizes over the chosen experts
 _LAST_CAP = {"final_logit_softcapping": "final_logit_softcapping"}
 _CAPS = {"attn_logit_softcapping": "attn_logit_softcapping", **_LAST_CAP}
 
@@ -238,5 +238,5 @@ _MIXTRAL = Architecture(
 )
 ARCHITECTURES = {architecture.name: architecture for architecture in _ALL}
 WITH_EXPERTS = {architecture.name: architecture for architecture in (_MIXTRAL,)}
-"""What a name of ARCHITECTURES means where the metadata counts experts."""
+"""The architecture of a name if the metadata has a number of experts."""
 BY_FAMILY = {architecture.family: architecture for architecture in (*_ALL, _MIXTRAL)}

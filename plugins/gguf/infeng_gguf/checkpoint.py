@@ -1,4 +1,4 @@
-"""A GGUF as a checkpoint: its configuration, its tensors under their usual names, and codes that are kept exactly."""
+"""A GGUF as a checkpoint: configuration, tensors by their Hugging Face names, and exact codes of quantized tensors."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from infeng_gguf.header import Tensor
 from infeng_gguf.tokenizer import GgufTokenizer
 from infeng_gguf.types import TensorType, decoded
 
-ROWS = 1 << 24  # values that are decoded at a time
+ROWS = 1 << 24  # values decoded at a time
 MAX_FACTORS = 1 << 16  # bytes
 PLAIN: Mapping[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 INCOMPLETE = "the file is incomplete, or of another model than its metadata says: use another copy"
 
 
 class GgufCheckpoint:
-    """An opened GGUF, all of its files."""
+    """An opened GGUF with all of its files."""
 
     def __init__(self, path: Path) -> None:
-        """Open and check that all tensors are there in the shapes that follow from the metadata; raises ModelError."""
+        """Open and check that all tensors exist with the shapes that follow from the metadata; raises ModelError."""
         self.directory = path
         self.files = open_files(path)
         first = self.files[0]
@@ -68,13 +68,13 @@ class GgufCheckpoint:
         return max(count * (types[part].nbytes if types[part].is_float else 4) for part, count in sizes.items())
 
     def name(self, part: Part) -> str:
-        """Return the checkpoint name under which ``part`` is held."""
+        """Return the checkpoint name of ``part`` in this file."""
         if part.source not in self._ours and part.alternative in self._ours:
             return str(part.alternative)
         return part.source
 
     def tensor(self, part: Part) -> Tensor:
-        """Return where and as what ``part`` is stored."""
+        """Return the stored tensor of ``part``."""
         return self._tensor(self._held(part))
 
     def place(self, part: Part) -> str:
@@ -83,7 +83,7 @@ class GgufCheckpoint:
         return metadata.place(self._where[name].path, name)
 
     def array(self, part: Part) -> NDArray[Any]:
-        """Return the rows of ``part``, (rows, k) or (rows,), as float32, float16 or, holding bf16, uint16."""
+        """Return the rows of ``part``, (rows, k) or (rows,), as float32, float16 or uint16 (bf16 bits)."""
         tensor, begin = self.tensor(part), self._begin(part)
         if part in self._in_vectors:
             row, first = divmod(begin, tensor.shape[-1])
@@ -100,7 +100,7 @@ class GgufCheckpoint:
         return values
 
     def kept(self, part: Part, format: QuantFormat) -> Kept | None:
-        """Return the file's own codes and scales where ``format`` stores them as they are; else None."""
+        """Return the file's codes and scales if ``format`` stores them exactly; else None."""
         tensor = self.tensor(part)
         if storage.minima_fit(tensor.type, format):
             return self._kept_minima(part, format)
@@ -118,7 +118,7 @@ class GgufCheckpoint:
         return Quantized(self._straight(part, codes), self._straight(part, scales))
 
     def _kept_minima(self, part: Part, format: QuantFormat) -> WithMinima | None:
-        """Return what a tensor stores with minima; None where a scale is not finite, which is named as a value."""
+        """Return codes, scales and minima; None if a scale is not finite, so that ``array`` reports the value."""
         tensor, grid = self.tensor(part), format.minima
         assert tensor.type.minima is not None and grid is not None
         pieces = []
@@ -134,15 +134,15 @@ class GgufCheckpoint:
         return WithMinima(**whole)
 
     def formats(self, choice: FormatChoice, lookup: FormatLookup) -> dict[str, str]:
-        """Return the weight format of every tensor: what was asked for, else what keeps the file's precision."""
+        """Return the weight format of every tensor: the requested one, or one that keeps the file's precision."""
         return storage.formats(self.layout, self._types(), choice, lookup)
 
     def changes(self, formats: Mapping[str, str]) -> dict[str, str]:
-        """Return what was quantized and is rounded again in ``formats``: {"Q4_K -> int8-row": "24 tensors"}."""
+        """Return the quantized tensors that ``formats`` round again: {"Q4_K -> int8-row": "24 tensors"}."""
         return storage.changes(self.layout, self._types(), formats)
 
     def stored(self) -> dict[str, int]:
-        """Return how many tensors there are of each type."""
+        """Return the number of tensors of each type."""
         return dict(Counter(self._tensor(name).type.name for name in self._where))
 
     def side_files(self) -> dict[str, bytes]:
@@ -156,7 +156,7 @@ class GgufCheckpoint:
         return {name: [self._tensor(one).type for one in stored] for name, stored in held.items()}
 
     def _values(self, part: Part, first: int, count: int) -> NDArray[Any]:
-        """Return rows of the tensor that holds ``part``, as ``array`` does."""
+        """Return rows of the tensor that holds ``part``, in the types of ``array``."""
         rows, type = self._rows(part, first, count), self.tensor(part).type
         dtype = PLAIN.get(type.name)
         return decoded(type, rows) if dtype is None else rows.view(dtype)
@@ -166,12 +166,12 @@ class GgufCheckpoint:
         return self._where[name].rows(name, first, count)
 
     def _straight(self, part: Part, values: NDArray[Any]) -> NDArray[Any]:
-        """Put rows whose rotated pairs are neighbours back to halves: the order of transformers."""
+        """Reorder interleaved rows to transformers' order, in which halves of a head are rotated together."""
         heads = self.architecture.rotary_heads(self.name(part), self.config.heads, self.config.kv_heads)
         return halves(values, heads) if heads else values
 
     def _factors(self) -> dict[str, NDArray[np.float32]]:
-        """Return the divisors of the rotary frequencies that the file has, by tensor."""
+        """Return the file's divisors of the rotary frequencies, by tensor."""
         found = {}
         for name in metadata.OF_KIND[self.architecture.rope_factors]:
             file = self._where.get(name)
@@ -183,11 +183,11 @@ class GgufCheckpoint:
         return found
 
     def _held(self, part: Part) -> str:
-        """Return the name here of the tensor that holds ``part``."""
+        """Return the GGUF name of the tensor that holds ``part``."""
         return self._experts[part].name if part in self._experts else self._ours[self.name(part)]
 
     def _begin(self, part: Part) -> int:
-        """Return the row of the stored tensor at which a part begins: others may be stored in the same."""
+        """Return the first row of a part in its stored tensor, which may have several parts."""
         return self._experts[part].begin if part in self._experts else part.begin
 
     @cached_property
@@ -233,16 +233,16 @@ class GgufCheckpoint:
 
 
 def halves(rows: NDArray[Any], heads: int) -> NDArray[Any]:
-    """Put the rows of ``heads`` heads, whose rotated pairs are neighbours, in the order of transformers.
+    """Reorder rows of ``heads`` heads from adjacent rotary pairs to transformers' order.
 
-    There the first half of a head is rotated with its second.
+    In that order the first half of a head is rotated with its second half.
     """
     pairs = rows.reshape(heads, len(rows) // heads // 2, 2, *rows.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
 
 
 def _steps(rows: int, k: int) -> Iterator[tuple[int, int]]:
-    """Yield (first row, rows) of pieces that are decoded at a time."""
+    """Yield (first row, rows) of the pieces to decode."""
     step = max(1, ROWS // k)
     for first in range(0, rows, step):
         yield first, min(step, rows - first)

@@ -1,8 +1,8 @@
-"""Where a GGUF holds the matrices of experts: all of a layer in one tensor, or each by itself as older files have them.
+"""The places of experts' matrices in a GGUF: merged in one tensor per layer, or one tensor per expert in older files.
 
 Merged tensors are (experts, rows, k): ``blk.0.ffn_gate_exps.weight``, ``ffn_up_exps`` and ``ffn_down_exps``, or gate
-above up in ``ffn_gate_up_exps``. Before them (llama.cpp until April 2024) there was ``blk.0.ffn_gate.3.weight`` of
-expert 3, (rows, k), and so on. Biases are (experts, rows), under the same names with ``bias``.
+above up in ``ffn_gate_up_exps``. Older files (llama.cpp until April 2024) have tensors such as
+``blk.0.ffn_gate.3.weight`` of expert 3, (rows, k). Biases are (experts, rows), under the same names with ``bias``.
 """
 
 from __future__ import annotations
@@ -14,22 +14,19 @@ from infeng_core.api import Layout, Part
 
 FUSED = "ffn_gate_up_exps"
 STEMS = {"gate_up_proj": ("ffn_gate", "ffn_up"), "down_proj": ("ffn_down",)}
-"""The matrices of one expert that a packed tensor is made of, in its order."""
+"""The matrices of one expert in a packed tensor, in its order."""
 
 
 class Place(NamedTuple):
-    """Rows of a stored tensor, counted over all of its experts, and the shape that it must have.
-
-    Of biases they are values.
-    """
+    """The place of a part in a stored tensor."""
 
     name: str
-    begin: int
-    shape: tuple[int, ...]
+    begin: int  # first row (value, of a bias), counted over all experts of the tensor
+    shape: tuple[int, ...]  # required shape of the tensor
 
 
 def places(layout: Layout, names: Collection[str]) -> dict[Part, Place]:
-    """Return where each matrix and bias of each expert is, or should be, in a file with tensors of these ``names``."""
+    """Return the place of each expert's matrices and biases in a file with tensors of these ``names``."""
     found: dict[Part, Place] = {}
     for spec in layout.tensors:
         if spec.experts:

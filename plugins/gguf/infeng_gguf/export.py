@@ -1,4 +1,4 @@
-"""From a model to a GGUF that llama.cpp reads: names, the order of rotated rows, vocabulary and template."""
+"""Export of a model to a GGUF for llama.cpp: names, order of rotary rows, vocabulary and template."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def export_gguf(
 ) -> Export:
     """Write the model ``source`` as the GGUF file ``destination``.
 
-    ``format``: f32, f16, bf16, q8_0 or q4_0, in which embedding and head are Q8_0; vectors are F32. The file appears
-    whole or not at all; an existing one is replaced only with ``force``, and only if it is a GGUF. About one tensor is
-    in memory at a time. Raises ModelError for what cannot be said in GGUF, UsageError, ResourceError.
+    format: f32, f16, bf16, q8_0, or q4_0, with Q8_0 for embedding and head; vectors are F32. The file is written
+    atomically; an existing one is replaced only with ``force``, and only if it is a GGUF. About one tensor is in memory
+    at a time. Raises ModelError for a model that GGUF cannot represent, UsageError, ResourceError.
     """
     start = time.monotonic()
     exporter = _exporter(source, format)
@@ -80,7 +80,7 @@ def export_gguf(
 
 
 def planned(source: ModelSource, format: str) -> ExportPlan:
-    """Return what ``export_gguf`` would write; raises what it raises."""
+    """Return the tensor types and bytes of ``export_gguf``; raises the same errors."""
     exporter = _exporter(source, format)
     types = {one.name: one.type.name for one in exporter.tensors}
     return ExportPlan(types, sum(one.nbytes for one in exporter.tensors))
@@ -97,7 +97,7 @@ def _require_place(destination: Path, force: bool, nbytes: int) -> None:
         if not force:
             remedy = "give --force to replace it, or choose another destination"
             raise ModelError(f"{destination}", "exists already", remedy)
-        GgufFile(destination)  # anything else is left alone
+        GgufFile(destination)  # raises for another kind of file
     free = shutil.disk_usage(destination.parent).free
     if nbytes > free:
         why = f"the export needs {gigabytes(nbytes)}, the disk has {gigabytes(free)} free"
@@ -105,7 +105,7 @@ def _require_place(destination: Path, force: bool, nbytes: int) -> None:
 
 
 class _Exporter:
-    """Decides what is written, and gives the values when it is their turn."""
+    """The tensors and metadata of an export; values are read when they are written."""
 
     def __init__(self, checkpoint: ModelSource, format: str) -> None:
         self.checkpoint, self.format = checkpoint, format
@@ -137,9 +137,9 @@ class _Exporter:
         self.tensors.append(NewTensor(name, type_for(format, shape[-1]), shape))
 
     def values(self, tensor: NewTensor) -> NDArray[np.float32] | Quantized:
-        """Return one tensor in the order in which GGUF has it; raises ModelError where it is not finite.
+        """Return one tensor in GGUF's order of rows; raises ModelError if it is not finite.
 
-        Codes and scales that the source has, and that the tensor's type stores as they are, are not rounded again.
+        Codes and scales of the source that the tensor's type stores exactly are not rounded again.
         """
         if tensor.name == FACTORS:
             assert self.factors is not None
@@ -158,7 +158,7 @@ class _Exporter:
         )
 
     def _interleaved(self, part: Part, rows: NDArray[Any]) -> NDArray[Any]:
-        """Put rows whose rotated pairs are halves of a head next to each other, where GGUF has them so."""
+        """Reorder rows from transformers' order to adjacent rotary pairs, if the architecture has them."""
         heads = self.architecture.rotary_heads(part.source, self.config.heads, self.config.kv_heads)
         if not heads:
             return rows
@@ -169,7 +169,7 @@ class _Exporter:
         return bool(self.architecture.norm_offset) and part.source.endswith("norm.weight")
 
     def metadata(self) -> dict[str, Any]:
-        """Return all keys."""
+        """Return the metadata."""
         config, name = self.config, self.architecture.name
         sizes: dict[str, Any] = {
             "context_length": config.max_positions,

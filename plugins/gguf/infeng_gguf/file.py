@@ -1,4 +1,4 @@
-"""Strict reading of GGUF files: no count, length, dimension or offset is believed before it is checked.
+"""Strict reading of GGUF files: every count, length, dimension and offset is checked before use.
 
 Layout (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md), little-endian: ``GGUF``, u32 version, u64 tensors,
 u64 metadata entries; the entries (key, u32 type, value); the tensors (name, u32 dimensions, u64 each, u32 type, u64
@@ -29,7 +29,7 @@ GONE = "download the file again"
 
 
 def is_gguf(path: Path) -> bool:
-    """Return whether ``path`` is a file that is, or calls itself, GGUF."""
+    """Return whether ``path`` is a file with GGUF's magic or suffix."""
     if not path.is_file():
         return False
     if path.suffix == ".gguf":
@@ -41,7 +41,7 @@ def is_gguf(path: Path) -> bool:
 class GgufFile:
     """One file's metadata and tensors.
 
-    Nothing is mapped and nothing stays open: a file that is cut, written or replaced while it is read is an error.
+    The file is neither mapped nor kept open; a file that is truncated, written or replaced meanwhile is an error.
     """
 
     def __init__(self, path: Path) -> None:
@@ -90,10 +90,10 @@ class GgufFile:
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return the files that a GGUF is made of, by their names: ``NAME-00001-of-00003.gguf`` and its two others.
+    """Return the files of a GGUF by their names: ``NAME-00001-of-00003.gguf`` and the two others.
 
-    Nobody has named the others: they lie where the named one lies, or, as in a hub's cache, where it leads to. Raises
-    ModelError for one that is missing or a link to elsewhere.
+    The user has named only one, so the others must lie in its folder or, as in a hub's cache, in the folder to which
+    its link leads. Raises ModelError for a missing file or a link to elsewhere.
     """
     found = SPLIT.fullmatch(path.name)
     if found is None:
@@ -116,12 +116,12 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _real(path: Path) -> Path:
-    """Return where a path leads to; raises OSError, also for links in a circle, as Path.resolve does not."""
+    """Return the target of a path; raises OSError, also for circular links, unlike Path.resolve."""
     return Path(os.path.realpath(path, strict=True))
 
 
 def open_files(path: Path) -> list[GgufFile]:
-    """Open a GGUF, all files of a split one; the first has the metadata. Raises ModelError."""
+    """Open all files of a GGUF, the first of which has the metadata. Raises ModelError."""
     paths = files_of(path)
     files: list[GgufFile] = []
     seen: set[str] = set()
@@ -145,7 +145,7 @@ def open_files(path: Path) -> list[GgufFile]:
 
 
 def _require_place(file: GgufFile, number: int, count: int) -> None:
-    """Raise ModelError where a file says that it is another part, or part of another number, than its name does."""
+    """Raise ModelError if a file's number or count of files differs from its name."""
     fields = file.fields
     said = fields.integer(COUNT, 0, MAX_FILES, 0)
     if count > 1 and not fields.has(COUNT):
@@ -157,7 +157,7 @@ def _require_place(file: GgufFile, number: int, count: int) -> None:
 
 
 def _require_same_model(first: GgufFile, other: GgufFile) -> None:
-    """Raise ModelError where another file than the first describes a model, and it is not the same one."""
+    """Raise ModelError if a further file describes another model than the first."""
     described = ("tokenizer.", f"{first.metadata.get(ARCHITECTURE)}.")
     for key, value in other.metadata.items():
         is_told = key == ARCHITECTURE or key.startswith(described)
@@ -166,11 +166,11 @@ def _require_same_model(first: GgufFile, other: GgufFile) -> None:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two values of metadata are equal; NaN is equal to itself."""
+    """Return whether two values of metadata are equal; NaN equals itself."""
     return type(one) is type(other) and (one == other or (one != one and other != other))
 
 
 def _stamp(handle: int) -> tuple[int, ...]:
-    """Return what tells that an open file is another one, or was written since."""
+    """Return the identity, size and modification time of an open file."""
     found = os.fstat(handle)
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,4 +1,4 @@
-"""The header of a GGUF file: what it says of itself and where its tensors lie, read as far as the limits allow."""
+"""The header of a GGUF file: its metadata and the places of its tensors, read within limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_HEADER = 256 << 20  # the largest vocabularies take 20 MB
 MAX_ENTRIES = 1 << 16
 MAX_TENSORS = 1 << 17
 MAX_NAME = 256
-MAX_STRINGS = 1 << 22  # of one list; the largest vocabularies have 300,000
+MAX_STRINGS = 1 << 22  # per list; the largest vocabularies have 300,000
 MAX_DIMENSIONS = 4
 MAX_ALIGNMENT = 1 << 20
 FIRST_READ = 1 << 20
@@ -46,7 +46,7 @@ DAMAGED = "the file is damaged or incomplete: download or write it again"
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor: ``nbytes`` bytes from byte ``begin`` of its file on; ``shape`` as in NumPy, the rows first."""
+    """A tensor: ``nbytes`` bytes from byte ``begin`` of its file; ``shape`` as in NumPy, rows first."""
 
     name: str
     type: TensorType
@@ -62,14 +62,14 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An array of the metadata, decoded when it is asked for."""
+    """An array of the metadata, decoded on demand."""
 
     kind: int
     count: int
     data: memoryview  # of the items
 
     def strings(self) -> list[str]:
-        """Return the strings; raises ValueError for another kind, and for what is not UTF-8."""
+        """Return the strings; raises ValueError for another kind, or if they are not UTF-8."""
         if self.kind != STRING:
             raise ValueError("is no list of texts")
         return [str(self.data[begin:end], "utf-8") for begin, end in _strings(self.data, self.count)]
@@ -82,7 +82,7 @@ class Array:
 
 
 class Header:
-    """Reads what comes before the data, as much as it says and the limits allow."""
+    """Reads and checks everything before the data."""
 
     def __init__(self, handle: int, path: Path) -> None:
         """Read the open file ``handle``; raises ModelError naming key or tensor, and reason."""
@@ -184,7 +184,7 @@ class Header:
         return name, type, shape, offset
 
     def _place(self, infos: list[tuple[str, TensorType, tuple[int, ...], int]]) -> None:
-        """Fill ``tensors``; each must lie in the file, on a multiple of the alignment, without overlapping another."""
+        """Fill ``tensors``; each must lie in the file, aligned, without overlaps."""
         alignment = self.metadata.get("general.alignment", 32)
         if type(alignment) is not int or not 1 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
             self.fail(f"general.alignment is {alignment!r}, it must be a power of two up to {MAX_ALIGNMENT}")
@@ -221,7 +221,7 @@ class Header:
         return data[self.at - count : self.at]
 
     def _need(self, end: int) -> bytes:
-        """Read on until ``end``; raises ModelError where the header cannot reach so far."""
+        """Read up to ``end``; raises ModelError beyond the limit of the header."""
         if end > self.limit:
             why = f"has a header of more than {MAX_HEADER} bytes" if self.size > MAX_HEADER else "ends in its header"
             self.fail(why)

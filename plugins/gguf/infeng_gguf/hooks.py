@@ -1,4 +1,4 @@
-"""What this wheel gives to the engine; the readers are imported when a hook is called."""
+"""The hooks of this wheel; readers are imported when a hook is called."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def infeng_model_readers() -> dict[str, ModelReader]:
-    """The reader of GGUF models."""
+    """Return the reader of GGUF models."""
     from infeng_gguf.reader import GgufReader
 
     return {"gguf": GgufReader()}
@@ -20,7 +20,7 @@ def infeng_model_readers() -> dict[str, ModelReader]:
 
 @hookimpl
 def infeng_model_writers() -> dict[str, ModelWriter]:
-    """The writer of GGUF models."""
+    """Return the writer of GGUF models."""
     from infeng_gguf.reader import GgufWriter
 
     return {"gguf": GgufWriter()}
@@ -28,7 +28,7 @@ def infeng_model_writers() -> dict[str, ModelWriter]:
 
 @hookimpl
 def infeng_adapter_readers() -> dict[str, AdapterReader]:
-    """The reader of GGUF adapters."""
+    """Return the reader of GGUF adapters."""
     from infeng_gguf.reader import GgufAdapterReader
 
     return {"gguf": GgufAdapterReader()}
@@ -36,7 +36,7 @@ def infeng_adapter_readers() -> dict[str, AdapterReader]:
 
 @hookimpl
 def infeng_locators() -> dict[str, Locator]:
-    """GGUF files of the hub, by quantization or by file."""
+    """Return the locator of GGUF files on the hub, by quantization or by file name."""
     from infeng_gguf.hub import GgufLocator
 
     return {"gguf": GgufLocator()}

@@ -1,6 +1,6 @@
-"""GGUF files by name: ``org/name:Q4_K_M`` or ``org/name:file.gguf``, of one revision ``org/name@revision:Q4_K_M``.
+"""GGUF files by name: ``org/name:Q4_K_M``, ``org/name:file.gguf``, or of a revision ``org/name@revision:Q4_K_M``.
 
-As llama.cpp (``-hf``) and vLLM write them. Which file has which quantization is said by the files' names alone.
+The syntax is that of llama.cpp (``-hf``) and vLLM. A file's quantization is taken from its name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class GgufLocator:
     """The locator of GGUF files of the hub."""
 
     def locate(self, reference: str, kind: Located) -> Path | None:
-        """Return the local path of the file that is named; raises ModelError, UsageError for a path to no file."""
+        """Return the local path of a named file; raises ModelError, or UsageError for a missing path."""
         if kind != "model":
             return None
         if is_name(reference):
@@ -33,21 +33,21 @@ class GgufLocator:
         return None
 
     def refuse(self, reference: str, files: Sequence[str]) -> None:
-        """Raise ModelError where a repository without safetensors holds GGUF files: one has to be named."""
+        """Raise ModelError if a repository without safetensors has GGUF files, of which the user must name one."""
         models = _models(files)
         if models:
             raise ModelError(reference, "holds GGUF files", _remedy(reference, models))
 
 
 def is_name(reference: str) -> bool:
-    """Return whether ``reference`` has the form of a hub name with a GGUF file or a quantization."""
+    """Return whether ``reference`` is a hub name with a GGUF file or a quantization."""
     return NAME.fullmatch(reference) is not None
 
 
 def fetch_gguf(reference: str) -> Path:
-    """Return the local path of a GGUF file of the hub, the first where it is split, downloading what the cache lacks.
+    """Return the local path of a GGUF file of the hub, the first of a split one, downloaded if not in the cache.
 
-    Nothing else of the repository is fetched. Raises ModelError.
+    No other file of the repository is fetched. Raises ModelError.
     """
     match = NAME.fullmatch(reference)
     if match is None:
@@ -55,14 +55,14 @@ def fetch_gguf(reference: str) -> Path:
     commit, names = hub_listing(match["repository"])
     files = _chosen(reference, match["repository"], match["file"], _models(names))
     try:
-        directory = hub_fetch(commit, [escape(file) for file in files])  # a branch may move in between
+        directory = hub_fetch(commit, [escape(file) for file in files])  # the branch may have moved since the listing
     except ModelError as error:
         raise ModelError(error.what.replace(commit, reference), error.why, error.remedy) from None
     return directory / files[0]
 
 
 def _models(names: Iterable[str]) -> dict[str, list[str]]:
-    """Return the files of each GGUF model of a repository; a split one is under its name without the numbers."""
+    """Return the files of each GGUF model of a repository, by its name without split numbers."""
     found: dict[str, list[str]] = {}
     for name in sorted(names):
         path = PurePosixPath(name)
@@ -91,7 +91,7 @@ def _chosen(reference: str, repository: str, wanted: str, models: dict[str, list
 
 
 def _remedy(repository: str, models: dict[str, list[str]]) -> str:
-    """Return which names there are: quantizations where the files' names end with them, each of another."""
+    """Return a remedy with the available names: quantizations if they are unique, else file names."""
     types = [found[0] if (found := TYPE.search(whole.removesuffix(".gguf"))) else None for whole in models]
     names = [type if type and types.count(type) == 1 else whole for type, whole in zip(types, models, strict=True)]
     return f"name one: {_listed(repository, names)}"

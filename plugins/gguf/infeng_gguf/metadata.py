@@ -1,4 +1,4 @@
-"""A GGUF's metadata as a config.json and a generation_config.json."""
+"""Conversion of a GGUF's metadata to config.json and generation_config.json."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from infeng_gguf.file import GgufFile
 from infeng_gguf.header import Array
 from infeng_gguf.tokenizer import GgufTokenizer
 
-BIG = 1 << 48  # the family's own bounds come after
+BIG = 1 << 48  # the family checks its own bounds
 THETA = (1e-3, 1e15)
 MOST_POSITIONS = 1 << 28
 MAX_EXPERTS, MAX_CHOSEN = 4096, 64
@@ -29,24 +29,24 @@ READ = (
 )
 ORIGINAL = "original_max_position_embeddings"
 YARN = {"beta_fast": "beta_fast", "beta_slow": "beta_slow", "attention_factor": "attn_factor"}
-"""Keys of rope_scaling: of the metadata, behind ``rope.scaling.yarn_``."""
+"""Keys of rope_scaling -> suffix of the metadata key after ``rope.scaling.yarn_``."""
 
 HARMLESS = ("vocab_size", "tensor_data_layout", "rope.scaling.finetuned")
 USUAL = {"expert_gating_func": 1, "expert_weights_scale": 1.0}
-"""Keys with the one value that changes nothing: experts are weighted by a softmax (1), and by nothing besides."""
+"""Keys with the only value that has no effect: router weights are a softmax (1) without a further scale."""
 
 SAMPLING = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
 SAMPLING |= {"penalty_repeat": "repetition_penalty"}
 FACTORS = "rope_freqs.weight"
 LONG, SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
 OF_KIND = {"": (), "llama3": (FACTORS,), "longrope": (LONG, SHORT)}
-"""The tensors that hold divisors of rotary frequencies, by the kind of scaling."""
+"""Kind of scaling -> tensors with divisors of rotary frequencies."""
 
 OTHER_MODEL = "use a model of a supported architecture"
 
 
 def architecture_of(file: GgufFile) -> Architecture:
-    """Return the architecture; raises ModelError for one that is not run, and for a file that is no model."""
+    """Return the architecture; raises ModelError for an unsupported one, or a file that is not a model."""
     fields = file.fields
     kind = fields.text("general.type", "model")
     if kind != "model":
@@ -69,9 +69,9 @@ def config_json(
     shapes: Mapping[str, tuple[int, ...]],
     factors: Mapping[str, NDArray[np.float32]],
 ) -> dict[str, Any]:
-    """Return what config.json would say. shapes: of all tensors; factors: those of ``OF_KIND``, by name.
+    """Return the equivalent config.json. shapes: of all tensors; factors: tensors of ``OF_KIND``, by name.
 
-    Raises ModelError naming the key that is missing, odd, or changes results in a way that is not run.
+    Raises ModelError that names a missing, invalid or unsupported key.
     """
     keys = _Keys(file, architecture)
     keys.refuse_unknown()
@@ -107,7 +107,7 @@ def config_json(
         config["partial_rotary_factor"] = rotated / width
     scaling = _scaling(keys, config, factors)
     if scaling is not None:
-        if scaling["rope_type"] == "longrope":  # whose families have the length beside it, with a default
+        if scaling["rope_type"] == "longrope":  # its families have this length beside rope_scaling
             config |= {ORIGINAL: scaling.pop(ORIGINAL)} if ORIGINAL in scaling else {}
         more = architecture.yarn if scaling["rope_type"] == "yarn" else {}
         config["rope_scaling"] = {**scaling, **more}
@@ -118,7 +118,7 @@ def config_json(
 
 
 def with_tokens(config: Mapping[str, Any], tokenizer: GgufTokenizer) -> dict[str, Any]:
-    """Return the configuration with the tokens that begin and end a text; raises ModelError where rows are missing."""
+    """Return the configuration with BOS and EOS ids; raises ModelError if the embedding has too few rows."""
     rows = config["vocab_size"]
     if len(tokenizer.tokens) > rows:
         why = f"holds {len(tokenizer.tokens)} tokens, token_embd.weight {rows} rows"
@@ -127,7 +127,7 @@ def with_tokens(config: Mapping[str, Any], tokenizer: GgufTokenizer) -> dict[str
 
 
 def generation_json(file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what generation_config.json would say: the ids, and what the makers recommend."""
+    """Return the equivalent generation_config.json: BOS and EOS ids, and recommended sampling parameters."""
     found = {key: config[key] for key in ("bos_token_id", "eos_token_id") if config.get(key) is not None}
     for ours, theirs in SAMPLING.items():
         value = file.metadata.get(f"general.sampling.{ours}")
@@ -137,7 +137,7 @@ def generation_json(file: GgufFile, config: Mapping[str, Any]) -> dict[str, Any]
 
 
 class _Keys:
-    """The metadata below the architecture's name."""
+    """The metadata with the architecture's prefix."""
 
     def __init__(self, file: GgufFile, architecture: Architecture) -> None:
         self.fields = Fields(
@@ -167,7 +167,7 @@ class _Keys:
         return _shortest(self.fields.data.get(self.prefix + key))
 
     def check_experts(self) -> None:
-        """Raise ModelError where the numbers of experts, and of those that a row goes to, are missing or odd."""
+        """Raise ModelError if the number of experts, or of experts per token, is missing or out of range."""
         count = self.fields.integer(f"{self.prefix}expert_count", 1, MAX_EXPERTS)
         self.fields.integer(f"{self.prefix}expert_used_count", 1, min(count, MAX_CHOSEN))
 
@@ -175,7 +175,7 @@ class _Keys:
         self.fields.fail(self.prefix + key, why, remedy)
 
     def refuse_unknown(self) -> None:
-        """Raise ModelError for a key that is set and may change results in a way that nobody here knows."""
+        """Raise ModelError for an unknown key with a value that may change results."""
         for name, value in self.fields.data.items():
             key = name.removeprefix(self.prefix)
             if not name.startswith(self.prefix) or key in self.known or value in (0, False, ""):
@@ -209,10 +209,11 @@ def _scaling(
 
 
 def _llama3(keys: _Keys, config: Mapping[str, Any], factors: NDArray[np.float32]) -> dict[str, Any] | None:
-    """Return the scaling of Llama 3 whose divisors these are, to float32's rounding; raises ModelError for others.
+    """Return the parameters of Llama 3's scaling that gives these divisors within float32's rounding.
 
-    1 / divisor = (1 - s) / factor + s, with s = (original / wavelength - low) / (high - low) from 0 to 1. Published
-    models have low 1 and high 4; only the ratios of the three numbers count, so ``original`` follows from a blend.
+    1 / divisor = (1 - s) / factor + s, with s = (original / wavelength - low) / (high - low) clamped to [0, 1].
+    Published models have low 1 and high 4; ``original`` is then computed from a divisor with s between 0 and 1. Raises
+    ModelError for other divisors.
     """
     width = config["head_dim"]
     sound = not width % 2 and factors.shape == (width // 2,) and np.isfinite(factors).all() and factors.min() >= 1
@@ -243,7 +244,7 @@ def _llama3(keys: _Keys, config: Mapping[str, Any], factors: NDArray[np.float32]
 
 
 def _one(value: Any) -> Any:
-    """Return the one number of a list that has the same for each layer; anything else as it is."""
+    """Return the number of a list that is the same for each layer; other values unchanged."""
     if isinstance(value, Array) and value.kind != 8 and 0 < value.count <= 1 << 16:
         numbers = value.numbers()
         if (numbers == numbers[0]).all():
@@ -252,7 +253,7 @@ def _one(value: Any) -> Any:
 
 
 def _shortest(value: Any) -> Any:
-    """Return a number that was stored as float32 as it is written: 1e-05, and not 9.999999747378752e-06."""
+    """Return the shortest decimal of a float32: 1e-05, not 9.999999747378752e-06."""
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
 

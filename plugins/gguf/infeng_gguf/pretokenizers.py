@@ -1,7 +1,7 @@
-"""How byte-level vocabularies split a text into words: the names of ``tokenizer.ggml.pre`` and what they stand for.
+"""Pretokenizers of byte-level vocabularies: the names of ``tokenizer.ggml.pre`` and their patterns.
 
-The names and which of them are alike are those of llama.cpp (``src/llama-vocab.cpp``); the patterns are the ones of
-the models' own tokenizer.json. Each pattern splits the pieces that the one before it left.
+The names and their grouping are those of llama.cpp (``src/llama-vocab.cpp``), the patterns those of the models'
+tokenizer.json. Each pattern splits the pieces that the previous pattern left.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CASED = (
     "A771-A787 A78B-A78E AB70-ABBF FB00-FB06 FB13-FB17 FF21-FF3A FF41-FF5A 10400-1044F 104B0-104D3 104D8-104FB "
     "10C80-10CB2 10CC0-10CF2 118A0-118DF 1E900-1E943"
 )
-"""The letters, in hexadecimal, that DeepSeek LLM tells from others: cased ones, but for those that came after it."""
+"""The cased letters of DeepSeek LLM's pattern in hexadecimal: those of the Unicode version of its time."""
 
 _CASED = "".join("-".join(chr(int(end, 16)) for end in one.split("-")) for one in CASED.split())
 
@@ -41,7 +41,7 @@ _CASED = "".join("-".join(chr(int(end, 16)) for end in one.split("-")) for one i
 _GPT2 = Splitting((GPT2,))
 _DIGITS = Splitting((r"\p{N}", GPT2))
 _LLAMA3 = Splitting(LLAMA3_SPLITTING.patterns)
-_LATER_CJK = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"  # and all from Samaritan on
+_LATER_CJK = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"  # includes all scripts from Samaritan on
 _CJK = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 
 SPLITTINGS = {
@@ -60,7 +60,7 @@ SPLITTINGS = {
     **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "minimax-m2"), Splitting((GPT4O,))),
     **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), Splitting((r"\p{N}{1,3}", _CJK, DEEPSEEK3))),
     "deepseek-coder": Splitting((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _LATER_CJK, r"\p{N}")),
-    "deepseek-llm": Splitting(  # llama.cpp has runs of digits last, of which this vocabulary joins none
+    "deepseek-llm": Splitting(  # llama.cpp ends with runs of digits, but this vocabulary merges no digits
         (
             r"[\r\n]",
             rf"\s?[{_CASED}]+",
@@ -73,4 +73,4 @@ SPLITTINGS = {
     "seed-coder": Splitting((SEED_CODER,)),
     "falcon": Splitting((r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]")),
 }
-"""By name. Others are refused: a text would be other ids than in training, and nothing would say so."""
+"""Name -> splitting. Other names are refused, since a wrong splitting silently gives other ids than in training."""

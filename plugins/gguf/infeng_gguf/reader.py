@@ -1,4 +1,4 @@
-"""GGUF files as models and as adapters, for the hooks."""
+"""The readers and the writer of GGUF files, for the hooks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GgufReader:
     kind = "GGUF"
 
     def supports(self) -> dict[str, list[str]]:
-        """Return the architectures and the types of tensors that are read."""
+        """Return the supported architectures and tensor types."""
         known = families()
         return {
             "architectures": [name for name, one in ARCHITECTURES.items() if one.family in known],
@@ -37,7 +37,7 @@ class GgufReader:
         }
 
     def recognizes(self, path: Path) -> bool:
-        """Return whether ``path`` is a file that is, or calls itself, GGUF."""
+        """Return whether ``path`` is a file with GGUF's magic or suffix."""
         return is_gguf(path)
 
     def files(self, path: Path) -> ModelFiles:
@@ -45,11 +45,11 @@ class GgufReader:
         return ModelFiles(files_of(path), has_own_types=True)
 
     def has_weights(self, path: Path) -> bool:
-        """Return that there are weights: without them a file is refused."""
+        """Return True: a file without weights is refused."""
         return True
 
     def describe(self, path: Path) -> Description:
-        """Return what the metadata tells; what is wrong with the vocabulary is told here. Raises ModelError."""
+        """Return configuration and size of the tokenizer; raises ModelError, also for an invalid vocabulary."""
         metadata = GgufFile(path).metadata
         if metadata.get("general.type") == "adapter":
             return Description(None)
@@ -68,11 +68,11 @@ class GgufWriter:
     default = "f16"
 
     def writes(self, path: Path) -> bool:
-        """Return whether a file is called GGUF."""
+        """Return whether the suffix of a path is .gguf."""
         return path.suffix == ".gguf"
 
     def plan(self, source: ModelSource, format: str) -> ExportPlan:
-        """Return the type of each tensor, and the bytes of all."""
+        """Return the type of each tensor, and the total bytes."""
         return planned(source, format)
 
     def write(self, source: ModelSource, destination: Path, format: str, *, force: bool, progress: bool) -> Export:
@@ -84,11 +84,11 @@ class GgufAdapterReader:
     """The reader of LoRA adapters in GGUF files."""
 
     def recognizes(self, path: Path) -> bool:
-        """Return whether ``path`` is a file that is, or calls itself, GGUF."""
+        """Return whether ``path`` is a file with GGUF's magic or suffix."""
         return is_gguf(path)
 
     def files(self, path: Path) -> Sequence[Path]:
-        """Return nothing: a file is packed at each load."""
+        """Return []: a file is packed at each load."""
         return []
 
     def read(self, path: Path, config: ModelConfig) -> AdapterWeights:

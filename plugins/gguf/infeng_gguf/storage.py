@@ -1,4 +1,4 @@
-"""In which weight format a tensor of a GGUF is kept: exactly where one can, else in the nearest."""
+"""The weight format of each tensor of a GGUF: an exact one if possible, else the nearest."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from infeng_core.api.formats import BUILTIN, NEAREST, ROUTER, require_unturned
 from infeng_gguf.types import TensorType
 
 EXACT = ("int4-g32", "int4-a256", "int8-g32")
-"""Formats that hold what a type stores, small ones first."""
+"""Formats that can hold a type exactly, small ones first."""
 
 FLOATS = ("f32", "bf16")
 
 
 def codes_fit(type: TensorType, format: QuantFormat, k: int) -> bool:
-    """Return whether ``format`` holds the codes and fp16 scales of ``type`` as they are."""
+    """Return whether ``format`` holds the codes and fp16 scales of ``type`` exactly."""
     grid = format.grid(k) if format.name in EXACT else None
     return (
         grid is not None
@@ -27,13 +27,13 @@ def codes_fit(type: TensorType, format: QuantFormat, k: int) -> bool:
 
 
 def minima_fit(type: TensorType, format: QuantFormat) -> bool:
-    """Return whether ``format`` holds the codes, sub-scales and minima of ``type`` as they are."""
+    """Return whether ``format`` holds the codes, sub-scales and minima of ``type`` exactly."""
     grid = format.minima
     return grid is not None and type.minima is not None and type.block % grid.superblock == 0
 
 
 def holds(type: TensorType, format: str, k: int) -> bool:
-    """Return whether the weight format named ``format`` loses nothing of ``type``."""
+    """Return whether the weight format named ``format`` holds ``type`` exactly."""
     if type.is_float:
         return format == "f32" or (format == "bf16" and type.name == "BF16")
     if format not in BUILTIN:
@@ -45,10 +45,10 @@ def holds(type: TensorType, format: str, k: int) -> bool:
 def formats(
     layout: Layout, types: Mapping[str, Sequence[TensorType]], choice: FormatChoice, lookup: FormatLookup
 ) -> dict[str, str]:
-    """Return the format of every tensor; ``types`` are those of its parts, by tensor.
+    """Return the format of every tensor. types: of its parts, by tensor.
 
-    What nobody asked for keeps the file's own precision: floats beside quantized tensors are NEAREST, but for routers,
-    which stay floats. A file of floats alone follows ``choice``.
+    Without a request, a tensor keeps the file's precision: floats beside quantized tensors get NEAREST, except routers,
+    which stay floats. A file with only floats follows ``choice``.
     """
     found = choice.for_model(layout, lookup)
     if not _has_integers(types):
@@ -73,9 +73,9 @@ def _nearest(spec: TensorSpec, stored: Sequence[TensorType]) -> str:
 
 
 def changes(layout: Layout, types: Mapping[str, Sequence[TensorType]], formats: Mapping[str, str]) -> dict[str, str]:
-    """Return what is rounded again, in words by "type -> format": types that their format cannot hold.
+    """Return the number of tensors, in words, by "type -> format", for types that their format rounds again.
 
-    Of a file of floats alone that is nothing, nor are floats that stay floats.
+    A file with only floats has none; floats that stay floats do not count.
     """
     count: dict[str, int] = {}
     for spec in layout.tensors if _has_integers(types) else ():

@@ -1,4 +1,4 @@
-"""The tokenizer of a GGUF as the files that Hugging Face models have: tokenizer.json and tokenizer_config.json."""
+"""Conversion of a GGUF's tokenizer to tokenizer.json and tokenizer_config.json."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from infeng_gguf.pretokenizers import SPLITTINGS
 
 MAX_VOCAB = 1 << 24
 ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
-"""How the end of a turn is spelled where the file does not number it (llama.cpp, ``llama_vocab::impl::load``)."""
+"""End-of-turn tokens to look for if the file has no eot id (llama.cpp, ``llama_vocab::impl::load``)."""
 
 MESSAGE_END = "<|end|>"
 HARMONY_ENDS = ("<|return|>", "<|call|>", "<|endoftext|>")
-"""What ends a turn where <|end|> ends a message alone: in vocabularies that have the first two (gpt-oss)."""
+"""End-of-turn tokens of vocabularies with the first two (gpt-oss), in which <|end|> ends only a message."""
 
 REMEDY = "use a newer conversion of the model, or its Hugging Face directory"
 
 
 class GgufTokenizer:
-    """What the keys ``tokenizer.*`` of a file say."""
+    """The tokenizer of the keys ``tokenizer.*``."""
 
     def __init__(self, file: GgufFile) -> None:
         """Read and check the vocabulary; raises ModelError naming the key."""
@@ -51,7 +51,7 @@ class GgufTokenizer:
         return self._id("eos", 2 if self.model == "llama" else None)
 
     def ends(self) -> tuple[int, ...]:
-        """Return every token after which nothing is generated: of a text, a turn and a message."""
+        """Return the tokens that end a generation: ends of a text, a turn and a message."""
         given = [self.eos, self._id("eot"), self._id("eom")]
         if given[1] is None:
             given += map(self._control, ENDS)
@@ -94,13 +94,13 @@ class GgufTokenizer:
         return [int(kind) for kind in kinds]
 
     def _control(self, text: str) -> int | None:
-        """Return the control token with this text."""
+        """Return the id of the control token with this text, or None."""
         number = self.ids.get(text)
         return number if number is not None and self.kinds[number] == CONTROL else None
 
     def _id(self, name: str, default: int | None = None) -> int | None:
         key = f"tokenizer.ggml.{name}_token_id"
-        if self.fields.data.get(key) == 0xFFFFFFFF:  # "none", as older tools write it
+        if self.fields.data.get(key) == 0xFFFFFFFF:  # "none" of older tools
             return None
         found = self.fields.optional_integer(key, 0, len(self.tokens) - 1)
         return found if found is not None or default is None or default >= len(self.tokens) else default
@@ -115,7 +115,7 @@ class GgufTokenizer:
         key = "tokenizer.ggml.merges"
         merges = []
         for merge in self.file.strings(key):
-            at = merge.find(" ", 1)  # a token may begin with a space, and holds none elsewhere
+            at = merge.find(" ", 1)  # a token may begin with a space, but has none elsewhere
             left, right = merge[: max(at, 0)], merge[at + 1 :]
             if left not in self.ids or right not in self.ids or left + right not in self.ids:
                 self.fields.fail(key, f"holds {show(merge)}, which are no tokens", REMEDY)
@@ -149,7 +149,7 @@ class GgufTokenizer:
         )
 
     def _stripping(self) -> frozenset[str]:
-        """Return the special tokens that take the spaces behind them along: in Phi-3 all but four."""
+        """Return the special tokens that strip spaces after them: in Phi-3 all but four."""
         names = f"{self.fields.text('general.architecture', '')} {self.fields.text('general.name', '')}".lower()
         if self.model != "llama" or not ("phi3" in names or "phi-3" in names):
             return frozenset()
@@ -171,7 +171,7 @@ class GgufTokenizer:
         return found if template is None else found | {"chat_template": template}
 
     def _templates(self) -> str | list[dict[str, str]] | None:
-        """Return the chat template, or several by name, as tokenizer_config.json has them."""
+        """Return the chat template, or several by name, in the form of tokenizer_config.json."""
         key = "tokenizer.chat_template"
         first = self.fields.text(key) if self.fields.has(key) else None
         named = sorted(name.removeprefix(f"{key}.") for name in self.fields.data if name.startswith(f"{key}."))
@@ -182,7 +182,7 @@ class GgufTokenizer:
 
 
 def _ending(token: str, number: int) -> dict[str, Any]:
-    """Return the post-processor that puts ``token`` behind every text."""
+    """Return the post-processor that appends ``token`` to every text."""
     end = {"SpecialToken": {"id": token, "type_id": 0}}
     texts = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
     special = {token: {"id": token, "ids": [number], "tokens": [token]}}

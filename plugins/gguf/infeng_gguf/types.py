@@ -1,7 +1,7 @@
-"""The tensor types of GGUF: blocks of values, what their bytes mean, and which are codes times one scale.
+"""The tensor types of GGUF: their blocks, the decoding of blocks, and exact codes and scales.
 
-Blocks are those of llama.cpp (``ggml/src/ggml-common.h``); a decoder's operations are in float32 and in the order of
-``dequantize_row_*`` (``ggml-quants.c``), so values are the same to the last bit.
+Blocks are those of llama.cpp (``ggml/src/ggml-common.h``); decoders compute in float32 in the order of
+``dequantize_row_*`` (``ggml-quants.c``), so values equal llama.cpp's to the last bit.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 
 
 @dataclass(frozen=True)
 class TensorType:
-    """``nbytes`` bytes hold ``block`` values. ``decode`` and ``codes`` take (blocks, nbytes) bytes.
+    """A type whose blocks of ``block`` values have ``nbytes`` bytes. Functions take (blocks, nbytes) bytes.
 
-    ``codes`` gives int8 (blocks, block) and float32 scales (blocks,) whose products are the values; None where a block
-    is more than that. ``minima`` takes blocks for rows; None where a block is less, or has codes of more than 4 bits.
-    All are None for a type that is not read.
+    ``codes`` returns int8 (blocks, block) and float32 scales (blocks,) whose products are the values; None if a block
+    has more than codes and a scale. ``minima`` returns codes of 4 bits with sub-scales and minima; None for other
+    blocks. All functions are None for an unsupported type.
     """
 
     number: int
@@ -43,7 +43,7 @@ class TensorType:
 
     @property
     def is_float(self) -> bool:
-        """Whether values are stored one by one."""
+        """Whether values are stored individually."""
         return self.block == 1
 
     @property
@@ -101,7 +101,7 @@ def _iq4_nl(blocks: Bytes) -> tuple[Codes, Floats]:
 
 
 def _mxfp4(blocks: Bytes) -> tuple[Codes, Floats]:
-    """The exponent is of the doubled values: 2^(e - 128)."""
+    """The scale is 2^(e - 128), since MXFP4_VALUES are doubled."""
     record = _records(blocks, ("e", "u1"), ("q", "u1", 16))
     scale = np.ldexp(np.float32(1), record["e"].astype(np.int32) - 128).astype(np.float32)
     return MXFP4_VALUES[_nibbles(record["q"])], scale
@@ -161,14 +161,14 @@ def _six_bits(packed: Bytes) -> tuple[Bytes, Bytes]:
 
 
 def _four_bits(blocks: Bytes) -> WithMinima:
-    """Return what Q4_K stores."""
+    """Return codes, scales and minima of Q4_K."""
     record = _records(blocks, ("d", "<f2"), ("m", "<f2"), ("s", "u1", 12), ("q", "u1", 128))
     codes = _shifted(record["q"], 32, (0, 4), 15).reshape(-1, 256).view(np.int8)
     return WithMinima(codes, _wide(record["d"]), _wide(record["m"]), *_six_bits(record["s"]))
 
 
 def _grouped(record: Any, scales: Bytes, least: Bytes, codes: Bytes) -> Floats:
-    """Return codes times scale less minimum; both, (n, groups), are multiples of the block's own."""
+    """Return code * scale - minimum; scales and minima, (n, groups), are multiples of the block's two scales."""
     scale = _wide(record["d"]) * scales.astype(np.float32)
     shift = _wide(record["m"]) * least.astype(np.float32)
     groups = codes.reshape(*scale.shape, -1).astype(np.float32)
@@ -252,7 +252,7 @@ BY_NAME = {type.name: type for type in _ALL}
 
 
 def decoded(type: TensorType, rows: Bytes) -> Floats:
-    """Return the values of whole rows, (n, row bytes) to (n, k) float32, of a type that is read."""
+    """Return the values of whole rows, (n, row bytes) -> (n, k) float32, of a supported type."""
     assert type.decode is not None
-    with np.errstate(all="ignore"):  # what is not finite is found, and named, where it is packed
+    with np.errstate(all="ignore"):  # packing finds and reports values that are not finite
         return type.decode(rows.reshape(-1, type.nbytes)).reshape(len(rows), -1)

@@ -1,4 +1,4 @@
-"""A tokenizer.json as the arrays of a GGUF, where GGUF has words for what it does."""
+"""Conversion of a tokenizer.json to GGUF's metadata, if GGUF can represent it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ DIGIT = r"\p{N}"
 def tokenizer_metadata(files: Mapping[str, bytes], rows: int, ends: tuple[int, ...], source: Path) -> dict[str, Any]:
     """Return the keys ``tokenizer.*`` for the files of a model whose embedding has ``rows`` rows.
 
-    ``ends`` end a generation, the end of a text first. Raises ModelError for a tokenizer that is damaged, and for one
-    that GGUF cannot express.
+    ends: tokens that end a generation, the end of a text first. Raises ModelError for a damaged tokenizer, or one that
+    GGUF cannot represent.
     """
     if "tokenizer.json" not in files:
         raise ModelError(f"{source}", "has no tokenizer.json", "copy it from the model's page")
@@ -48,7 +48,7 @@ def tokenizer_metadata(files: Mapping[str, bytes], rows: int, ends: tuple[int, .
 
 class _Vocabulary:
     def __init__(self, document: Mapping[str, Any], settings: Mapping[str, Any], rows: int, source: Path) -> None:
-        """Take files that are checked already: ids, merges and parts are of the right types."""
+        """Keep files whose ids, merges and parts are already checked."""
         self.document, self.settings, self.source = document, settings, source
         self.model = document["model"]
         if self.model.get("type") != "BPE":
@@ -62,7 +62,7 @@ class _Vocabulary:
         self.tokens = self._by_id(rows)
 
     def _by_id(self, rows: int) -> list[str]:
-        """Return the text of each row, of those without a token a text that no other has."""
+        """Return the text of each row; rows without a token get a unique placeholder."""
         by_id: dict[int, str] = {}
         for token, number in self.ids.items():
             if not 0 <= number < rows:
@@ -113,7 +113,7 @@ class _Vocabulary:
         return {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": name, "tokenizer.ggml.merges": merges}
 
     def _patterns(self) -> tuple[str, ...]:
-        """Return the patterns of the pre-tokenizer, as ``Splitting`` has them."""
+        """Return the patterns of the pre-tokenizer in the form of ``Splitting``."""
         found: list[str] = []
         for step in steps_of(self.document.get("pre_tokenizer"), "pre_tokenizer"):
             kind, pattern = step.get("type"), step.get("pattern")
@@ -129,7 +129,7 @@ class _Vocabulary:
         return tuple(found)
 
     def _pieces(self) -> dict[str, Any]:
-        """SentencePiece: the earlier a piece can be made, the higher its score; what no pair makes comes last."""
+        """Return SentencePiece's keys: a piece's score falls with its rank among merges; unmerged pieces come last."""
         scores: dict[str, float] = {}
         for rank, (left, right) in enumerate(self.merges):
             scores.setdefault(left + right, -float(rank))
@@ -143,7 +143,7 @@ class _Vocabulary:
         }
 
     def _puts_space(self) -> bool:
-        """Return whether a text begins with a space that is not there; fail where spaces are no pieces."""
+        """Return whether a space is put before a text; fail if spaces are not pieces."""
         splitter = self.document.get("pre_tokenizer") or {}
         steps = steps_of(self.document.get("normalizer"), "normalizer")
         kinds = [step.get("type") for step in steps]

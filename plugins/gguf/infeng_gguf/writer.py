@@ -1,4 +1,4 @@
-"""Writing GGUF files, version 3: metadata, then one tensor after the other, of which one is in memory at a time."""
+"""The writer of GGUF files, version 3, with one tensor in memory at a time."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from infeng_gguf.header import ARRAY, MAGIC, SCALARS, STRING
 from infeng_gguf.types import BY_NAME, TensorType
 
 ALIGNMENT = 32
-CHUNK = 1 << 22  # values that are quantized at a time
+CHUNK = 1 << 22  # values quantized at a time
 U32, I32, F32, BOOL = 4, 5, 6, 7
 _KINDS = {np.dtype(code): kind for kind, code in SCALARS.items()}
 
 
 @dataclass(frozen=True)
 class NewTensor:
-    """A tensor to write; ``shape`` as in NumPy, the rows first."""
+    """A tensor to write; ``shape`` as in NumPy, rows first."""
 
     name: str
     type: TensorType
@@ -42,11 +42,11 @@ def write_gguf(
     tensors: Sequence[NewTensor],
     values: Callable[[NewTensor], NDArray[np.float32] | Quantized],
 ) -> None:
-    """Write a new file and put it on the disk. ``values`` gives each tensor, in order, as float32 of its shape.
+    """Write and fsync a new file.
 
-    Or, of the types of ``KEPT``, as codes and scales of its blocks, which are stored as they are.
-
-    Metadata: bool, int (as u32), float (as f32), str, lists of str, and arrays with the type that they have.
+    values: returns each tensor, in order, as float32 of its shape or, for types of ``KEPT``, as codes and scales of its
+    blocks, which are stored exactly. metadata: bool, int (as u32), float (as f32), str, lists of str, and arrays (with
+    their own type).
     """
     with path.open("xb") as file:
         file.write(MAGIC + struct.pack("<IQQ", 3, len(tensors), len(metadata)))
@@ -70,7 +70,7 @@ def write_gguf(
 
 
 def encoded(type: TensorType, values: NDArray[np.float32] | Quantized) -> Iterable[NDArray[Any]]:
-    """Yield the bytes of a tensor, some rows at a time."""
+    """Yield the blocks of a tensor, CHUNK values at a time."""
     step = max(1, CHUNK // type.block)
     if isinstance(values, Quantized):
         codes, scales = values.codes.reshape(-1, type.block), values.scales.reshape(-1)
@@ -93,7 +93,7 @@ def _bf16(values: NDArray[np.float32]) -> NDArray[Any]:
 
 
 def _q8_0(values: NDArray[np.float32]) -> NDArray[Any]:
-    """d = max |x| / 127, code = x / d rounded away from zero at halves (``quantize_row_q8_0_ref``)."""
+    """d = max |x| / 127, code = x / d rounded half away from zero (``quantize_row_q8_0_ref``)."""
     scale = np.abs(values).max(axis=1) / np.float32(127)
     scaled = values * _inverse(scale)[:, None]
     return _q8_0_blocks(scale, np.trunc(scaled + np.copysign(np.float32(0.5), scaled)).astype(np.int8))
@@ -107,7 +107,7 @@ def _q8_0_blocks(scale: NDArray[np.float32], codes: NDArray[np.int8]) -> NDArray
 
 
 def _q4_0(values: NDArray[np.float32]) -> NDArray[Any]:
-    """d = the value of largest size / -8, code = x / d + 8.5 cut to 0 .. 15 (``quantize_row_q4_0_ref``)."""
+    """d = value of largest magnitude / -8, code = x / d + 8.5, truncated, in 0 .. 15 (``quantize_row_q4_0_ref``)."""
     largest = np.take_along_axis(values, np.abs(values).argmax(axis=1)[:, None], axis=1)[:, 0]
     scale = largest / np.float32(-8)
     scaled = values.astype(np.float64) * _inverse(scale).astype(np.float64)[:, None]
@@ -140,17 +140,17 @@ BLOCKS: Mapping[str, Callable[[NDArray[np.float32], NDArray[np.int8]], NDArray[A
     "Q4_0": _q4_0_blocks,
 }
 KEPT = {"Q8_0": "int8-g32", "Q4_0": "int4-g32"}
-"""The weight format that holds the same codes and scales as a type."""
+"""Type -> the weight format with the same codes and scales."""
 
 FORMATS = {"f32": "F32", "f16": "F16", "bf16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0"}
-"""What ``--format`` calls the types that are written."""
+"""Value of ``--format`` -> type."""
 
 FILE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 7, "bf16": 32}
 """``general.file_type`` (``LlamaFileType`` of gguf-py)."""
 
 
 def type_for(format: str, k: int) -> TensorType:
-    """Return as what a matrix of ``k`` inputs is written: as asked, or as F16 where rows are no whole blocks."""
+    """Return the type of a matrix of ``k`` inputs: that of ``format``, or F16 if rows are not whole blocks."""
     type = BY_NAME[FORMATS[format]]
     return type if k % type.block == 0 else BY_NAME["F16"]
 

@@ -1,4 +1,4 @@
-"""A NumPy backend for INF-ENG: the whole forward pass in readable Python, an oracle and a place to prototype.
+"""A NumPy backend for INF-ENG: the whole forward pass in readable Python, for tests and prototypes.
 
 ``infeng run MODEL --set backend.use=numpy`` runs a model on it.
 """

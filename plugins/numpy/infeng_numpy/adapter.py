@@ -1,10 +1,10 @@
-"""What adapters do to the rows of a batch, written down from the mathematics.
+"""The effect of adapters on the rows of a batch, implemented from the formulas.
 
 A linear's product y = x W^T becomes (y + weight * scaling * (x A^T) B^T) * row_scale + bias on the rows of an adapter,
-before the linear's own bias; modules that were trained whole (embedding, head, norms) take the place of the model's.
+before the linear's own bias; fully trained modules (embedding, head, norms) replace the model's.
 
 Sources: Hu et al., "LoRA" (2021); Kalajdzievski (2023) for rsLoRA's scaling; Liu et al., "DoRA" (2024), in which
-row_scale is the learned magnitude of each row of W + scaling * B A over the norm that the row has.
+row_scale is the learned magnitude of each row of W + scaling * B A over the row's norm.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Real = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """What an adapter does to one linear; with rank 0 only its scale and bias."""
+    """An adapter's change of one linear; with rank 0 only scale and bias."""
 
     a: Real  # (rank, inputs); of an embedding (rank, vocab)
     b: Real  # (outputs, rank)
@@ -35,12 +35,12 @@ class Change:
     row_scale: Real | None = None  # (outputs,)
     bias: Real | None = None  # (outputs,)
     int8_input: bool = False  # A's kernel reads int8 activations
-    rounding: Rounding = PLAIN  # those of its linear
+    rounding: Rounding = PLAIN  # of its linear's inputs
 
 
 @dataclass(frozen=True, eq=False)
 class Adapter:
-    """An adapter by the modules' names in a checkpoint, such as "model.layers.0.self_attn.q_proj"."""
+    """An adapter, by the names of modules in a checkpoint, such as "model.layers.0.self_attn.q_proj"."""
 
     changes: Mapping[str, Change] = field(default_factory=dict)  # of linears, and of "model.embed_tokens"
     embed: Real | None = None  # (vocab, hidden) in place of the model's
@@ -49,7 +49,7 @@ class Adapter:
 
 
 class Rows(NamedTuple):
-    """Rows [begin, end) of a batch use ``adapter``, its low-rank part times ``weight``; several may cover a row."""
+    """Rows [begin, end) of a batch that use ``adapter`` with its low-rank part times ``weight``; ranges may overlap."""
 
     begin: int
     end: int
@@ -58,24 +58,24 @@ class Rows(NamedTuple):
 
 
 class Adapted:
-    """The part of a model that knows of adapters. ``rows`` are those of the matrices that it is given now."""
+    """The part of a model that applies adapters. ``rows`` refers to the rows of the present matrices."""
 
     rows: Sequence[Rows] = ()
 
     def sampled_rows(self, rows: Sequence[Rows], sample_rows: NDArray[Any]) -> Sequence[Rows]:
-        """Return where each adapter's rows are once only the ascending ``sample_rows`` are left."""
+        """Return each adapter's range of rows in a matrix of only the ascending ``sample_rows``."""
         bounds = [np.searchsorted(sample_rows, (begin, end)).tolist() for begin, end, _, _ in rows]
         return [each._replace(begin=begin, end=end) for each, (begin, end) in zip(rows, bounds, strict=True)]
 
     @contextmanager
     def only(self, rows: NDArray[np.intp]) -> Iterator[None]:
-        """Take matrices of these ascending rows in the block."""
+        """Expect matrices of only these ascending rows inside the block."""
         whole, self.rows = self.rows, self.sampled_rows(self.rows, rows)
         yield
         self.rows = whole
 
     def adapt_embedding(self, x: Real, tokens: NDArray[np.int32]) -> Real:
-        """Change what tokens (rows,) were looked up as: (rows, hidden) -> the same shape."""
+        """Change the embeddings x (rows, hidden) of tokens (rows,) and return them."""
         for begin, end, adapter, _ in self.rows:
             if adapter.embed is not None:
                 x[begin:end] = adapter.embed[tokens[begin:end]]  # (rows of the adapter, hidden)
@@ -95,7 +95,7 @@ class Adapted:
         return each
 
     def adapt_linear(self, name: str, x: Real, y: Real) -> Real:
-        """Change a product y (rows, outputs) of x (rows, inputs), to which the bias is not yet added."""
+        """Change a product y (rows, outputs) of x (rows, inputs), before its bias is added."""
         for begin, end, adapter, _ in self.rows:
             if name == "lm_head" and adapter.head is not None:
                 y[begin:end] = self.product(x[begin:end], adapter.head)
@@ -121,7 +121,7 @@ class Adapted:
         return y if change.bias is None else self.shifted(y, change.bias)
 
     def scaling(self, change: Change, weight: float) -> Real:
-        """Return what each column of u is multiplied with, (rank,)."""
+        """Return the factor of each column of u, (rank,)."""
         return change.scaling * weight
 
     def expanded(self, y: Real, u: Real, change: Change) -> Real:
@@ -129,7 +129,7 @@ class Adapted:
         return y + u @ change.b.T
 
     def rescaled(self, y: Real, row_scale: Real) -> Real:
-        """Give each output its magnitude: (rows, outputs)."""
+        """Multiply each output by its DoRA scale: (rows, outputs)."""
         return y * row_scale
 
     def shifted(self, y: Real, bias: Real) -> Real:

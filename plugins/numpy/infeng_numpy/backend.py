@@ -1,4 +1,4 @@
-"""The backend ``numpy``: a loaded model on ``Llama``, behind the faces that the engine knows."""
+"""The backend ``numpy``: ``Llama`` with the engine's interfaces of a backend and an executable."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ OPS = ("embed", "rmsnorm", "linear", "rope", "kv_append", "attention")
 
 
 class NumpyBackend:
-    """Makes executables whose every op is NumPy. Formats act as numbers: weights are dequantized to binary64 once.
+    """A backend whose executables compute every op in NumPy, on weights dequantized to binary64.
 
-    Over float weights it chooses the native backend's tokens. Over integer weights a last bit decides which way an
-    activation is rounded to int8, so it may choose others (docs/numerics.md, "What is not exact").
+    With float weights it generates the native backend's tokens. With integer weights, differences in a last bit can
+    change the rounding of an activation to int8, and so the tokens (docs/numerics.md, "What is not exact").
     """
 
     uses_kernels = False
@@ -43,13 +43,13 @@ class NumpyBackend:
         return cache(layers=shape.layers, slots=BLOCK, kv_heads=shape.kv_heads, head_dim=shape.head_dim).nbytes
 
     def available_bytes(self) -> int | None:
-        """Return what the machine and the control groups leave."""
+        """Return the bytes available to the machine and its control groups; None if unknown."""
         return available_bytes()
 
     def compile(
         self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector | None
     ) -> NumpyExecutable:
-        """Return ``model`` ready to run; raises KernelError for a family that it does not know."""
+        """Return an executable of ``model``; raises KernelError for an unknown family."""
         if model.config.family not in FAMILIES:
             raise KernelError(
                 "backend numpy",
@@ -60,13 +60,13 @@ class NumpyBackend:
 
 
 class NumpyExecutable:
-    """One model with its cache."""
+    """A model with its cache."""
 
-    scratch_bytes = 0  # arrays come and go with each op
+    scratch_bytes = 0  # each op allocates its own arrays
     max_stacked_rank = 1024  # as the native backend's by default; nothing here depends on it
 
     def __init__(self, model: LoadedModel, kv_dtype: str, limits: Limits) -> None:
-        """Dequantize the weights and take memory for ``limits.kv_blocks`` blocks."""
+        """Dequantize the weights and allocate ``limits.kv_blocks`` blocks."""
         c = model.config
         cache = CACHES[kv_dtype](
             layers=c.layers, slots=limits.kv_blocks * BLOCK, kv_heads=c.kv_heads, head_dim=c.head_dim
@@ -74,15 +74,15 @@ class NumpyExecutable:
         self.kv_bytes = cache.nbytes
         self._blocks = Blocks(cache.arrays, BLOCK)
         self._layout = f"numpy 1: {kv_dtype}, {c.layers} layers, {c.kv_heads} heads of {c.head_dim}"
-        if c.rope.kind in ("dynamic", "longrope"):  # keys are turned by a table that the context chooses
+        if c.rope.kind in ("dynamic", "longrope"):  # the rotation of keys depends on the context
             self._layout += f", {limits.context} positions"
-        self._lock = threading.Lock()  # blocks are copied between steps, whoever asks
+        self._lock = threading.Lock()  # other threads copy blocks between steps
         self.llama = Llama(c, dequantized(model), cache, block=BLOCK, context=limits.context)
         self._roundings = {name: rounding_of(model, name) for name in model.tensors}
         self._rows = (1, limits.max_rows)
 
     def load_adapter(self, adapter: PackedAdapter) -> Handle:
-        """Dequantize an adapter; its memory goes with the last reference to what is returned."""
+        """Return an adapter's dequantized matrices; the last reference to them frees their memory."""
         return unpacked(adapter, self.llama.config, self._roundings.__getitem__)
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
@@ -105,36 +105,36 @@ class NumpyExecutable:
     has_hidden_states = True
 
     def hidden_states(self) -> NDArray[np.float32]:
-        """Return what the head reads of all rows of the last run that was asked for it, (rows, hidden) float32."""
+        """Return the head's inputs of all rows of the last run with ``batch.hidden``, (rows, hidden) float32."""
         return self.llama.hidden.astype(np.float32)
 
     def block_layout(self) -> str:
-        """Return what the bytes of a block mean."""
+        """Return a description of a block's bytes: equal texts mean interchangeable blocks."""
         return self._layout
 
     def read_blocks(self, blocks: NDArray[np.int32]) -> NDArray[np.uint8]:
-        """Return copies of whole blocks, (count, block_bytes) uint8; raises KernelError for one that does not exist."""
+        """Return copies of whole blocks, (count, block_bytes) uint8; raises KernelError for an unknown block."""
         with self._lock:
             return self._blocks.read(blocks)
 
     def write_blocks(self, blocks: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
-        """Write what ``read_blocks`` returned to blocks; raises KernelError where it does not fit."""
+        """Write data of ``read_blocks`` to blocks; raises KernelError if it does not fit."""
         with self._lock:
             self._blocks.write(blocks, data)
 
     def copy_blocks(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
-        """Copy whole blocks onto others; raises KernelError for one that does not exist."""
+        """Copy whole blocks onto others; raises KernelError for an unknown block."""
         with self._lock:
             self._blocks.copy(source, target)
 
     def bound(self) -> list[BoundOp]:
-        """Return one line per kind of op."""
+        """Return one entry per kind of op."""
         return [BoundOp(op, "the whole model", self._rows, "numpy", f"{op}_float64", REASON) for op in OPS]
 
     def cancel(self) -> None:
-        """Do nothing: a step in NumPy runs to its end."""
+        """Do nothing: a step in NumPy cannot be interrupted."""
 
     def close(self) -> None:
-        """Let go of the weights and the cache; calling it again does nothing."""
+        """Free the weights and the cache; further calls do nothing."""
         for name in ("llama", "_blocks"):
             vars(self).pop(name, None)

@@ -1,4 +1,4 @@
-"""Whole cache blocks as bytes, out of a cache's arrays and back into them."""
+"""Whole cache blocks as bytes: read from, written to and copied in a cache's arrays."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ REMEDY = "use blocks of this engine's pool"
 
 
 class Blocks:
-    """The blocks of a cache: of each array a slice, one after the other."""
+    """The blocks of a cache; a block's bytes are its slices of all arrays, concatenated."""
 
     def __init__(self, arrays: Sequence[NDArray[Any]], block: int) -> None:
-        """Look at ``arrays``, (..., slots, kv_heads, n) each, as blocks of ``block`` slots."""
+        """View ``arrays``, (..., slots, kv_heads, n) each, as blocks of ``block`` slots."""
         self._count = arrays[0].shape[-3] // block
         # (outer, blocks, bytes): views of the cache's own memory
         self._parts = [
@@ -27,13 +27,13 @@ class Blocks:
         """Bytes of one block."""
 
     def read(self, blocks: NDArray[np.int32]) -> NDArray[np.uint8]:
-        """Return copies of blocks (count,): (count, nbytes); raises KernelError for one that does not exist."""
+        """Return copies of blocks (count,): (count, nbytes); raises KernelError for an unknown block."""
         self._check(blocks)
         pieces = [part[:, blocks].swapaxes(0, 1).reshape(len(blocks), -1) for part in self._parts]
         return np.concatenate(pieces, axis=1)
 
     def write(self, blocks: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
-        """Write ``data`` (count, nbytes) to blocks (count,); raises KernelError for one that does not exist."""
+        """Write ``data`` (count, nbytes) to blocks (count,); raises KernelError for an unknown block or shape."""
         self._check(blocks)
         if data.dtype != np.uint8 or data.shape != (len(blocks), self.nbytes):
             wanted = (len(blocks), self.nbytes)
@@ -47,7 +47,7 @@ class Blocks:
             begin += outer * nbytes
 
     def copy(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
-        """Copy source[i] onto target[i], both (count,), in this order."""
+        """Copy block source[i] to target[i] in ascending order of i; source, target: (count,). Raises KernelError."""
         if len(source) != len(target):
             raise KernelError("kv cache", f"{len(source)} blocks to copy to {len(target)}", REMEDY)
         self._check(source)

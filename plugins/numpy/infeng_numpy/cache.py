@@ -1,4 +1,4 @@
-"""Keys and values of all sequences, in blocks of 16 positions that a sequence's block table strings together."""
+"""The paged KV cache: blocks of 16 positions, which the block table of a sequence lists in order."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Array = NDArray[np.floating]
 
 
 class PagedCache(Protocol):
-    """Where the model puts keys and values and reads them back."""
+    """The storage of keys and values."""
 
     nbytes: int
     arrays: tuple[NDArray[Any], ...]
-    """All of its memory: (..., slots, kv_heads, n) each."""
+    """All of its memory, (..., slots, kv_heads, n) each."""
 
     def queries(self, q: NDArray[Float]) -> NDArray[Float]:
-        """Return q (..., head_dim) as scores see it: over integer keys it is rounded to int8 per head as well."""
+        """Return q (..., head_dim) as used in scores: with integer keys, q is rounded to int8 per head too."""
 
     def append(self, layer: int, slots: NDArray[np.intp], k: Array, v: Array) -> None:
         """Write k, v (tokens, kv_heads, head_dim) to slots (tokens,)."""
@@ -34,24 +34,24 @@ class PagedCache(Protocol):
 
 
 def slots_of(block_table: NDArray[np.int32], positions: NDArray[np.intp], block: int) -> NDArray[np.intp]:
-    """Return the slot of each position (tokens,): block * (its block's number) + its place in the block."""
+    """Return the slot of each position, (tokens,): block * (its block's number) + its offset in the block."""
     return block_table[positions // block].astype(np.intp) * block + positions % block
 
 
 class F32Cache:
-    """Keys and values as they are, in binary32."""
+    """Keys and values in binary32."""
 
     dtype: type[np.floating] = np.float32
 
     def __init__(self, *, layers: int, slots: int, kv_heads: int, head_dim: int) -> None:
-        """Take memory for ``slots`` positions (blocks x positions of a block)."""
+        """Allocate ``slots`` positions (blocks x positions of a block)."""
         self._k = np.zeros((layers, slots, kv_heads, head_dim), self.dtype)
         self._v = np.zeros_like(self._k)
         self.arrays: tuple[NDArray[Any], ...] = (self._k, self._v)
         self.nbytes = self._k.nbytes + self._v.nbytes
 
     def queries(self, q: NDArray[Float]) -> NDArray[Float]:
-        """Return q as it is."""
+        """Return q unchanged."""
         return q
 
     def append(self, layer: int, slots: NDArray[np.intp], k: Array, v: Array) -> None:
@@ -65,7 +65,7 @@ class F32Cache:
 
 
 class F16Cache(F32Cache):
-    """Keys and values in binary16, rounded to nearest even; what lies beyond the largest half becomes that."""
+    """Keys and values in binary16, rounded to nearest even; larger values become the largest half."""
 
     dtype = np.float16
 
@@ -75,15 +75,15 @@ class F16Cache(F32Cache):
         super().append(layer, slots, np.clip(k, -most, most), np.clip(v, -most, most))
 
     def read(self, layer: int, slots: NDArray[np.intp]) -> tuple[Array, Array]:
-        """Return k, v (tokens, kv_heads, head_dim) of slots (tokens,), widened."""
+        """Return k, v (tokens, kv_heads, head_dim) of slots (tokens,) as binary32."""
         k, v = super().read(layer, slots)
         return k.astype(np.float32), v.astype(np.float32)
 
 
 class ScaledCache:
-    """Keys and values as codes with one scale for each token and head, rotated over the head first or not.
+    """Keys and values as codes with one scale per token and head, optionally rotated over the head.
 
-    The rotation is undone where they are read: what is left of it is that codes are of rotated numbers.
+    ``read`` undoes the rotation, so it only affects the rounding of codes.
     """
 
     keys: Codes
@@ -91,7 +91,7 @@ class ScaledCache:
     rotated = True
 
     def __init__(self, *, layers: int, slots: int, kv_heads: int, head_dim: int) -> None:
-        """Take memory for ``slots`` positions; raises KernelError for a head that is not rotated in blocks."""
+        """Allocate ``slots`` positions; raises KernelError for a head size that cannot be rotated."""
         if self.rotated and head_dim % LEAST_BLOCK:
             raise KernelError(
                 "backend numpy",
@@ -106,7 +106,7 @@ class ScaledCache:
         self._dim = head_dim
 
     def queries(self, q: NDArray[Float]) -> NDArray[Float]:
-        """Return q (..., head_dim) rounded to int8 per head where keys are integers, in rotated form."""
+        """Return q (..., head_dim), rounded to int8 per head (after a rotation, which is undone) for integer keys."""
         if not self.keys.integers:
             return q
         return unrotated(round_to_int8(rotate(q))) if self.rotated else round_to_int8(q)
@@ -168,4 +168,4 @@ CACHES: dict[str, Callable[..., PagedCache]] = {
     "int4h": Int4HCache,
     "fp8h": Fp8HCache,
 }
-"""By the cache format's name."""
+"""Cache format -> class."""

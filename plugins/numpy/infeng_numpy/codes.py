@@ -1,7 +1,7 @@
-"""What a cache keeps of a head: codes of 8 or 4 bits with one scale, of numbers that may be rotated.
+"""The codes of a cached head: 8 or 4 bits with one scale, optionally of rotated numbers.
 
-A rotation spreads what few elements of a head hold over all of them, so that one scale fits them better: Ashkboos et
-al., "QuaRot" (2024). Functions compute in the type of their input.
+A rotation spreads outliers over all elements of a head, so that one scale fits them better: Ashkboos et al., "QuaRot"
+(2024). Functions compute in the type of their input.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def rotate(x: NDArray[Float]) -> NDArray[Float]:
 
 
 def unrotated(x: NDArray[Float]) -> NDArray[Float]:
-    """Return what ``rotate`` rotated."""
+    """Invert ``rotate``."""
     return rotate(x) / x.dtype.type(x.shape[-1] & -x.shape[-1])
 
 
 class Codes(Protocol):
-    """A way to write the last axis as bytes and one scale."""
+    """An encoding of the last axis as bytes and one scale."""
 
     integers: bool
 
@@ -79,7 +79,7 @@ class Int4:
     integers = True
 
     def bytes_of(self, dim: int) -> int:
-        """Return the bytes of the codes of ``dim`` numbers; rows of V are whole vectors of 16."""
+        """Return the bytes of the codes of ``dim`` numbers, padded to vectors of 16."""
         return -(-dim // 16) * 8
 
     def encode(self, x: Array) -> tuple[NDArray[np.uint8], Array]:
@@ -99,21 +99,21 @@ class Int4:
 
 
 class E4m3:
-    """Numbers with 4 bits of exponent and 3 of fraction, as the OCP's e4m3 has them, over 256: up to 1.75."""
+    """Numbers with 4 bits of exponent and 3 of fraction: OCP's e4m3 over 256, up to 1.75."""
 
     integers = False
     numbers = np.ldexp(
         np.where(np.arange(127) < 8, np.arange(127) % 8, 8 + np.arange(127) % 8).astype(np.float64),
         np.maximum(np.arange(127) // 8, 1) - 18,
     )
-    """(127,) of codes 0 to 126, ascending; those of codes 128 to 254 are their negatives."""
+    """Numbers of codes 0 to 126, ascending, (127,); codes 128 to 254 are their negatives."""
 
     def bytes_of(self, dim: int) -> int:
         """Return the bytes of the codes of ``dim`` numbers."""
         return dim
 
     def encode(self, x: Array) -> tuple[NDArray[np.uint8], Array]:
-        """Return codes (..., dim) and scale (..., 1) of x (..., dim): the nearest number, or the one of even code."""
+        """Return codes (..., dim) and scale (..., 1) of x (..., dim), rounded to nearest, ties to the even code."""
         largest = np.abs(x).max(axis=-1, keepdims=True)  # (..., 1)
         scale = np.where(largest < SMALLEST, 0, largest / 1.75)  # (..., 1)
         steps = np.divide(np.abs(x), scale, out=np.zeros_like(x), where=scale > 0)  # (..., dim)

@@ -1,4 +1,4 @@
-"""What this plugin adds: the backend ``numpy``."""
+"""The hook of this wheel: the backend ``numpy``."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from .backend import NumpyBackend
 
 @hookimpl
 def infeng_backends() -> dict[str, NumpyBackend]:
-    """Return the backend under the name that ``backend.use`` selects."""
+    """Return the backend by its name for ``backend.use``."""
     return {"numpy": NumpyBackend()}

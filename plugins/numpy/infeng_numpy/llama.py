@@ -1,13 +1,13 @@
-"""The forward pass of a Llama and of its relatives, written down from the models' mathematics.
+"""The forward pass of Llama and related families, implemented from the models' formulas.
 
-It knows nothing of the engine's graph, kernels or layouts: weights come in the shapes of a Hugging Face checkpoint, and
-arithmetic is binary64, so that its own rounding plays no part when something is compared with it. Each term is a small
-method, so that a prototype, or a test that wants to see one term missing, overrides just that one.
+It is independent of the engine's graph, kernels and layouts: weights have the shapes of a Hugging Face checkpoint, and
+arithmetic is binary64, so that its own rounding is negligible in comparisons. Each term is a small method, which a
+prototype, or a test of a missing term, can override.
 
 Sources: Touvron et al., "LLaMA" (2023) for the block; Zhang and Sennrich (2019) for RMSNorm; Su et al. (2021) for the
-rotary embedding; Shazeer (2020) for the gated SiLU; Ainslie et al. (2023) for grouped queries; the "llama3" scaling of
-frequencies is that of the Llama 3.1 release. What other families add (norms of results and of q and k, windows, caps,
-factors, further scalings of frequencies) is what their configuration says; ``weights.py`` knows which norms each has.
+rotary embedding; Shazeer (2020) for the gated SiLU; Ainslie et al. (2023) for grouped queries; the Llama 3.1 release
+for the "llama3" scaling of frequencies. The configuration determines the terms of other families (post-norms, norms of
+q and k, windows, caps, factors, other scalings of frequencies); ``weights.py`` lists the norms of each family.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ Real = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Linear:
-    """x -> x W^T + b. ``int8_input``: the kernels feed this weight with int8 activations, as ``rounding`` says."""
+    """x -> x W^T + b. ``int8_input``: the kernels round this weight's inputs to int8, in the form of ``rounding``."""
 
     weight: Real  # (outputs, inputs)
     bias: Real | None = None  # (outputs,)
     int8_input: bool = False
-    name: str = ""  # of the module in a checkpoint, by which adapters know it
+    name: str = ""  # of the module in a checkpoint, as in adapters
     rounding: Rounding = PLAIN
 
 
 @dataclass(frozen=True)
 class Experts:
-    """Weights of a mixture of experts, of each expert one."""
+    """Weights of a mixture of experts, one per expert."""
 
     router: Linear  # (experts, hidden)
     gate: Sequence[Linear]  # (intermediate, hidden)
     up: Sequence[Linear]  # (intermediate, hidden)
     down: Sequence[Linear]  # (hidden, intermediate)
-    shared: tuple[Linear, Linear, Linear] | None = None  # gate, up and down of an expert that all rows go to
+    shared: tuple[Linear, Linear, Linear] | None = None  # gate, up and down of the shared expert
     shared_gate: Linear | None = None  # (1, hidden)
 
 
@@ -57,21 +57,21 @@ class Experts:
 class Layer:
     """Weights of one decoder layer."""
 
-    attn_norm: Real | None  # (hidden,); None: what a block reads is not normed
+    attn_norm: Real | None  # (hidden,); None: no norm before the block
     q: Linear  # (heads * head_dim, hidden)
     k: Linear  # (kv_heads * head_dim, hidden)
     v: Linear  # (kv_heads * head_dim, hidden)
     o: Linear  # (hidden, heads * head_dim)
     mlp_norm: Real | None  # (hidden,)
-    gate: Linear | None  # (intermediate, hidden); None where there are experts
+    gate: Linear | None  # (intermediate, hidden); None with experts
     up: Linear | None  # (intermediate, hidden)
     down: Linear | None  # (hidden, intermediate)
     experts: Experts | None = None
-    attn_post_norm: Real | None = None  # (hidden,) of what a block adds
+    attn_post_norm: Real | None = None  # (hidden,) of the block's output
     mlp_post_norm: Real | None = None  # (hidden,)
     q_norm: Real | None = None  # (head_dim,), or (heads * head_dim,) over all heads
     k_norm: Real | None = None  # (head_dim,), or (kv_heads * head_dim,)
-    sinks: Real | None = None  # (heads,) of each head a score without a value
+    sinks: Real | None = None  # (heads,) a score without a value per head
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Weights:
     embed: Real  # (vocab, hidden)
     layers: Sequence[Layer]
     norm: Real  # (hidden,)
-    head: Linear  # (vocab, hidden); the embedding itself when tied
+    head: Linear  # (vocab, hidden); the embedding if tied
 
 
 class Llama(Adapted, Rotary):
@@ -90,15 +90,15 @@ class Llama(Adapted, Rotary):
     def __init__(
         self, config: ModelConfig, weights: Weights, cache: PagedCache, *, block: int = 16, context: int = 0
     ) -> None:
-        """Take the model; ``context`` is the most positions of a sequence, which some scalings of frequencies ask."""
+        """Keep the model. context: most positions of a sequence, on which some scalings of frequencies depend."""
         self.config = config
         self.weights = weights
         self.cache = cache
         self.block = block
         self.context = context
-        self.layer = 0  # the one that runs
+        self.layer = 0  # index of the present layer
         self.set_frequencies()
-        self.hidden: Real = np.empty((0, 0))  # (rows, hidden) of the last step that was asked for it
+        self.hidden: Real = np.empty((0, 0))  # (rows, hidden) of the last step with ``wants_hidden``
 
     def forward(
         self,
@@ -114,7 +114,7 @@ class Llama(Adapted, Rotary):
     ) -> Real:
         """Append the rows to the cache and return the logits of the sampled rows, (samples, vocab).
 
-        wants_hidden: keep in ``hidden`` what the head would read of all rows, (rows, hidden).
+        wants_hidden: keep the head's inputs of all rows in ``hidden``, (rows, hidden).
         """
         self.rows = rows
         x = self.adapt_embedding(self.embed(tokens), tokens)  # (rows, hidden)
@@ -141,16 +141,16 @@ class Llama(Adapted, Rotary):
         return self.weights.embed[tokens]
 
     def final_norm(self, x: Real) -> Real:
-        """Normalise what the last layer leaves: (samples, hidden) -> the same shape."""
+        """Normalise the output of the last layer: (samples, hidden) -> the same shape."""
         return self.norm(x, self.adapt_norm("model.norm", self.weights.norm, len(x)))
 
     def head(self, x: Real) -> Real:
-        """Score every token: (samples, hidden) -> (samples, vocab)."""
+        """Return logits: (samples, hidden) -> (samples, vocab)."""
         logits = self.linear(x, self.weights.head) * self.config.logit_scale
         return self.capped(logits, self.config.logit_softcap)
 
     def capped(self, x: Real, cap: float) -> Real:
-        """Return cap * tanh(x / cap), any shape; x itself where the cap is 0."""
+        """Return cap * tanh(x / cap), any shape; x if the cap is 0."""
         return cap * np.tanh(x / cap) if cap else x
 
     # ------------------------------------------------------------------------------------------------------ attention
@@ -164,7 +164,7 @@ class Llama(Adapted, Rotary):
         segments: NDArray[np.int32],
         block_tables: NDArray[np.int32],
     ) -> Real:
-        """Project, rotate, remember, attend and project back: (rows, hidden) -> (rows, hidden)."""
+        """Project, rotate, append to the cache, attend and project back: (rows, hidden) -> (rows, hidden)."""
         c = self.config
         name = f"model.layers.{index}.self_attn"
         q_norm = self.maybe_adapted(f"{name}.q_norm", layer.q_norm, len(h))
@@ -185,7 +185,7 @@ class Llama(Adapted, Rotary):
         return self.linear(mixed.reshape(-1, c.heads * c.head_dim), layer.o)  # (rows, hidden)
 
     def normed_heads(self, x: Real, norm: Real | None, heads: int) -> Real:
-        """Cut x (rows, heads * head_dim) into heads, after or before they are normed: (rows, heads, head_dim)."""
+        """Split x (rows, heads * head_dim) into heads and norm them per head or as a whole: (rows, heads, head_dim)."""
         shape = (-1, heads, self.config.head_dim)
         if norm is None:
             return x.reshape(shape)
@@ -207,7 +207,7 @@ class Llama(Adapted, Rotary):
         return mixed
 
     def shares_of(self, s: Real) -> Real:
-        """Return the softmax of scores (heads, rows, length), of which a head's sink takes a share that is lost."""
+        """Return the softmax of scores (heads, rows, length); a head's sink adds a term to the denominator."""
         sinks = self.weights.layers[self.layer].sinks
         lost = np.full((len(s), 1, 1), -np.inf) if sinks is None else sinks[:, None, None]  # (heads, 1, 1)
         largest = np.maximum(s.max(axis=-1, keepdims=True), lost)  # (heads, rows, 1)
@@ -220,27 +220,27 @@ class Llama(Adapted, Rotary):
         return np.arange(self.config.heads) // (self.config.heads // self.config.kv_heads)
 
     def score_scale(self) -> float:
-        """Return 1/sqrt(head_dim), which keeps the variance of a score at 1, or what the model has in its place."""
+        """Return the model's scale of scores, by default 1/sqrt(head_dim), which keeps their variance at 1."""
         return float(self.config.attention_scale or 1 / np.sqrt(self.config.head_dim))
 
     def visible(self, positions: NDArray[np.intp], length: int) -> NDArray[np.bool_]:
-        """Return the causal mask (rows, length): a token sees itself and what came before, or the last of it."""
+        """Return the causal mask (rows, length), limited to the layer's window if it has one."""
         window = self.config.windows[self.layer] if self.config.windows else 0
         distance = positions[:, None] - np.arange(length)[None, :]  # (rows, length)
         return (distance >= 0) & (distance < (window or length + 1))
 
     def add_attention(self, x: Real, update: Real) -> Real:
-        """First residual: (rows, hidden)."""
+        """Add attention's output to the residual stream: (rows, hidden)."""
         return x + update
 
     def scaled_update(self, update: Real) -> Real:
-        """Scale what a block adds: (rows, hidden)."""
+        """Scale a block's output: (rows, hidden)."""
         return update * self.config.residual_scale
 
     # ------------------------------------------------------------------------------------------ feed-forward network
 
     def mlp(self, layer: Layer, h: Real) -> Real:
-        """Gate, widen and narrow: (rows, hidden) -> (rows, hidden)."""
+        """Return down(gated(gate, up)), or the mixture of experts: (rows, hidden) -> (rows, hidden)."""
         if layer.experts is not None:
             return self.mixture(layer.experts, h)
         assert layer.gate is not None and layer.up is not None and layer.down is not None
@@ -249,7 +249,7 @@ class Llama(Adapted, Rotary):
         return self.linear(self.gated(gate, up), layer.down)  # (rows, hidden)
 
     def mixture(self, experts: Experts, h: Real) -> Real:
-        """Add up what the chosen experts make of each row, by their weights: (rows, hidden) -> (rows, hidden)."""
+        """Return the weighted sum of the chosen experts' outputs for each row: (rows, hidden) -> (rows, hidden)."""
         scores = self.linear(h, experts.router)  # (rows, experts)
         chosen = self.chosen(scores)  # (rows, experts per token)
         weights = self.shares(scores, chosen)  # (rows, experts per token)
@@ -262,7 +262,7 @@ class Llama(Adapted, Rotary):
         return mixed + self.shared(experts, h)
 
     def shared(self, experts: Experts, h: Real) -> Real | float:
-        """Return what the expert of all rows adds, as far as its gate lets it: (rows, hidden)."""
+        """Return the gated output of the shared expert, (rows, hidden); 0 without one."""
         if experts.shared is None or experts.shared_gate is None:
             return 0.0
         gate, up, down = experts.shared
@@ -271,31 +271,31 @@ class Llama(Adapted, Rotary):
         return made * share
 
     def chosen(self, scores: Real) -> NDArray[np.intp]:
-        """Return the experts with the largest scores, of equals the first: (rows, experts) -> (rows, chosen)."""
+        """Return the experts with the largest scores, ties to the first: (rows, experts) -> (rows, chosen)."""
         return np.argsort(-scores, axis=-1, kind="stable")[:, : self.config.experts_per_token]
 
     def shares(self, scores: Real, chosen: NDArray[np.intp]) -> Real:
-        """Return the softmax of the chosen experts' scores, among all or among those chosen: (rows, chosen)."""
+        """Return the softmax weights of the chosen experts, over all or over the chosen experts: (rows, chosen)."""
         e = np.exp(scores - scores.max(axis=-1, keepdims=True))  # (rows, experts)
         picked: Real = np.take_along_axis(e, chosen, axis=-1)  # (rows, chosen)
         shares: Real = picked / (picked if self.config.share_of_chosen else e).sum(axis=-1, keepdims=True)
         return shares
 
     def gated(self, gate: Real, up: Real) -> Real:
-        """Multiply what the gate lets through: (rows, intermediate)."""
+        """Return act(gate) * up: (rows, intermediate)."""
         if self.config.activation == "swiglu":
             return self.swiglu(gate, up)
         return (self.silu(gate) if self.config.activation == "silu" else self.gelu(gate)) * up
 
     def swiglu(self, gate: Real, up: Real) -> Real:
-        """Multiply up + 1 by gate * sigmoid(slope * gate), both within a limit: (rows, intermediate)."""
+        """Return (up + 1) * gate * sigmoid(slope * gate), with gate and up clamped: (rows, intermediate)."""
         limit = self.config.gate_limit
         gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
         product: Real = (up + 1) * gate / (1 + np.exp(-self.config.gate_slope * gate))
         return product
 
     def gelu(self, x: Real) -> Real:
-        """Return x * Phi(x) by its approximation with tanh, any shape."""
+        """Return x * Phi(x) by the tanh approximation, any shape."""
         share: Real = 1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
         return x / 2 * share
 
@@ -305,23 +305,23 @@ class Llama(Adapted, Rotary):
         return x / (1 + decay)
 
     def add_mlp(self, x: Real, update: Real) -> Real:
-        """Second residual: (rows, hidden)."""
+        """Add the MLP's output to the residual stream: (rows, hidden)."""
         return x + update
 
     # --------------------------------------------------------------------------------------------------------- shared
 
     def norm_names(self, index: int, layer: Layer) -> tuple[str, str, str, str]:
-        """Return what a checkpoint calls the norms before and after attention, before and after the MLP."""
+        """Return a checkpoint's names of the norms before and after attention, before and after the MLP."""
         name, post = f"model.layers.{index}", "post_attention_layernorm"
         before = post if layer.mlp_post_norm is None else "pre_feedforward_layernorm"
         return f"{name}.input_layernorm", f"{name}.{post}", f"{name}.{before}", f"{name}.post_feedforward_layernorm"
 
     def maybe_adapted(self, name: str, weight: Real | None, rows: int) -> Real | None:
-        """Return the weight of a norm, or for each row its own; None where there is none."""
+        """Return the weight of a norm, or a weight per row with adapters; None without a norm."""
         return None if weight is None else self.adapt_norm(name, weight, rows)
 
     def maybe_norm(self, x: Real, name: str, weight: Real | None) -> Real:
-        """Normalise x (rows, hidden) where there is a weight for it."""
+        """Normalise x (rows, hidden) if the norm exists."""
         return x if weight is None else self.norm(x, self.adapt_norm(name, weight, len(x)))
 
     def norm(self, x: Real, weight: Real) -> Real:
@@ -331,6 +331,6 @@ class Llama(Adapted, Rotary):
         return x / root * weight  # (rows, hidden)
 
     def linear(self, x: Real, linear: Linear) -> Real:
-        """Return x W^T + b with what adapters change: (rows, inputs) -> (rows, outputs)."""
+        """Return x W^T + b with the changes of adapters: (rows, inputs) -> (rows, outputs)."""
         y = self.adapt_linear(linear.name, x, self.product(x, linear))  # (rows, outputs)
         return y if linear.bias is None else y + linear.bias

@@ -1,4 +1,4 @@
-"""From an adapter as it is packed for kernels to the matrices of the model."""
+"""Unpack an adapter from the kernels' layout to matrices."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ Real = NDArray[np.float64]
 Rounded = Callable[[str], Rounding | None]
 
 A_FORMATS = {"f32": "f32", "bf16": "bf16", "int8": "int8-row"}
-"""The weight format in whose panels A lies, by the adapter's dtype."""
+"""Adapter dtype -> the weight format of A's panels."""
 
 
 @dataclass(frozen=True, eq=False)
 class Handle:
-    """An adapter that the backend holds; its arrays go with it."""
+    """An adapter that the backend holds."""
 
     adapter: Adapter
     nbytes: int  # of the matrices in binary64
 
 
 def unpacked(packed: PackedAdapter, config: ModelConfig, rounding: Rounded = lambda packed: PLAIN) -> Handle:
-    """Return the numbers that an adapter computes with.
+    """Return the matrices of a packed adapter.
 
-    ``rounding`` says of a packed tensor how the int8 rows that it reads are made: an int8 A reads the same.
+    rounding: returns the int8 rounding of a packed tensor's inputs, which an int8 A reads too.
     """
     specs = {one.name: one for spec in layout(config).tensors for one in (spec.each() or (spec,))}
     if config.tie_embeddings:
@@ -69,7 +69,7 @@ def unpacked(packed: PackedAdapter, config: ModelConfig, rounding: Rounded = lam
 
 
 def _of_tensor(name: str, tensor: LoraTensor, spec: TensorSpec, dtype: str, rounding: Rounding) -> dict[str, Change]:
-    """Return what an adapter does to each projection that a packed tensor joins, by the projection's name."""
+    """Return an adapter's change of each projection in a packed tensor, by the projection's name."""
     a = _real(unpack_stacked(builtin_format(A_FORMATS[dtype]), tensor.a, tensor.rank, spec.k))  # (rank, k)
     if dtype == "int8" and rounding.rotated:
         a = rotate64(a).astype(np.float64)
@@ -94,12 +94,12 @@ def _change(a: Real, scaling: Real, part: LoraPart, rows: slice, *, int8_input: 
 
 
 def _widened(stored: NDArray[Any]) -> NDArray[Any]:
-    """Return bf16, the upper half of a binary32, as that; anything else as it is."""
+    """Return bf16 bits as binary32; other arrays unchanged."""
     return (stored.astype(np.uint32) << 16).view(np.float32) if stored.dtype == np.uint16 else stored
 
 
 def _norms(packed: PackedAdapter, config: ModelConfig) -> dict[str, Real]:
-    """Return the norms that an adapter brings by their names in a checkpoint, with what the family adds to them."""
+    """Return an adapter's norms by their names in a checkpoint, with the family's offset added."""
     vectors = {vector.name: vector for vector in layout(config).vectors}
     offset = FAMILIES[config.family].offset
     return {

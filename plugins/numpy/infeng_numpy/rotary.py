@@ -1,7 +1,7 @@
-"""Rotary position embedding, written down from its mathematics: the angle of each pair, and how files stretch it.
+"""Rotary position embedding, implemented from its formulas: the angle of each pair, and its scalings.
 
-Sources: Su et al. (2021) for the embedding; the "llama3" scaling is that of the Llama 3.1 release; Peng et al. (2023)
-for yarn; Ding et al. (2024) for longrope; bloc97's and emozilla's dynamic NTK scaling as transformers has it.
+Sources: Su et al. (2021) for the embedding; the Llama 3.1 release for the "llama3" scaling; Peng et al. (2023) for
+yarn; Ding et al. (2024) for longrope; transformers' version of bloc97's and emozilla's dynamic NTK scaling.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ Real = NDArray[np.float64]
 
 
 class Rotary:
-    """The part of a model that turns queries and keys by their positions."""
+    """The part of a model that rotates queries and keys by their positions."""
 
     config: ModelConfig
-    context: int  # the most positions of a sequence
-    layer: int  # the one that runs
+    context: int  # most positions of a sequence
+    layer: int  # index of the present layer
 
     def set_frequencies(self) -> None:
-        """Compute the angles per position once, of all layers and of those with a window, (rot / 2,) each."""
+        """Compute the angles per position, for all layers and for layers with a window, (rot / 2,) each."""
         self.inv_freq = self.frequencies()
         local = self.config.local_rope
         self.local_inv_freq = self.inv_freq if local is None else self.scaled(local)
 
     def rope_now(self) -> RopeConfig:
-        """Return how the layer that runs rotates."""
+        """Return the parameters of the present layer."""
         c = self.config
         return c.local_rope if c.local_rope is not None and c.windows and c.windows[self.layer] else c.rope
 
@@ -51,9 +51,9 @@ class Rotary:
         return self.rotate(k, positions)
 
     def rotate(self, x: Real, positions: NDArray[np.int32]) -> Real:
-        """Turn each pair (x[i], x[i + rot/2]) by position * inv_freq[i]: (rows, heads, head_dim).
+        """Rotate each pair (x[i], x[i + rot/2]) by position * inv_freq[i]: (rows, heads, head_dim).
 
-        What lies behind the first rot values of a head stays as it is.
+        Values after the first rot values of a head are unchanged.
         """
         rope = self.rope_now()
         inv_freq = self.inv_freq if rope is self.config.rope else self.local_inv_freq
@@ -65,13 +65,13 @@ class Rotary:
         return np.concatenate([pair.real, pair.imag, x[..., rot:]], axis=-1)  # (rows, heads, head_dim)
 
     def frequencies(self) -> Real:
-        """Return the angle that each pair turns per position, (rot / 2,)."""
+        """Return the angle of each pair per position, (rot / 2,)."""
         return self.scaled(self.config.rope)
 
     def scaled(self, rope: RopeConfig) -> Real:
-        """Return the frequencies that a rope's parameters ask for, (rot / 2,).
+        """Return the frequencies of a rope's parameters, (rot / 2,).
 
-        The checkpoint was trained with these numbers in binary32, so they are rounded to it once.
+        They are rounded to binary32, in which the checkpoint was trained.
         """
         dim = int(self.config.head_dim * rope.partial)
         theta, original = float(rope.theta), rope.original_max_positions
@@ -89,9 +89,9 @@ class Rotary:
         return inv_freq.astype(np.float32).astype(np.float64)
 
     def yarn_frequencies(self, rope: RopeConfig, inv_freq: Real) -> Real:
-        """Slow down the pairs that turn too rarely, by a share that is linear in the pair's index: the same shape.
+        """Slow down pairs of low frequency, by a share that is linear in the pair's index: the same shape.
 
-        The pair that turns ``turns`` times within the original context has the index at which this is so.
+        The share rises from the index with ``beta_fast`` turns in the original context to that with ``beta_slow``.
         """
         turns = np.array([rope.beta_fast, rope.beta_slow])
         first, last = len(inv_freq) * np.log(rope.original_max_positions / turns / (2 * np.pi)) / np.log(rope.theta)
@@ -103,10 +103,10 @@ class Rotary:
         return blended
 
     def llama3_frequencies(self, inv_freq: Real) -> Real:
-        """Slow down the pairs that turn too rarely within the original context; (head_dim / 2,) -> the same shape.
+        """Slow down pairs of low frequency; (head_dim / 2,) -> the same shape.
 
-        ``turns`` is how often a pair turns within it. From ``high_freq_factor`` turns on a pair stays, up to
-        ``low_freq_factor`` turns it is slowed by ``factor``, and between them the share of both is linear in ``turns``.
+        ``turns`` counts a pair's turns in the original context. A pair with at least ``high_freq_factor`` turns is
+        unchanged, one with at most ``low_freq_factor`` is slowed by ``factor``, with linear interpolation between.
         """
         rope = self.config.rope
         turns = rope.original_max_positions * inv_freq / (2 * np.pi)  # (head_dim / 2,)

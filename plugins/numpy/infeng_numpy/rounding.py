@@ -1,7 +1,7 @@
-"""What 8-bit integers do to numbers: the numerical model of quantized activations and of the int8 cache.
+"""Rounding to 8-bit integers: the numerical model of quantized activations and of the int8 cache.
 
-A group of numbers shares one scale, its largest magnitude over 127; each becomes the nearest whole multiple of it. The
-functions compute in the type of their input, so that a caller can have the model without binary32 rounding on top.
+A group of numbers shares one scale, its largest magnitude over 127; each number becomes the nearest multiple of it.
+Functions compute in the type of their input, so that binary64 inputs get no additional binary32 rounding.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ACTIVATION_GROUP = 64  # inputs of a linear that share a scale
-ROTATION = 64  # inputs that are turned together
+ROTATION = 64  # inputs that are rotated together
 Float = TypeVar("Float", bound=np.floating)
 SMALLEST = 2.0**-100  # below it a group counts as zero, so that 127 / amax cannot overflow
 
@@ -27,7 +27,7 @@ def quantize(x: NDArray[np.floating]) -> tuple[NDArray[np.int8], NDArray[np.floa
 
 
 def round_to_int8(x: NDArray[Float]) -> NDArray[Float]:
-    """Return x (..., g) with the last axis rounded to the 255 values that its int8 form can hold."""
+    """Return x (..., g) with the last axis rounded to int8 multiples of its scale."""
     q, scale = quantize(x)
     rounded: NDArray[Float] = q * scale
     return rounded
@@ -35,7 +35,7 @@ def round_to_int8(x: NDArray[Float]) -> NDArray[Float]:
 
 @dataclass(frozen=True)
 class Rounding:
-    """How the int8 rows of a linear are made: inputs that share a scale, and whether H64 turns them first."""
+    """The int8 rounding of a linear's inputs: the inputs that share a scale, and whether H64 rotates them first."""
 
     group: int = ACTIVATION_GROUP
     rotated: bool = False
@@ -56,7 +56,7 @@ def rotate64(x: NDArray[np.floating]) -> NDArray[np.floating]:
 def round_activations(x: NDArray[np.floating], how: Rounding = PLAIN) -> NDArray[np.floating]:
     """Return x (rows, k) rounded to int8 in groups along k; the last group may be shorter.
 
-    What is rotated before it is rounded is turned back afterwards, so that it belongs to weights as they were.
+    Rotated inputs are rotated back after the rounding, so that they fit unrotated weights.
     """
     turned = rotate64(x) if how.rotated else x
     groups = [round_to_int8(turned[:, k : k + how.group]) for k in range(0, x.shape[1], how.group)]

@@ -1,4 +1,4 @@
-"""From a checkpoint's tensors to the matrices of the model."""
+"""Arrange a checkpoint's tensors as the matrices of the model."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ if TYPE_CHECKING:
     from infeng_core.api import LoadedModel, ModelConfig
 
 Matrix = NDArray[np.float64]
-"""Or a vector."""
+"""A matrix or a vector."""
 
 Read = Callable[[str], NDArray[Any]]
-"""Returns a tensor of the checkpoint by its name, (outputs, inputs) or (outputs,); of tied embeddings, either name."""
+"""Returns a tensor of the checkpoint by its name, (outputs, inputs) or (outputs,); tied embeddings have both names."""
 
 
 def dequantized(model: LoadedModel) -> Weights:
-    """Return the numbers that a loaded model computes with, its quantized weights dequantized."""
+    """Return the weights of a loaded model, dequantized."""
     return arrange(model.config, model.matrix, partial(rounding_of, model))
 
 
 def rounding_of(model: LoadedModel, packed: str) -> Rounding | None:
-    """Return how the int8 rows that the kernels feed a packed tensor with are made; None where they are floats."""
+    """Return the int8 rounding of a packed tensor's inputs in the kernels; None for float inputs."""
     quant = model.tensors[packed].quant
     return None if quant.is_float else Rounding(quant.group, quant.is_rotated)
 
 
 @dataclass(frozen=True)
 class Family:
-    """What no field of the configuration says of a family: its norms, and how its checkpoints join matrices."""
+    """Facts of a family that its configuration lacks: its norms, and the joined matrices of its checkpoints."""
 
     norms: tuple[str | None, ...] = ("input_layernorm", None, "post_attention_layernorm", None)
-    """Before and after attention, before and after the MLP."""
+    """Norms before and after attention, before and after the MLP."""
     qk_norm: bool = False
     fused: bool = False
     offset: float = 0.0  # of the weights of all norms
     qkv_bias: bool | None = None  # None: as the configuration says
     o_bias: bool | None = None
     experts: tuple[str, ...] | None = None
-    """The router, and of expert {} gate, up and down; without {}: (experts * rows, columns) of all, gates above ups."""
-    in_turns: bool = False  # rows of gate and up take turns, in place of that; and router and experts have biases
+    """Router, and gate, up and down of expert {}; without {}: all experts, (experts * rows, columns), gate above up."""
+    in_turns: bool = False  # rows of gate and up alternate instead; router and experts have biases
     sinks: bool = False
 
 
@@ -90,8 +90,8 @@ def arrange(
 ) -> Weights:
     """Return the weights of a model of one of FAMILIES in binary64.
 
-    ``rounding`` says of a packed tensor (``infeng_core.models.weights`` names them) how the kernels round what they
-    feed it with, None where they do not.
+    rounding: returns the kernels' rounding of a packed tensor's inputs, or None (``infeng_core.models.weights`` names
+    packed tensors).
     """
     tensors = _Tensors(config, FAMILIES[config.family], read, rounding)
     tied = config.tie_embeddings
@@ -106,7 +106,7 @@ def arrange(
 
 @dataclass(frozen=True)
 class _Tensors:
-    """A checkpoint as its family reads it. ``packed`` is the packed tensor that a matrix becomes a part of."""
+    """A checkpoint in its family's layout. ``packed`` names the packed tensor of which a matrix is a part."""
 
     config: ModelConfig
     family: Family
@@ -171,7 +171,7 @@ class _Tensors:
         return Experts(routing, gates, ups, downs, whole, self.linear(f"{shared}_gate", f"{packed}.shared_gate"))
 
     def of_experts(self, name: str, index: int, of: int) -> list[tuple[str, Matrix, Matrix | None]]:
-        """Return module, matrix and bias of each expert; a stack has ``of`` of each: number ``index`` is wanted."""
+        """Return module, matrix and bias of each expert; a stack has ``of`` matrices each, here number ``index``."""
         module, count = name.removesuffix(".weight"), self.config.experts
         if "{}" in name:
             return [(module.format(expert), self.real(name.format(expert)), None) for expert in range(count)]
@@ -187,7 +187,7 @@ class _Tensors:
         ]
 
     def joined(self, module: str, parts: dict[str, int], fused: str, packed: str, bias: bool) -> list[Linear]:
-        """Return the matrices of ``parts`` (name: rows), or the rows of ``fused`` that are theirs."""
+        """Return the matrices of ``parts`` (name: rows), which a fused family takes from the rows of ``fused``."""
         if not self.family.fused:
             return [self.linear(f"{module}.{part}", packed, bias) for part in parts]
         whole, edges = self.real(f"{module}.{fused}.weight"), np.cumsum([0, *parts.values()]).tolist()

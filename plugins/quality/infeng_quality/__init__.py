@@ -1,3 +1,3 @@
-"""Proof of quality: a model against its reference, token by token and task by task, with intervals."""
+"""Quality measurements: a model compared with its reference on texts and tasks, with confidence intervals."""
 
 __version__ = "0.1.0"

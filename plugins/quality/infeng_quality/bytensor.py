@@ -1,4 +1,4 @@
-"""What if only this one were quantized: the candidate's tensors, one group after another, in the reference's model."""
+"""Losses by tensor: each group of the candidate's tensors alone in the reference's model."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from infeng_quality.teacher import Teacher
 from infeng_quality.texts import Window
 
 TOKENS = 8192
-"""Of the texts that each group is measured on, by default."""
+"""Default number of tokens on which each group is measured."""
 
 CACHE = "kv_cache"
 
 
 def groups(formats: Mapping[str, str], reference: Mapping[str, str], each: bool) -> dict[str, list[str]]:
-    """Return the tensors that differ in format by the name of their group: the tensor's own, or that in any layer."""
+    """Return the tensors of different formats by group: one per tensor (``each``), or one per tensor of all layers."""
     found: dict[str, list[str]] = {}
     for name, format in formats.items():
         if format != reference[name]:
@@ -31,7 +31,7 @@ def groups(formats: Mapping[str, str], reference: Mapping[str, str], each: bool)
 
 
 def check(reference: LoadedModel, candidate: LoadedModel) -> None:
-    """Raise UsageError where the candidate's tensors cannot stand in for the reference's."""
+    """Raise UsageError if the candidate's tensors cannot replace the reference's."""
     same = reference.tensors.keys() == candidate.tensors.keys() and all(
         (tensor.n, tensor.k) == (candidate.tensors[name].n, candidate.tensors[name].k)
         for name, tensor in reference.tensors.items()
@@ -44,7 +44,7 @@ def check(reference: LoadedModel, candidate: LoadedModel) -> None:
 
 @contextmanager
 def _running(engine: Engine, model: LoadedModel, config: EngineConfig) -> Iterator[Teacher]:
-    """Give a model in memory as it runs under ``config``."""
+    """Yield a teacher of a model in memory, compiled under ``config``."""
     backend = engine.plugins.backend(config.backend.use)
     selector = Selector(engine.plugins, config, engine.cpu) if backend.uses_kernels else None
     executable = backend.compile(model, config, engine.limits, selector)
@@ -59,9 +59,9 @@ def _running(engine: Engine, model: LoadedModel, config: EngineConfig) -> Iterat
 def by_tensor(
     reference: Engine, candidate: Engine, windows: Sequence[Window], each: bool, progress: Progress
 ) -> list[dict[str, Any]]:
-    """Return the KL of each group of tensors alone, everything else at f32; the cache's format is a group as well.
+    """Return the KL of each group of tensors alone, with everything else at f32; the cache is a group too.
 
-    Tensors are the candidate's own bytes. Sorted by KL, the largest first. Raises UsageError where they do not fit.
+    Tensors keep the candidate's bytes. Sorted by KL, the largest first. Raises UsageError if they do not fit.
     """
     check(reference.model, candidate.model)
     config = reference.config
@@ -87,6 +87,6 @@ def by_tensor(
 
 
 def count(reference: Engine, candidate: Engine, each: bool) -> int:
-    """Return how many groups there are to measure."""
+    """Return the number of groups."""
     formats = groups(candidate.model.formats_used, reference.model.formats_used, each)
     return len(formats) + (candidate.config.kv_cache.dtype != reference.config.kv_cache.dtype)

@@ -1,4 +1,4 @@
-"""Charts as SVG text, coloured by the page's style sheet so that they follow light and dark."""
+"""Charts as SVG text; the page's style sheet sets their colours for light and dark mode."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 WIDTH = 720
 LEFT, RIGHT, TOP, BOTTOM = 190, 90, 12, 34
 COLOURS = 6
-"""Classes c0 to c5 of the style sheet."""
+"""Number of the style sheet's colour classes, c0 to c5."""
 
 
 class Point(NamedTuple):
-    """A figure with its bounds, which are equal to it where there are none."""
+    """A figure with its bounds, which equal the value if it has none."""
 
     value: float
     low: float
@@ -22,19 +22,19 @@ class Point(NamedTuple):
 
 
 def text(value: object) -> str:
-    """Return a text as HTML shows it."""
+    """Return a text escaped for HTML."""
     return html.escape(str(value), quote=True)
 
 
 def number(value: float) -> str:
-    """Return a number for people; near 1, as ratios and shares are, with the digits that they differ in."""
+    """Return a formatted number, with more digits near 1, for ratios and shares."""
     if 0.9 <= abs(value) <= 1.1:
         return f"{value:.6g}"
     return f"{value:.4g}" if abs(value) < 1e6 else f"{value:.3e}"
 
 
 def scale(low: float, high: float, begin: float, end: float) -> Callable[[float], float]:
-    """Return the linear map of [low, high] to [begin, end]; a range of one point is in the middle."""
+    """Return the linear map of [low, high] to [begin, end]; an empty range maps to the middle."""
     span = high - low
     return lambda value: (begin + end) / 2 if span <= 0 else begin + (value - low) / span * (end - begin)
 
@@ -51,7 +51,7 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def intervals(title: str, rows: Sequence[tuple[str, Point]], mark: float | None = None) -> str:
-    """Return a line for each figure, its bounds as a bar; mark: a vertical line, such as where nothing is lost."""
+    """Return a chart with a row per figure and its bounds as a bar. mark: position of a vertical line."""
     finite = [number for _, point in rows for number in point if math.isfinite(number)]
     if not finite:
         return ""
@@ -76,7 +76,7 @@ def intervals(title: str, rows: Sequence[tuple[str, Point]], mark: float | None 
 
 
 def columns(title: str, histogram: Mapping[str, Sequence[float]], unit: str) -> str:
-    """Return a histogram with edges in equal steps: how many are from an edge to the next."""
+    """Return a histogram; counts[i] is the number of values from edges[i] to the next edge."""
     counts, edges = histogram["counts"], histogram["edges"]
     if not counts:
         return ""
@@ -97,7 +97,7 @@ def columns(title: str, histogram: Mapping[str, Sequence[float]], unit: str) -> 
 
 
 def lines(title: str, series: Mapping[str, Sequence[tuple[str, Point]]], unit: str = "") -> str:
-    """Return a line for each series over the times of all of them, with bounds as a band; [(time, point), ...]."""
+    """Return a chart with a line per series, [(time, point), ...], over all times, with bounds as a band."""
     series = {name: points for name, points in series.items() if points}
     if not series:
         return ""
@@ -152,7 +152,7 @@ def _figure(title: str, height: float, parts: Sequence[str], below: str = "") ->
 def point(found: Any) -> Point:
     """Return an interval of a result, ``{"value", "low", "high"}``, or a number, as a point.
 
-    Raises LookupError, TypeError, ValueError or OverflowError for anything else.
+    Raises LookupError, TypeError, ValueError or OverflowError for other data.
     """
     if isinstance(found, Mapping):
         return Point(*(float(found[name]) for name in Point._fields))

@@ -1,4 +1,4 @@
-"""`infeng quality`: two models compared, or one of the verbs below; each is a module, imported when it is used."""
+"""`infeng quality`: a comparison of two models, or one of the verbs; each is a module, imported at its use."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Quality:
     help = "measure what a weight or cache format costs: perplexity, KL, tasks"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
-        """Take every word as it stands: a first word that is no verb is a reference model."""
-        parser.prefix_chars = "\0"  # options belong to the verbs' own parsers, whatever they look like
+        """Collect all words: a first word that is not a verb is a reference model."""
+        parser.prefix_chars = "\0"  # leaves all options to the verbs' own parsers
         parser.add_argument("words", nargs=argparse.REMAINDER)
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -50,15 +50,15 @@ class Quality:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Print the usage and the message, which may hold what a terminal should not see; end with status 2."""
+        """Print the usage and the message, with control characters escaped; exit with status 2."""
         super().error(printable(message))
 
 
 def usage() -> str:
-    """Return what there is."""
+    """Return the list of verbs with their arguments."""
     lines = [("", *COMPARE[1:]), *((name, *verb[1:]) for name, verb in VERBS.items())]
     shown = [(" ".join(part for part in ("infeng quality", name, words) if part), help) for name, words, help in lines]
     width = max(len(call) for call, _ in shown)
     calls = "\n".join(f"  {call:{width}}  {help}" for call, help in shown)
     verb = next(iter(VERBS))
-    return f"{calls}\n\n-h behind one of them shows its options. A model that is called as a verb is ./{verb}."
+    return f"{calls}\n\nAdd -h to one of them for its options. A model with the name of a verb is ./{verb}."

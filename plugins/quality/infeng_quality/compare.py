@@ -1,4 +1,4 @@
-"""`infeng quality REF CANDIDATE`: a model compared with its reference, token by token."""
+"""`infeng quality REF CANDIDATE`: compare a model with its reference, token by token."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONTEXT = 512
 WORST = 20
 FEW_BLOCKS = 20
 SHOWN = 160
-"""Characters of a document's beginning."""
+"""Characters of a document's beginning in a result."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_text_options(parser: argparse.ArgumentParser) -> None:
-    """Add what is read, and how figures are drawn from it."""
+    """Add the options of texts, windows and the bootstrap."""
     parser.add_argument(
         "--texts", action="append", required=True, metavar="FILE", help="text or .jsonl[.gz] of documents; repeats"
     )
@@ -65,7 +65,7 @@ def add_text_options(parser: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> int:
-    """Read an argument that is an integer above 0."""
+    """Read an integer above 0."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
@@ -73,7 +73,7 @@ def positive(text: str) -> int:
 
 
 def natural(text: str) -> int:
-    """Read an argument that is an integer from 0 on."""
+    """Read an integer of at least 0."""
     number = int(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"{text} is below 0")
@@ -81,8 +81,8 @@ def natural(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print and write; 1 where a gate is missed. Raises InfengError."""
-    wanted = [gate for text in arguments.gate for gate in gates.parse(text)]  # a typing error says so before the work
+    """Measure, print and write; return 1 if a gate is missed. Raises InfengError."""
+    wanted = [gate for text in arguments.gate for gate in gates.parse(text)]  # raises before the measurement
     results.require_places(arguments)
     sources = [texts.read(path) for path in arguments.texts]
     with models.open_reference(arguments.reference, arguments.threads) as reference:
@@ -99,7 +99,7 @@ def measured(
     sources: Sequence[Text],
     arguments: argparse.Namespace,
 ) -> dict[str, Any]:
-    """Compare one candidate with a reference that is open; returns the result. Raises InfengError."""
+    """Compare one candidate with a loaded reference and return the result. Raises InfengError."""
     if arguments.context < 2:
         raise UsageError("--context", "a window of one token predicts nothing", "give 2 or more")
     with models.open_candidate(candidate, arguments.reference, settings) as other:
@@ -128,7 +128,7 @@ def measured(
 
 
 def judge(result: dict[str, Any], wanted: Sequence[Gate]) -> None:
-    """Put what became of the gates into a result."""
+    """Add the outcomes of the gates to a result."""
     result["gates"] = [gate.judge(result) for gate in wanted]
 
 
@@ -148,13 +148,13 @@ def deliver(result: Mapping[str, Any], arguments: argparse.Namespace) -> None:
 
 
 def label(facts: Mapping[str, Any]) -> str:
-    """Return what a candidate is called: the format of most of its bytes, and that of its cache."""
+    """Return a candidate's default name: the format of most of its bytes, and its cache format."""
     sizes = facts["bytes_by_format"]
     return f"{max(sizes, key=sizes.__getitem__)}, cache {facts['kv_dtype']}"
 
 
 def described(sources: Sequence[Text], windows: Sequence[Window]) -> list[dict[str, Any]]:
-    """Return what was read of each text."""
+    """Return name, digest, documents and tokens of each text."""
     found = []
     for number, source in enumerate(sources):
         own = [window for window in windows if window.text == number]
@@ -185,14 +185,14 @@ def worst(scores: Scores, sources: Sequence[Text]) -> list[dict[str, Any]]:
 
 
 def notes(result: Mapping[str, Any]) -> list[str]:
-    """Return what a reader of the figures has to know."""
+    """Return warnings about the figures."""
     if result["blocks"] < FEW_BLOCKS:
         return [f"note: intervals from {result['blocks']} blocks of documents are rough: give more text"]
     return []
 
 
 def table(result: Mapping[str, Any]) -> list[str]:
-    """Return lines for people."""
+    """Return the printed lines."""
     ratio, kl, top = result["ppl_ratio"], result["kl"], result["top1_interval"]
     bounds, greedy, candidate = result["kl_interval"], result["greedy"], result["candidate"]
     size = f"{result['bytes'] / 1e6:.1f} MB of {result['reference_bytes'] / 1e6:.1f} MB"

@@ -1,4 +1,4 @@
-"""Gates: bounds that a figure has to keep with 95% confidence."""
+"""Gates: limits that a figure must meet with 95% confidence."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ FIGURES: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
     "bits_per_weight": (("candidate", "bits_per_weight"),) * 3,
     "greedy": (("greedy", "median_first_difference"),) * 3,
 }
-"""Name -> where a result has its value, lower bound and upper bound; figures without interval have the value thrice."""
+"""Name -> paths of value, lower bound and upper bound in a result; without an interval all are the value's."""
 
 
 @dataclass(frozen=True)
 class Gate:
-    """``figure <= bound`` holds where the upper bound of the figure's interval does, >= where the lower does."""
+    """A limit of a figure: ``<=`` is checked against the upper bound of its interval, ``>=`` against the lower."""
 
     figure: str
     sign: str
     bound: float
 
     def __str__(self) -> str:
-        """Return it as it is written."""
+        """Return the text that ``parse`` reads."""
         return f"{self.figure}{self.sign}{self.bound:g}"
 
     def judge(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what became of it, as results show it; a figure that is missing or no number misses its gate."""
+        """Return the gate's outcome for a result; a missing figure or NaN misses the gate."""
         value, low, high = (_at(result, path) for path in FIGURES[self.figure])
         judged = high if self.sign == "<=" else low
         passed = judged is not None and (judged <= self.bound if self.sign == "<=" else judged >= self.bound)
@@ -66,7 +66,7 @@ def parse(text: str) -> list[Gate]:
 
 
 def sentence(judged: Mapping[str, Any]) -> str:
-    """Return what became of a gate, for people."""
+    """Return the printed outcome of a gate."""
     if judged["passed"]:
         return f"gate {judged['gate']}: kept"
     if judged["bound_95"] is None:

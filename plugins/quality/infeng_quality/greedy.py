@@ -1,4 +1,4 @@
-"""How long two models write the same text, greedily."""
+"""The first difference between two models' greedy texts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from infeng_quality.texts import Window
 TOKENS = 64
 PROMPTS = 32
 PROMPT_TOKENS = 32
-"""Of a prompt: the beginning of a window, half of it where that is shorter."""
+"""Length of a prompt, which is the beginning of a window; at most half of the window."""
 
 
 def divergence(reference: Engine, candidate: Engine, windows: Sequence[Window]) -> dict[str, Any]:
     """Return where the greedy texts of two engines first differ, over prompts from the beginnings of windows.
 
-    Positions count from 0; a text that never differs counts as ``TOKENS``.
+    Positions count from 0; identical texts count as ``TOKENS``.
     """
     prompts = [list(window.ids[: max(1, min(PROMPT_TOKENS, len(window.ids) // 2))]) for window in _spread(windows)]
     most = min(engine.limits.context for engine in (reference, candidate)) - 1
@@ -38,11 +38,11 @@ def divergence(reference: Engine, candidate: Engine, windows: Sequence[Window]) 
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int:
-    """Return the first position at which two texts differ; the length of the shorter where none does."""
+    """Return the first position at which two texts differ; the length of the shorter one if none."""
     return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def _spread(windows: Sequence[Window]) -> list[Window]:
-    """Return some windows from all over the texts."""
+    """Return some windows, spread evenly over the texts."""
     chosen = np.linspace(0, len(windows) - 1, min(PROMPTS, len(windows)))
     return [windows[int(index)] for index in chosen]

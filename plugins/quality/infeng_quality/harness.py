@@ -1,7 +1,7 @@
-"""The model ``infeng`` of lm-evaluation-harness, and its command with that model known.
+"""The model ``infeng`` of lm-evaluation-harness, and the harness's command with this model.
 
-``python -m infeng_quality.harness run --model infeng --model_args pretrained=DIR,format=int8-row --tasks ...`` is
-``lm_eval`` of an environment with ``infeng-quality[lm-eval]``.
+``python -m infeng_quality.harness run --model infeng --model_args pretrained=DIR,format=int8-row --tasks ...`` runs
+``lm_eval`` in an environment with ``infeng-quality[lm-eval]``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_TOKENS = 256
 
 
 class Answers:
-    """The three kinds of requests of the harness, answered by an engine; knows nothing of the harness itself."""
+    """The harness's three kinds of requests, answered by an engine, independent of the harness's code."""
 
     def __init__(self, engine: Engine) -> None:
         """Answer by ``engine``."""
@@ -26,10 +26,10 @@ class Answers:
         self.context = engine.limits.context
 
     def loglikelihood(self, context: str, continuation: str) -> tuple[float, bool]:
-        """Return the log-probability of a text behind another, and whether greedy decoding would write it.
+        """Return the log-probability of a continuation of a context, and whether greedy decoding would generate it.
 
-        As the harness does, spaces at the end of the context count to the continuation, and of a text that is too long
-        the end is kept.
+        As in the harness, trailing spaces of the context belong to the continuation, and a text that is too long loses
+        its beginning.
         """
         kept = context.rstrip()
         continuation = context[len(kept) :] + continuation
@@ -41,9 +41,9 @@ class Answers:
         return self.read(both, begin)
 
     def read(self, ids: Sequence[int], begin: int) -> tuple[float, bool]:
-        """Return the log-probability of ``ids[begin:]`` behind those before, and whether each is the likeliest.
+        """Return the log-probability of ``ids[begin:]`` after ``ids[:begin]``, and whether each is the most likely.
 
-        One position of the context has to stay free. Raises RequestError where ``ids[begin:]`` alone fill it.
+        One position of the context must stay free. Raises RequestError if ``ids[begin:]`` alone fills it.
         """
         drop = max(0, len(ids) - (self.context - 1))
         if drop >= begin:
@@ -53,7 +53,7 @@ class Answers:
         return float(sum(one.logprob for one in found)), is_greedy
 
     def rolling(self, text: str) -> float:
-        """Return the log-probability of a whole text, each token predicted once, in windows as wide as fit."""
+        """Return the log-probability of a whole text, each token predicted once, in windows of the full context."""
         ids = self._ids(text)
         if not self._prefix(ids):
             ids = [self._start(), *ids]
@@ -62,9 +62,9 @@ class Answers:
         )
 
     def generate(self, prompts: Iterable[tuple[str, Mapping[str, Any]]]) -> list[str]:
-        """Return how texts go on, each until one of its stop strings; of a long text the end is kept.
+        """Return continuations of texts, each until one of its stop strings; a long text loses its beginning.
 
-        What is asked for leaves a text half of the context at least, and ends where the context does.
+        ``max_tokens`` leaves a text at least half of the context, and an answer ends with the context.
         """
         requests = []
         for text, options in prompts:
@@ -78,7 +78,7 @@ class Answers:
         return [one.text for one in self.engine.generate(requests)] if requests else []
 
     def _logprobs(self, ids: Sequence[int]) -> list[Logprob]:
-        """Return what the model says of each token; the first stands for itself, as nothing precedes it."""
+        """Return the log-probability of each token; the first token, which has no context, gets 0."""
         params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=1)
         found = self.engine.generate(Request(tuple(ids), params))[0].prompt_logprobs
         return [one if one is not None else Logprob(ids[0], 0.0, ((ids[0], 0.0),)) for one in found]
@@ -87,12 +87,12 @@ class Answers:
         return list(self.engine.tokenizer.encode([text])[0])
 
     def _prefix(self, ids: Sequence[int]) -> int:
-        """Return how many tokens the tokenizer puts before a text."""
+        """Return the number of tokens that the tokenizer adds before a text, 0 or 1."""
         bos = self.engine.tokenizer.bos_id
         return int(bos is not None and list(ids[:1]) == [bos])
 
     def _start(self) -> int:
-        """Return the token that stands before a text where nothing does."""
+        """Return the token to put before a text without context; raises UsageError if there is none."""
         for token in (self.engine.tokenizer.bos_id, self.engine.model.config.bos_id, self.engine.tokenizer.eos_id):
             if token is not None:
                 return int(token)
@@ -105,9 +105,9 @@ class Answers:
 
 
 def rolled(tokens: int, window: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (first, begin, end): tokens [begin, end) are predicted behind [first, begin), each but the first once.
+    """Yield (first, begin, end): tokens [begin, end) are predicted after [first, begin), each but token 0 once.
 
-    Windows have ``window`` tokens; the last is as wide as the others, and predicts what is left.
+    Windows have ``window`` tokens; the last one overlaps its predecessor and predicts the remaining tokens.
     """
     begin = 1
     while begin < tokens:
@@ -132,7 +132,7 @@ def parameters(options: Mapping[str, Any]) -> SamplingParams:
 
 
 def opened(pretrained: str, **settings: Any) -> Engine:
-    """Load what ``model_args`` describe: ``pretrained`` or ``model``, ``format``, ``kv``, ``threads``, settings."""
+    """Load the model of ``model_args``: ``pretrained`` or ``model``, ``format``, ``kv``, ``threads``, settings."""
     names = {"format": "model.format", "kv": "kv_cache.dtype", "threads": "threads.count"}
     return models.open_model(pretrained, {names.get(name, name): value for name, value in settings.items()})
 
@@ -144,7 +144,7 @@ def model_class(base: type) -> type:
         """INF-ENG in the harness."""
 
         def __init__(self, pretrained: str | None = None, model: str | None = None, **settings: Any) -> None:
-            """Load a model; see ``opened``. What the harness adds for other models is dropped."""
+            """Load a model; see ``opened``. Arguments that the harness adds for other models are dropped."""
             super().__init__()
             reference = pretrained or model
             if not reference:
@@ -162,7 +162,7 @@ def model_class(base: type) -> type:
             return self._each("loglikelihood_rolling", requests, self._answers.rolling)
 
         def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-            """Return how each text goes on."""
+            """Return the continuation of each text."""
             found = self._answers.generate([one.args for one in requests])
             for one, text in zip(requests, found, strict=True):
                 self.cache_hook.add_partial("generate_until", one.args, text)
@@ -184,7 +184,7 @@ def model_class(base: type) -> type:
 
 
 def register() -> type:
-    """Make the model known to the harness as ``infeng``; returns its class. Raises UsageError without the harness."""
+    """Register the model as ``infeng`` in the harness and return its class. Raises UsageError without the harness."""
     try:
         from lm_eval.api.model import LM
         from lm_eval.api.registry import register_model

@@ -1,4 +1,4 @@
-"""What this wheel adds to the engine: the command `quality`."""
+"""The hook of this wheel: the command `quality`."""
 
 from infeng_core.api import hookimpl
 

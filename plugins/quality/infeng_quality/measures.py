@@ -1,4 +1,4 @@
-"""What two models say of the same next tokens: figures of each token, in double precision."""
+"""Figures per token from two models' logits, in double precision."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 CELLS = 1 << 21
-"""Logits that are held in double precision at a time: 16 MB for each array."""
+"""Logits converted to double precision at a time: 16 MB for each array."""
 
 
 class Measures(NamedTuple):
-    """Of each token that was predicted, (tokens,)."""
+    """Figures of the predicted tokens, (tokens,) each."""
 
     nll: NDArray[np.float64]
-    """-log p(token) by the reference, in nats."""
+    """-log p(token) of the reference, in nats."""
     other: NDArray[np.float64]
-    """The same by the candidate."""
+    """-log p(token) of the candidate, in nats."""
     kl: NDArray[np.float64]
     """KL(p || q) = sum of p (log p - log q) over the vocabulary, p of the reference, q of the candidate; nats."""
     same: NDArray[np.bool_]
-    """Whether both hold the same token for the likeliest."""
+    """Whether both have the same most likely token."""
 
 
 def measure(p: NDArray[np.float32], q: NDArray[np.float32], targets: NDArray[np.int32]) -> Measures:
-    """Compare logits (rows, vocab) of the reference with those of the candidate; targets: (rows,) what came next.
+    """Compare logits (rows, vocab) of the reference and the candidate; targets: the next tokens, (rows,).
 
-    Equal logits give a KL of exactly 0. Values that are not finite give figures that are not.
+    Equal logits give a KL of exactly 0. Logits that are not finite give figures that are not finite.
     """
     parts = [
         _measure(p[rows].astype(np.float64), q[rows].astype(np.float64), targets[rows]) for rows in _portions(p.shape)
@@ -37,7 +37,7 @@ def measure(p: NDArray[np.float32], q: NDArray[np.float32], targets: NDArray[np.
 
 
 def log_softmax(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return x - log(sum of exp(x)) of each row of (rows, vocab), in the memory of ``x``."""
+    """Compute x - log(sum of exp(x)) of each row of (rows, vocab) in place and return ``x``."""
     x -= x.max(axis=1, keepdims=True)
     x -= np.log(np.exp(x).sum(axis=1, keepdims=True))
     return x
@@ -50,9 +50,9 @@ def _measure(p: NDArray[np.float64], q: NDArray[np.float64], targets: NDArray[np
     nll, other = -p[rows, targets], -q[rows, targets]
     np.subtract(p, q, out=q)
     np.exp(p, out=p)
-    q[p == 0.0] = 0.0  # what the reference rules out counts nothing, whatever the candidate says of it
+    q[p == 0.0] = 0.0  # 0 log 0 = 0, even if the candidate's log is infinite
     kl = np.einsum("ij,ij->i", p, q)
-    return Measures(nll, other, np.where(kl < 0.0, 0.0, kl), same)  # rounding may end below 0; NaN stays
+    return Measures(nll, other, np.where(kl < 0.0, 0.0, kl), same)  # rounding may give a value below 0; NaN stays
 
 
 def _portions(shape: tuple[int, ...]) -> Iterator[slice]:

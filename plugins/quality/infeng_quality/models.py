@@ -1,4 +1,4 @@
-"""The two models of a comparison: how each is opened, and what is said of it in results."""
+"""The two models of a comparison: loading, tokenization, and their facts in results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infeng_quality import teacher, texts
 from infeng_quality.texts import Text, Window
 
 EXACT: Mapping[str, object] = {"model.format": "f32", "kv_cache.dtype": "f32"}
-"""Of the reference: weights and cache as they were trained; activations are f32 where weights are."""
+"""Settings of the reference; f32 weights imply f32 activations."""
 
 
 def is_manifest(reference: str) -> bool:
@@ -23,9 +23,9 @@ def is_manifest(reference: str) -> bool:
 
 
 def model_of(reference: str, instead: str | None = None) -> str:
-    """Return the model of a reference: itself, or the one that its manifest names; else that of ``instead``.
+    """Return the model of a reference: itself, or the model of its manifest, or else that of ``instead``.
 
-    Raises UsageError where none is named, and what reading a manifest raises.
+    Raises UsageError if there is none, and the errors of reading a manifest.
     """
     if not is_manifest(reference):
         return reference
@@ -38,10 +38,10 @@ def model_of(reference: str, instead: str | None = None) -> str:
 
 
 def open_model(reference: str, settings: Mapping[str, object], instead: str | None = None) -> Engine:
-    """Load a model directory, a hub name or what an engine manifest describes.
+    """Load a model directory, a hub name or an engine manifest.
 
-    settings: by their dotted names, stronger than the manifest's; None is not given. instead: the model where a
-    manifest names none. Raises InfengError.
+    settings: by their dotted names, with precedence over the manifest's; None is ignored. instead: the model of a
+    manifest without one. Raises InfengError.
     """
     given = {name: value for name, value in settings.items() if value is not None}
     if not is_manifest(reference):
@@ -52,10 +52,10 @@ def open_model(reference: str, settings: Mapping[str, object], instead: str | No
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Add how the candidate is stored, and the threads of both."""
-    parser.add_argument("--format", metavar="F", help="weight format of the candidate (default: as it is)")
+    """Add the options of the candidate's formats and settings, and of the threads."""
+    parser.add_argument("--format", metavar="F", help="weight format of the candidate (default: its own)")
     parser.add_argument("--kv", metavar="F", help="cache format of the candidate, such as f16 or int8h")
-    parser.add_argument("--quantizer", metavar="Q", help="what chooses the candidate's codes and scales")
+    parser.add_argument("--quantizer", metavar="Q", help="quantizer of the candidate's codes and scales")
     parser.add_argument("-t", "--threads", type=int, metavar="N", help="worker threads (default: usable cores)")
     parser.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], dest="assignments", help="a setting of the candidate"
@@ -63,7 +63,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def candidate_settings(arguments: argparse.Namespace) -> dict[str, object]:
-    """Return what these options say."""
+    """Return the settings of these options by their dotted names."""
     found: dict[str, object] = {
         "model.format": arguments.format,
         "kv_cache.dtype": arguments.kv,
@@ -84,14 +84,14 @@ def open_reference(reference: str, threads: int | None) -> Engine:
 
 
 def open_candidate(candidate: str, reference: str, settings: Mapping[str, object]) -> Engine:
-    """Load what is compared with ``reference``, which is its model where a manifest names none. Raises InfengError."""
+    """Load the candidate; a manifest without a model applies to the reference's. Raises InfengError."""
     return open_model(candidate, {**settings, **teacher.settings()}, reference)
 
 
 def tokenized(engines: Sequence[Engine], sources: Sequence[Text], context: int, most: int | None) -> list[Window]:
-    """Return the windows of all documents, of ``most`` tokens at most in all, by the first engine's tokenizer.
+    """Return the windows of all documents, with at most ``most`` predicted tokens, by the first engine's tokenizer.
 
-    Raises UsageError where another tokenizer makes other ids of a text, or nothing is left to predict.
+    Raises UsageError if another tokenizer gives other ids for a text, or if no token is predicted.
     """
     first = engines[0]
     context = min(context, *(teacher.Teacher(one.executable, one.limits).context for one in engines))
@@ -103,7 +103,7 @@ def tokenized(engines: Sequence[Engine], sources: Sequence[Text], context: int, 
                 break
             ids, *others = [one.tokenizer.encode([document], parse_special=False)[0] for one in engines]
             if any(other != ids for other in others):
-                why = f"document {index} of {source.name} becomes other tokens than the reference makes of it"
+                why = f"document {index} of {source.name} has other tokens than with the reference's"
                 raise UsageError("the candidate's tokenizer", why, "compare models with one vocabulary")
             new = texts.windows(ids, first.tokenizer.bos_id, context, number, index)
             new = new if most is None else texts.first_tokens(new, most - held)
@@ -115,7 +115,7 @@ def tokenized(engines: Sequence[Engine], sources: Sequence[Text], context: int, 
 
 
 def check_alike(reference: Engine, candidate: Engine) -> None:
-    """Raise UsageError where the two cannot be compared token by token."""
+    """Raise UsageError if the two cannot be compared token by token."""
     ours, theirs = reference.model.config.vocab, candidate.model.config.vocab
     if ours != theirs:
         why = f"has a vocabulary of {theirs} tokens, the reference of {ours}"
@@ -123,13 +123,13 @@ def check_alike(reference: Engine, candidate: Engine) -> None:
 
 
 def check_finite(name: str, *figures: Any) -> None:
-    """Raise ModelError where a model's figures are no numbers."""
+    """Raise ModelError if a model's figures are not finite."""
     if not all(np.isfinite(one).all() for one in figures):
-        raise ModelError(name, "it gives logits that are no numbers", "infeng doctor shows the kernels it runs with")
+        raise ModelError(name, "its logits are not finite", "infeng doctor shows the kernels it runs with")
 
 
 def facts(engine: Engine, name: str) -> dict[str, Any]:
-    """Return what a result says of a model."""
+    """Return the facts of a model for a result."""
     model = engine.model
     count: dict[str, int] = {}
     for tensor, format in model.formats_used.items():

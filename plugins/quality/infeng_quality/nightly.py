@@ -1,6 +1,6 @@
-"""`infeng quality nightly`: quality and throughput of several candidates, their history, and a page of both.
+"""`infeng quality nightly`: quality and throughput of several candidates, a history and a page.
 
-One command for a timer: it appends to a history, draws the page and ends with 1 where a gate is missed.
+A command for a timer: it appends to a history, writes the page and returns 1 if a gate is missed.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ WORKS: tuple[tuple[str, ...], ...] = (
     ("decode", "--rows", "1", "--context", "256"),
     ("prefill", "--rows", "1", "--context", "512"),
 )
-"""What is measured of throughput: verbs of infeng bench with their arguments."""
+"""Throughput measurements: verbs of infeng bench with their arguments."""
 
 TIMEOUT = 3600
 
 FAILURES = (InfengError, MemoryError, OSError)
-"""What one candidate may raise while the others are measured all the same."""
+"""Errors of one candidate after which the others are still measured."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One of those that are measured."""
+    """A model to measure and its formats."""
 
     reference: str
-    """A model, or a manifest."""
+    """A model or a manifest."""
     format: str | None = None
     kv: str | None = None
 
@@ -52,7 +52,7 @@ class Candidate:
         return {"model.format": self.format, "kv_cache.dtype": self.kv, "threads.count": threads}
 
     def arguments(self, reference: str, threads: int | None) -> list[str]:
-        """Return how infeng bench is told of it. Raises InfengError."""
+        """Return its arguments for infeng bench. Raises InfengError."""
         found = ["--manifest", self.reference] if models.is_manifest(self.reference) else []
         found += ["--model", models.model_of(self.reference, reference)]
         found += ["--format", self.format] if self.format else []
@@ -74,7 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure all; a candidate that fails is said, and the others are measured. 1 where one failed or missed a gate."""
+    """Measure all candidates; report a failed one and go on. Return 1 if one failed or missed a gate."""
     wanted = [gate for text in arguments.gate for gate in gates.parse(text)]
     results.require_places(arguments)
     sources = [texts.read(path) for path in arguments.texts]
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
             found.append(result)
             results.append(arguments.history, result)
             say(*compare.table(result), *(f"  {gates.sentence(one)}" for one in result["gates"]))
-    if not arguments.no_throughput:  # with the reference's threads and memory given back
+    if not arguments.no_throughput:  # the reference's threads and memory are released
         for word in arguments.candidates:
             try:
                 candidate = Candidate.parse(word, arguments.reference)

@@ -1,4 +1,4 @@
-"""One page of figures, charts and history, with nothing to download."""
+"""A self-contained page of figures, charts and history."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ STYLE += "".join(
     for i in range(charts.COLOURS)
 )
 CAUTION = (
-    "Intervals hold 95%: a paired bootstrap over blocks of documents. They are of these texts and these models: what "
-    "holds for a tiny model proves the measurement, not the quality of a larger one."
+    "Intervals have 95% confidence, by a paired bootstrap over blocks of documents. They hold for these texts and "
+    "models: figures of a tiny model prove the measurement, not the quality of a larger model."
 )
 
 
@@ -103,7 +103,7 @@ def _section(result: Mapping[str, Any]) -> str:
 
 
 def _figures(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a line for each figure."""
+    """Return a row per figure."""
     kl = result["kl"]
     rows: list[tuple[str, Any]] = [
         ("perplexity, times that of f32", _interval(result["ppl_ratio"])),
@@ -124,7 +124,7 @@ def _figures(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _history(history: Sequence[Mapping[str, Any]]) -> str:
-    """Return a chart of each figure over time, a line for each candidate."""
+    """Return a chart of each figure over time, with a line per candidate."""
     quality = [one for one in history if one.get("kind") == "quality"]
     speed = [one for one in history if one.get("kind") == "throughput"]
     parts = [
@@ -148,7 +148,7 @@ def _history(history: Sequence[Mapping[str, Any]]) -> str:
 def _series(
     results: Sequence[Mapping[str, Any]], figure: Callable[[Mapping[str, Any]], Point]
 ) -> dict[str, list[tuple[str, Point]]]:
-    """Return the points of each candidate; a result without the figure, such as a damaged line, has none."""
+    """Return the points of each candidate; results without the figure are skipped."""
     found: dict[str, list[tuple[str, Point]]] = {}
     for one in results:
         try:

@@ -1,4 +1,4 @@
-"""Results as plain data: what each carries, how they are written, and histories of them."""
+"""Results as plain data: their common facts, their files, and histories."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ SCHEMA = "infeng-quality/1"
 """Name and major version of the results' form; docs/quality.md describes it. Added keys do not change the version."""
 
 LONG = ("kl_histogram", "worst_documents", "items", "formats", "features", "bytes_by_format")
-"""Left out of a history."""
-
+"""Keys that a history leaves out."""
 
 MOST_HISTORY = 256 << 20
-"""Bytes of a history that is read; a result has some KB."""
+"""Most bytes of a history; a result has some KB."""
 
 
 def record(kind: str, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a result: ``figures`` beside the facts that every result carries; kind: quality, tasks or throughput."""
+    """Return a result: ``figures`` and the facts of every result. kind: quality, tasks or throughput."""
     facts: dict[str, Any] = {"schema": SCHEMA, "kind": kind, "time": datetime.now(UTC).isoformat(timespec="seconds")}
     return {**facts, **figures, "machine": machine(), "versions": versions()}
 
@@ -53,7 +52,7 @@ def versions() -> dict[str, str]:
 
 
 def write(path: str | Path, result: Mapping[str, Any]) -> None:
-    """Write a result as JSON; "-" is standard output. Raises ResourceError where it cannot be written."""
+    """Write a result as JSON; "-" is standard output. Raises ResourceError if it cannot be written."""
     made = json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False, default=str) + "\n"
     text = made.encode("utf-8", "backslashreplace").decode("utf-8")  # a path need not be UTF-8
     if str(path) == "-":
@@ -63,7 +62,7 @@ def write(path: str | Path, result: Mapping[str, Any]) -> None:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Replace a file as a whole; what is no regular file is written to. Raises ResourceError."""
+    """Replace a regular file atomically, or write to another kind of file. Raises ResourceError."""
     target = Path(path)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
@@ -78,7 +77,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def require_places(arguments: argparse.Namespace) -> None:
-    """Raise UsageError where what --json, --report and --history name cannot be written: before the work."""
+    """Raise UsageError if a file of --json, --report or --history cannot be written, before the measurement."""
     for name in ("json", "report", "history"):
         given = getattr(arguments, name, None)
         if given is None or (name == "json" and given == "-"):
@@ -89,13 +88,13 @@ def require_places(arguments: argparse.Namespace) -> None:
             raise UsageError(f"--{name} {given}", "is a directory", "name a file")
         if not folder.is_dir():
             raise UsageError(f"--{name} {given}", "its folder is not there", "make it, or choose another file")
-        is_replaced = target.is_file() and name != "history"  # by a new file beside it
+        is_replaced = target.is_file() and name != "history"  # write_text renames a new file over it
         if not os.access(folder if is_replaced or not target.exists() else target, os.W_OK):
             raise UsageError(f"--{name} {given}", "cannot be written", "check permissions, or choose another file")
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """Read a result that ``write`` wrote; raises UsageError for anything else."""
+    """Read a result that ``write`` wrote; raises UsageError for another file."""
     try:
         found = json.loads(read_bytes(Path(path), kind=UsageError, remedy="give a file that --json wrote"))
     except (ValueError, RecursionError) as error:
@@ -106,7 +105,7 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def append(path: str | Path, result: Mapping[str, Any]) -> None:
-    """Add a result to a history, a line of JSON each; behind a line that was cut it begins one of its own.
+    """Append a result to a history as a line of JSON, on a new line if the last one is incomplete.
 
     Raises ResourceError.
     """
@@ -117,7 +116,7 @@ def append(path: str | Path, result: Mapping[str, Any]) -> None:
         handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             rest = memoryview((b"" if _ends_whole(handle) else b"\n") + line + b"\n")
-            while rest:  # one write, but where the disk is nearly full
+            while rest:  # a single write unless the disk is nearly full
                 rest = rest[os.write(handle, rest) :]
         finally:
             os.close(handle)
@@ -126,7 +125,7 @@ def append(path: str | Path, result: Mapping[str, Any]) -> None:
 
 
 def _ends_whole(handle: int) -> bool:
-    """Return whether what is appended to a file begins a line; of what is no regular file it does."""
+    """Return whether a file is empty or ends with a line end; True for other than regular files."""
     found = os.fstat(handle)
     if not stat.S_ISREG(found.st_mode) or not found.st_size:
         return True
@@ -134,14 +133,14 @@ def _ends_whole(handle: int) -> bool:
 
 
 def history(path: str | Path) -> list[dict[str, Any]]:
-    """Return the results of a history, the oldest first; lines of another form are left out. Raises UsageError."""
+    """Return the results of a history, the oldest first, without lines of another form. Raises UsageError."""
     lines = read_bytes(Path(path), MOST_HISTORY, UsageError, "give a file that --history wrote").split(b"\n")
     found = []
     for line in lines:
         try:
             one = json.loads(line, parse_constant=_no_constant)
         except (ValueError, RecursionError):
-            continue  # a line that was cut when the disk was full, or damaged
+            continue  # a damaged line, or one truncated when the disk was full
         if isinstance(one, dict) and one.get("schema") == SCHEMA:
             found.append(one)
     return sorted(found, key=lambda one: str(one.get("time", "")))

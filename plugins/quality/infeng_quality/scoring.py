@@ -1,4 +1,4 @@
-"""Two models read the same windows: figures of each token, and what they come to in all."""
+"""Scores of two models on the same windows: figures per token, and their means with intervals."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from infeng_quality.teacher import Teacher
 from infeng_quality.texts import Window
 
 MANY_DOCUMENTS = 30
-"""From so many on, documents are not cut where blocks end."""
+"""Number of documents from which on a block consists of whole documents."""
 
 Progress = Callable[[int], object]
-"""Told how many tokens were read."""
+"""Called with the number of tokens read."""
 
 
 def score(reference: Teacher, candidate: Teacher, window: Window) -> Measures:
-    """Return the figures of a window's tokens; logits are held for one portion of rows at a time.
+    """Return the figures of a window's tokens, with the logits of one portion of rows in memory at a time.
 
-    Raises ModelError where the figures are no numbers, KernelError where an op fails.
+    Raises ModelError if the figures are not finite, KernelError if an op fails.
     """
     ids = np.asarray(window.ids, np.int32)
     parts = []
@@ -35,24 +35,24 @@ def score(reference: Teacher, candidate: Teacher, window: Window) -> Measures:
         parts.append(measure(p, q, ids[begin + 1 : begin + 1 + len(p)]))
     found = Measures(*(np.concatenate([part[index] for part in parts]) for index in range(4)))
     if not all(np.isfinite(one).all() for one in (found.nll, found.other, found.kl)):
-        why = f"document {window.document} gets logits that are no numbers"
+        why = f"the logits of document {window.document} are not finite"
         raise ModelError("the models", why, "infeng doctor shows the kernels that they run with")
     return found
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The figures of all windows: sums of each, and the KL of every token."""
+    """The figures of all windows: sums per window, and the KL of every token."""
 
     windows: Sequence[Window]
     sums: NDArray[np.float64]
-    """(windows, 4): nll of the reference, nll of the candidate minus that, KL, tokens with the same likeliest."""
+    """(windows, 4): nll of the reference, nll of the candidate minus that, KL, positions with the same top token."""
     kl: NDArray[np.float64]
-    """(tokens,)."""
+    """KL of each token, (tokens,)."""
 
     @staticmethod
     def of(reference: Teacher, candidate: Teacher, windows: Sequence[Window], progress: Progress) -> Scores:
-        """Read all windows with both."""
+        """Score all windows with both models."""
         sums = np.zeros((len(windows), 4))
         divergences = []
         for index, window in enumerate(windows):
@@ -64,13 +64,13 @@ class Scores:
 
     @property
     def tokens(self) -> NDArray[np.int64]:
-        """Tokens that each window predicts, (windows,)."""
+        """Predicted tokens of each window, (windows,)."""
         return np.array([window.predicted for window in self.windows], np.int64)
 
     def blocks(self) -> NDArray[np.int64]:
         """Return the block of each window, (windows,).
 
-        No block holds two texts, and where there are documents enough, no document lies in two blocks.
+        A block has windows of one text; with at least MANY_DOCUMENTS documents, a document is in one block.
         """
         tokens = self.tokens
         least = block_tokens(int(tokens.sum()))
@@ -88,9 +88,9 @@ class Scores:
         return blocks
 
     def intervals(self, resamples: int, seed: int) -> tuple[list[Interval], int]:
-        """Return the intervals of the means of ``sums``, and how many blocks they are from.
+        """Return the intervals of the means of ``sums``, and the number of blocks.
 
-        Raises UsageError where there is one block alone.
+        Raises UsageError if there is only one block.
         """
         blocks = self.blocks()
         count = int(blocks.max()) + 1
@@ -134,11 +134,11 @@ class Scores:
 
 
 EDGES = np.concatenate([[0.0], 10.0 ** np.arange(-8, 2.25, 0.25)])
-"""Of the histogram of KL, in nats."""
+"""Edges of the histogram of KL, in nats."""
 
 
 def histogram(kl: NDArray[np.float64]) -> dict[str, list[float]]:
-    """Return how many tokens have a KL in [edge, next edge); the last is open."""
+    """Return the number of tokens with a KL in [edge, next edge); the last bin is open."""
     counts = np.bincount(np.searchsorted(EDGES, kl, side="right") - 1, minlength=len(EDGES))
     used = np.flatnonzero(counts)
     kept = slice(0, int(used[-1]) + 1)

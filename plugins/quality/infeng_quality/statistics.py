@@ -11,22 +11,22 @@ from numpy.typing import NDArray
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
 MOST_BLOCKS = 1000
-"""Further ones are joined with their neighbours: more make the interval no better, and cost seconds."""
+"""Most blocks of a bootstrap; more are joined, since they take seconds and do not improve the interval."""
 
 CELLS = 1 << 22
-"""Weights of resamples that are in memory at a time: 32 MB."""
+"""Weights of resamples in memory at a time: 32 MB."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure, and the bounds that hold it with 95% confidence."""
+    """A figure and its 95% confidence bounds."""
 
     value: float
     low: float
     high: float
 
     def to_dict(self) -> dict[str, float]:
-        """Return it as results show it."""
+        """Return the form of results."""
         return {"value": self.value, "low": self.low, "high": self.high}
 
     def exp(self) -> Interval:
@@ -35,7 +35,7 @@ class Interval:
 
 
 def exp(x: float) -> float:
-    """Return e^x; the largest that double precision holds where it would be more."""
+    """Return e^x, limited to the range of double precision."""
     return math.exp(min(x, 709.0))
 
 
@@ -47,11 +47,11 @@ def bootstrap(
     seed: int = 0,
     confidence: float = CONFIDENCE,
 ) -> list[Interval]:
-    """Return the intervals of means over tokens, from sums over blocks of them, by the percentile bootstrap.
+    """Return the intervals of means over tokens, from sums over blocks of tokens, by the percentile bootstrap.
 
-    sums: (blocks, figures); counts: (blocks,) tokens of each. Blocks are drawn with replacement, all figures of a block
-    together, which keeps pairs paired; a resample's mean is its sum over its count (Efron, Tibshirani, 1993, ch. 13).
-    Raises ValueError for fewer than two blocks, as nothing varies then.
+    sums: (blocks, figures); counts: tokens of each block, (blocks,). Blocks are drawn with replacement, with all
+    figures of a block, so pairs stay paired; a resample's mean is its sum over its count (Efron, Tibshirani, 1993,
+    ch. 13). Raises ValueError for fewer than two blocks.
     """
     sums, counts = _joined(sums, counts)
     blocks = len(sums)
@@ -69,7 +69,7 @@ def bootstrap(
         found[begin : begin + drawn] = totals[:, :-1] / totals[:, -1:]
     tail = 100 * (1 - confidence) / 2
     low, high = np.percentile(found, [tail, 100 - tail], axis=0)
-    # A mean whose blocks all agree has bounds equal to it, but for the rounding of the sums.
+    # If all blocks agree, the bounds are set to the mean, from which they differ by rounding.
     flat = np.ptp(sums / counts[:, None], axis=0) == 0
     low, high = np.where(flat, means, low), np.where(flat, means, high)
     return [Interval(float(m), float(a), float(b)) for m, a, b in zip(means, low, high, strict=True)]
@@ -83,14 +83,14 @@ def _joined(sums: NDArray[np.float64], counts: NDArray[np.float64]) -> tuple[NDA
 
 
 def block_tokens(total: int) -> int:
-    """Return how many tokens a block has at least: 1024, or less where that would leave fewer than 100 blocks."""
+    """Return the least tokens of a block: 1024, or fewer if that would leave fewer than 100 blocks."""
     return max(1, min(1024, total // 100))
 
 
 def join_blocks(tokens: NDArray[np.int64], least: int) -> NDArray[np.int64]:
     """Return the block of each part, (parts,): neighbours are joined until a block has ``least`` tokens.
 
-    tokens: (parts,) of each part, in the order of the text. What is left at the end joins the last block.
+    tokens: of each part, (parts,), in the order of the text. A remainder joins the last block.
     """
     blocks = np.empty(len(tokens), np.int64)
     block, held = 0, 0
@@ -106,14 +106,14 @@ def join_blocks(tokens: NDArray[np.int64], least: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class McNemar:
-    """Two models on the same items."""
+    """McNemar's test of two models on the same items."""
 
     gained: int
     """Items that only the second solved."""
     lost: int
     """Items that only the first solved."""
     p: float
-    """Of the exact two-sided test that gains and losses are equally likely."""
+    """Of the exact two-sided test of the hypothesis that gains and losses are equally likely."""
 
 
 def mcnemar(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> McNemar:
@@ -124,20 +124,20 @@ def mcnemar(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> McNemar:
 
 
 def binomial_two_sided(fewer: int, count: int) -> float:
-    """Return the probability that of ``count`` fair coins one side shows at most ``fewer`` times, twice, at most 1."""
+    """Return the two-sided p of at most ``fewer`` heads in ``count`` tosses of a fair coin."""
     tail = sum(math.comb(count, k) for k in range(fewer + 1))
     return min(1.0, float(2 * tail / 2**count))
 
 
 @dataclass(frozen=True)
 class Equivalence:
-    """Whether two models solve the same share of the items, but for a margin."""
+    """The test whether two models solve the same share of the items within a margin."""
 
     difference: Interval
-    """Second minus first, with the 90% interval that two one-sided tests at 5% amount to."""
+    """Second minus first, with the 90% interval, which corresponds to two one-sided tests at 5%."""
     margin: float
     p: float
-    """The larger of the two one-sided tests'."""
+    """The larger p of the two one-sided tests."""
 
     @property
     def is_resolved(self) -> bool:
@@ -148,8 +148,8 @@ class Equivalence:
 def tost(first: NDArray[np.bool_], second: NDArray[np.bool_], margin: float) -> Equivalence:
     """Return two one-sided tests of paired proportions, from answers (items,) each.
 
-    The interval is Wald's with half an item added to each of the four kinds of pairs (Agresti and Min, 2005): without
-    that, models that never differ would look certain after one item. Raises ValueError without items.
+    The interval is Wald's with half an item added to each of the four kinds of pairs (Agresti and Min, 2005), since
+    otherwise models that never differ would have an interval of width 0. Raises ValueError without items.
     """
     items = len(first)
     if not items:

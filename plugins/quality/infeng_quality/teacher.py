@@ -1,4 +1,4 @@
-"""Logits behind every token of a text that is known, from an executable, a bounded number of rows at a time."""
+"""Teacher-forced logits of a text from an executable, a bounded number of rows at a time."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 from infeng_core.api import Batch, Executable, Limits
 
 ROWS = 128
-"""Rows of one step, and so of the logits that are in memory: 64 MB at a vocabulary of 128k."""
+"""Rows of one step, whose logits are in memory: 64 MB with a vocabulary of 128k."""
 
 BLOCK = 16
 """Positions of one block of the cache, fixed by the ABI."""
 
 
 def settings(rows: int = ROWS) -> dict[str, object]:
-    """Return the settings under which every row of a step may have logits, and nothing outlives a text.
+    """Return settings with which every row of a step can have logits and no cache outlives a text.
 
-    Layers with a window keep everything: a text has one table of blocks.
+    Layers with a window keep all positions, since a text has one block table.
     """
     return {
         "scheduler.max_batch_tokens": rows,
@@ -31,19 +31,19 @@ def settings(rows: int = ROWS) -> dict[str, object]:
 
 
 class Teacher:
-    """Runs texts through an executable; nothing else may use its cache meanwhile."""
+    """Runs texts through an executable, whose cache nothing else may use meanwhile."""
 
     def __init__(self, executable: Executable, limits: Limits) -> None:
-        """Take an executable and the bounds that it was made with."""
+        """Keep an executable and its limits."""
         self._executable = executable
         self._rows = min(limits.max_rows, limits.max_samples)
         self.context = min(limits.context, limits.kv_blocks * BLOCK)
         """Most tokens of one text."""
 
     def logits(self, ids: Sequence[int]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Yield (position, logits) for all of ``ids``, in portions: row i is what follows ``ids[: position + i + 1]``.
+        """Yield (position, logits) for all of ``ids``, in portions; row i predicts the token after position + i.
 
-        logits: (rows, vocab) float32, valid until the next portion. Raises KernelError where an op fails.
+        logits: (rows, vocab) float32, valid until the next portion. Raises KernelError if an op fails.
         """
         tokens = np.asarray(ids, np.int32)
         table = np.arange(-(-len(tokens) // BLOCK), dtype=np.int32)

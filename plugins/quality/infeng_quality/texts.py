@@ -16,10 +16,10 @@ from typing import Any
 from infeng_core.api import DOCUMENT_KEYS, UsageError, document_text
 
 MOST_BYTES = 1 << 28
-"""Of one file, unpacked."""
+"""Most bytes of one file, decompressed."""
 
 SEPARATOR = "<|endoftext|>"
-_HEADING = re.compile(r"^ ?= [^=\n]+ = ?$", re.MULTILINE)  # of an article of WikiText; sections have = = more
+_HEADING = re.compile(r"^ ?= [^=\n]+ = ?$", re.MULTILINE)  # of a WikiText article; sections have more "="
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Text:
 
 
 def read(path: str | Path) -> Text:
-    """Read the documents of a file; raises UsageError for one that cannot be read or holds none."""
+    """Read the documents of a file; raises UsageError if it cannot be read or has none."""
     data = read_bytes(path)
     name = Path(path).name
     try:
@@ -48,7 +48,7 @@ def read(path: str | Path) -> Text:
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """Return the contents of a file, unpacked where its name ends in .gz; raises UsageError."""
+    """Return the contents of a file, decompressed if its name ends in .gz; raises UsageError."""
     try:
         if not Path(path).is_file():
             raise UsageError(f"{path}", "no such file", "give a text or a .jsonl file")
@@ -70,7 +70,7 @@ def lines(text: str, path: str | Path) -> list[tuple[int, Any]]:
         if line.strip():
             try:
                 found.append((number, json.loads(line)))
-                if "\\u" in line:  # escapes may write half of a surrogate pair
+                if "\\u" in line:  # escapes may encode half of a surrogate pair
                     json.dumps(found[-1], ensure_ascii=False).encode("utf-8")
             except (ValueError, RecursionError) as error:
                 raise UsageError(f"{path}:{number}", f"not JSON ({error})", "one value to a line") from None
@@ -96,24 +96,24 @@ def _document(value: Any, where: str) -> str:
 
 @dataclass(frozen=True)
 class Window:
-    """A part of a document that fits into the context: ``ids`` begins with BOS where the tokenizer adds one."""
+    """A part of a document that fits into the context; ``ids`` begins with BOS if the tokenizer adds one."""
 
     text: int
-    """Which file."""
+    """Index of the file."""
     document: int
     part: int
     ids: tuple[int, ...]
 
     @property
     def predicted(self) -> int:
-        """Tokens that have one before them."""
+        """Number of tokens with a predecessor."""
         return len(self.ids) - 1
 
 
 def windows(ids: Sequence[int], bos: int | None, context: int, text: int, document: int) -> list[Window]:
-    """Cut a document's ids into windows of ``context`` tokens at most, without overlap.
+    """Split a document's ids into windows of at most ``context`` tokens, without overlap.
 
-    Each begins with ``bos`` where the ids do. A window in which nothing is predicted is left out.
+    Each window begins with ``bos`` if the ids do. A window without predicted tokens is left out.
     """
     prefix = tuple(ids[:1]) if bos is not None and ids[:1] == [bos] else ()
     body = ids[len(prefix) :]
@@ -124,7 +124,7 @@ def windows(ids: Sequence[int], bos: int | None, context: int, text: int, docume
 
 
 def first_tokens(windows: Iterable[Window], most: int) -> list[Window]:
-    """Return the first windows in which ``most`` tokens are predicted together, the last cut where that is reached."""
+    """Return the first windows with ``most`` predicted tokens in total, the last one truncated."""
     found: list[Window] = []
     left = most
     for window in windows:

@@ -37,7 +37,7 @@ def test_rates_and_latencies_of_one_round() -> None:
     assert (closed["median_e2el_ms"], opened["median_e2el_ms"]) == (2000, 4000)
 
 
-def test_time_that_spans_share_counts_once() -> None:
+def test_overlapping_spans_of_time_count_once() -> None:
     assert covered([0, 1, 5, 5.5], [2, 3, 6, 5.6]) == 4
     assert covered([], []) == 0
 
@@ -73,7 +73,7 @@ def test_ratios_are_ours_over_each_other_engine() -> None:
     assert len(result["pairs"]) == 5
 
 
-def test_rounds_are_interleaved_and_the_first_ones_are_not_kept() -> None:
+def test_rounds_are_interleaved_and_warm_up_rounds_are_dropped() -> None:
     asked: list[tuple[str, list[str | None]]] = []
 
     def engine(name: str) -> Any:
@@ -114,7 +114,7 @@ def test_a_workload_is_the_same_for_the_same_seed_and_another_one_for_another_ro
     assert [job.adapter for job in trial(["a"], 300)] == ["a", None]
 
 
-def test_texts_and_traces_decide_lengths() -> None:
+def test_texts_and_traces_set_the_lengths() -> None:
     load = Workload(2, 4, 0.0, False, 7, float("inf"), None, texts=[[1], [2, 2], [3, 3, 3, 3]])
     seen = [job.prompt for number in range(3) for job in load.jobs(number, ["a"], 300, 7)]
     assert sorted(map(len, seen[:3])) == [1, 2, 3]  # all three before any again; the longest cut

@@ -41,7 +41,7 @@ def test_every_linear_of_every_layer_gets_a_and_b_of_its_shape(tiny_config: Path
     assert config["target_modules"] == sorted(adapters.TARGETS["all"])
 
 
-def test_it_is_made_once_and_every_choice_has_a_place_of_its_own(tiny_config: Path) -> None:
+def test_an_adapter_is_made_once_per_choice_of_options(tiny_config: Path) -> None:
     folder = adapters.peft_directory(tiny_config, 4)
     stamp = (folder / "adapter_model.safetensors").stat().st_mtime_ns
     assert adapters.peft_directory(tiny_config, 4) == folder
@@ -114,7 +114,7 @@ def test_a_model_is_named_by_shapes_directory_or_sizes(tiny_config: Path) -> Non
         (4, "embed_tokens", {"dora": True}, "no magnitudes"),
     ],
 )
-def test_what_no_adapter_can_be_is_an_error(
+def test_invalid_options_of_an_adapter_are_an_error(
     tiny_config: Path, rank: int, targets: str, more: dict[str, object], said: str
 ) -> None:
     with pytest.raises(UsageError) as caught:

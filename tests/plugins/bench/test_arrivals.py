@@ -12,19 +12,19 @@ from infeng_core.errors import UsageError
 
 
 @pytest.mark.parametrize("text", ["512", "1", "128:1024", "lognormal:256:0.8"])
-def test_a_distribution_is_read_and_written_back(text: str) -> None:
+def test_a_distribution_survives_a_round_trip(text: str) -> None:
     assert str(Lengths.parse(text)) == text
 
 
 @pytest.mark.parametrize(
     "text", ["", "0", "5:", "a:b", "9:3", "1:2:3", "lognormal:256", "lognormal:0:1", "lognormal:9:0"]
 )
-def test_what_is_no_distribution_is_an_error(text: str) -> None:
+def test_an_invalid_distribution_is_an_error(text: str) -> None:
     with pytest.raises(UsageError, match="is no distribution"):
         Lengths.parse(text)
 
 
-def test_lengths_keep_to_their_bounds() -> None:
+def test_lengths_stay_within_their_bounds() -> None:
     rng = np.random.default_rng(0)
     assert set(Lengths.parse("3:5").draw(rng, 200, 100)) == {3, 4, 5}
     assert set(Lengths.parse("3:5").draw(rng, 200, 4)) == {3, 4}
@@ -33,7 +33,7 @@ def test_lengths_keep_to_their_bounds() -> None:
     assert min(drawn) >= 1
 
 
-def test_all_at_once_is_a_rate_without_bound() -> None:
+def test_an_infinite_rate_has_all_arrivals_at_once() -> None:
     fixed = Lengths.parse("8")
     assert {request.at for request in arrivals(5, math.inf, fixed, fixed, 0, 100)} == {0.0}
 
@@ -50,7 +50,7 @@ def test_a_poisson_process_has_its_rate_and_repeats_by_seed() -> None:
     assert gaps.std() == pytest.approx(1 / 50, rel=0.1)  # an exponential's deviation is its mean
 
 
-def test_other_lengths_leave_the_moments_of_arrival_alone() -> None:
+def test_arrival_times_do_not_depend_on_lengths() -> None:
     short, long = Lengths.parse("1:9"), Lengths.parse("10:99")
     first, second = (arrivals(50, 5.0, lengths, lengths, 1, 1000) for lengths in (short, long))
     assert [request.at for request in first] == [request.at for request in second]
@@ -68,7 +68,7 @@ AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 """
 
 
-def test_a_trace_tells_when_requests_come_and_how_long_they_are(tmp_path: Path) -> None:
+def test_a_trace_gives_arrival_times_and_lengths(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(AZURE)
     found = trace(path, 2, 2.0, 400)

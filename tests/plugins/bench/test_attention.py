@@ -41,17 +41,17 @@ def test_every_work_is_measured_with_every_cache(tiny_config: Path, tmp_path: Pa
         assert line["kernel"] in result["kernels"]
 
 
-def test_multiplications_are_of_heads_rows_and_positions_seen(tiny: ModelConfig) -> None:
+def test_multiplications_count_heads_rows_and_attended_positions(tiny: ModelConfig) -> None:
     assert attention_ops.macs(tiny, Work("decode", 3, 40)) == 2 * 4 * 16 * 3 * 40
     assert attention_ops.macs(tiny, Work("prefill", 2, 5)) == 2 * 4 * 16 * 2 * (1 + 2 + 3 + 4 + 5)
 
 
-def test_bytes_are_of_one_layers_cache(tiny: ModelConfig) -> None:
+def test_bytes_count_one_layers_cache(tiny: ModelConfig) -> None:
     assert attention_ops.kv_bytes(tiny, Work("decode", 3, 40), "f32") == 3 * 40 * 2 * 2 * 16 * 4
     assert attention_ops.kv_bytes(tiny, Work("decode", 3, 40), "int8") == 3 * 40 * 2 * (2 * 16 + 8)
 
 
-def test_prompts_are_cut_as_the_engine_cuts_them(tiny: ModelConfig) -> None:
+def test_prompts_are_chunked_as_in_the_engine(tiny: ModelConfig) -> None:
     config = load_config(overrides={"scheduler.max_batch_tokens": 16, "kv_cache.dtype": "f32"})
     bench = attention_ops.AttentionOps(config, [], 1)
     try:
@@ -68,7 +68,7 @@ def test_prompts_are_cut_as_the_engine_cuts_them(tiny: ModelConfig) -> None:
         bench.close()
 
 
-def test_an_oracle_is_measured_once_whatever_the_caches(
+def test_an_oracle_is_measured_once_for_all_cache_formats(
     tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(oracles.SCRIPTS, "torch", str(FAKE))
@@ -78,7 +78,7 @@ def test_an_oracle_is_measured_once_whatever_the_caches(
     assert [line.get("oracle", False) for line in result["measurements"]] == [False, True, False]
 
 
-def test_the_default_works_are_those_that_matter(tiny_config: Path) -> None:
+def test_the_default_works_are_canonical_texts(tiny_config: Path) -> None:
     from infeng_bench.verbs import attention as verb
 
     assert [str(Work.parse(text)) for text in verb.WORKS] == list(verb.WORKS)
@@ -92,6 +92,6 @@ def test_the_default_works_are_those_that_matter(tiny_config: Path) -> None:
         (["--kernel", "nothing"], "no kernel library nothing"),
     ],
 )
-def test_what_cannot_be_measured_is_an_error_that_helps(attempt: Any, arguments: list[str], said: str) -> None:
+def test_an_error_names_the_invalid_option_and_a_remedy(attempt: Any, arguments: list[str], said: str) -> None:
     status, told = attempt("attention", "--roofline", "none", *arguments)
     assert (status != 0, said in told) == (True, True)

@@ -10,7 +10,7 @@ from infeng_core.cli import main
 
 
 @pytest.mark.parametrize("name", list(command.VERBS))
-def test_every_verb_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["bench", name, "--help"])
     assert caught.value.code == 0

@@ -97,7 +97,7 @@ def compare(tiny_config: Path, roofline: Path, *more: str) -> int:
     return main([*call, "--threads", "1", "--roofline", str(roofline), *more])
 
 
-def test_one_work_gives_the_keys_that_scripts_read(
+def test_the_result_of_one_work_has_the_documented_keys(
     fake: Any, tiny_config: Path, roofline: Path, tmp_path: Path, schema: Any
 ) -> None:
     out = tmp_path / "out.json"
@@ -155,12 +155,12 @@ def test_a_peer_that_fails_ends_the_comparison_with_its_name_and_log(
     assert "Traceback" in log.read_text()
 
 
-def test_a_peer_of_which_a_row_does_not_decode_in_every_step_has_no_figure(
+def test_a_peer_with_a_row_that_misses_a_step_has_no_figure(
     fake: Any, tiny_config: Path, roofline: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     work = ["--work", "decode:rows=4,context=8,steps=5"]
     assert compare(tiny_config, roofline, *work, "--option", "fake.pace=late") == 1
-    assert "15 tokens of 5 steps of 4 rows: not all decoded in all of them" in capsys.readouterr().err
+    assert "15 tokens of 5 steps of 4 rows: not every row decoded in each" in capsys.readouterr().err
 
 
 def test_our_side_counts_rows_by_steps_under_the_default_of_step_ms(
@@ -204,7 +204,7 @@ def test_a_wrong_call_is_an_error_before_anything_runs(
     assert text.lower() in capsys.readouterr().err.lower()
 
 
-def test_limits_follow_from_the_costs_that_the_engine_tells() -> None:
+def test_limits_follow_from_the_costs_that_the_engine_reports() -> None:
     ceilings = Roofline(2, 100.0, 50.0, {"avx2": 1000.0, "avx512_vnni": 4000.0, "amx_int8": 20000.0}, 1.0, {})
     told = {
         "engine": "infeng",
@@ -239,7 +239,7 @@ def test_limits_follow_from_the_costs_that_the_engine_tells() -> None:
     assert result["ratios"] == {"peer": 2.0}
 
 
-def test_a_starved_pair_stays_and_is_named() -> None:
+def test_a_starved_pair_is_kept_and_named() -> None:
     rates = [10.0, 10.0, 10.0, 1.0, 10.0]
     found = [Round({"infeng": 20.0, "peer": rate}, {"infeng": 1.0, "peer": 1.0}, {}) for rate in rates]
     result = comparison.compared(Work.parse("prefill"), found, {"infeng": {}, "peer": {}}, None)
@@ -249,7 +249,7 @@ def test_a_starved_pair_stays_and_is_named() -> None:
     assert result["roofline"] == {"dram_fraction": None, "int8_fraction": None}
 
 
-def test_every_round_has_prompts_of_its_own_and_the_first_is_not_kept() -> None:
+def test_every_round_has_its_own_prompts_and_the_warm_up_is_dropped() -> None:
     asked: list[tuple[str, str, int]] = []
 
     def engine(name: str) -> Any:
@@ -267,7 +267,7 @@ def test_every_round_has_prompts_of_its_own_and_the_first_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize("seconds", ["nan", "-1", "0", "inf", "x"])
-def test_a_time_that_is_none_is_refused(
+def test_an_invalid_time_is_refused(
     fake: Any, tiny_config: Path, roofline: Path, capsys: pytest.CaptureFixture[str], seconds: str
 ) -> None:
     with pytest.raises(SystemExit):

@@ -50,7 +50,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path)
 
 
-def test_waits_are_those_of_every_thread_also_of_new_ones(machine: Machine) -> None:
+def test_waits_include_every_thread_even_new_ones(machine: Machine) -> None:
     machine.says({7: (1_000_000_000, 5_000_000_000), 8: (0, 0)}, steal=0)
     mark = Mark.now(7)
     machine.says({7: (2_000_000_000, 5_500_000_000), 8: (1_000_000_000, 0), 9: (1_000_000_000, 500_000_000)}, steal=20)
@@ -67,7 +67,7 @@ def test_stolen_time_is_a_share_of_all_processors(machine: Machine) -> None:
     assert mark.waits().stolen == pytest.approx(0.1)
 
 
-def test_a_system_that_says_nothing_has_waited_for_nothing(machine: Machine) -> None:
+def test_a_system_without_wait_statistics_reports_no_waits(machine: Machine) -> None:
     assert Mark.now(7).waits() == Waits()
     assert Waits().share == 0
     (machine.folder / "stat").write_text("cpu x")
@@ -75,7 +75,7 @@ def test_a_system_that_says_nothing_has_waited_for_nothing(machine: Machine) -> 
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this system counts no waits")
-def test_two_processes_on_one_core_are_seen_waiting(tmp_path: Path) -> None:
+def test_waits_of_two_processes_on_one_core_are_detected(tmp_path: Path) -> None:
     core = min(os.sched_getaffinity(0))
     work = tmp_path / "spinning.py"
     work.write_text(
@@ -101,7 +101,7 @@ def test_two_processes_on_one_core_are_seen_waiting(tmp_path: Path) -> None:
         engine.close()
 
 
-def test_a_ratio_is_shown_where_nobody_waited() -> None:
+def test_a_ratio_is_shown_without_waits() -> None:
     found = judged({"infeng": [QUIET] * 5, "peer": [QUIET] * 5}, {"peer": (2.0, 1.9)})
     assert found["is_quiet"] and "withheld" not in found
     assert found["wait_share"]["peer"]["median"] == pytest.approx(0.01)
@@ -155,14 +155,14 @@ def test_a_report_says_why_it_shows_no_ratio(tmp_path: Path) -> None:
         assert ("against peer" in text) == (name == "quiet")
 
 
-def test_every_verb_says_so_below_its_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_states_contention_below_its_table(capsys: pytest.CaptureFixture[str]) -> None:
     result = {"measurements": [{"contention": judged({"infeng": [BUSY]})}, {}]}
     options.deliver(result, argparse.Namespace(json=None, csv=None, report=None), ["a table"])
     assert capsys.readouterr().out.splitlines()[1].startswith("withheld: infeng's threads waited 34%")
 
 
 @pytest.mark.parametrize("verb", ["decode", "prefill", "lora-tax", "serve"])
-def test_results_of_verbs_that_time_this_process_have_its_waits(
+def test_results_timed_in_this_process_include_its_waits(
     verb: str, tiny_config: Path, tmp_path: Path, schema: Any
 ) -> None:
     more = {

@@ -37,7 +37,7 @@ def test_decoding_is_measured_for_every_number_of_rows_and_context(
     assert result["cpu_utilization"] > 0
 
 
-def test_a_step_is_compared_with_the_bytes_and_multiplications_of_its_rows(
+def test_a_step_is_compared_with_the_roofline_of_its_rows(
     tiny_config: Path, tmp_path: Path, schema: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(roofline, "measure", lambda threads: CEILINGS)
@@ -50,7 +50,7 @@ def test_a_step_is_compared_with_the_bytes_and_multiplications_of_its_rows(
     assert line["dram_fraction"] == pytest.approx(nbytes / 1e10 / step)
 
 
-def test_a_step_reads_the_experts_that_its_rows_go_to(moe_config: Path, tmp_path: Path, schema: Any) -> None:
+def test_a_step_reads_the_experts_of_its_rows(moe_config: Path, tmp_path: Path, schema: Any) -> None:
     options = ("--rows", "1,3", "--context", "20", "--steps", "2", "--rounds", "1", "--roofline", "none")
     result = bench("decode", tmp_path / "out.json", moe_config, *options)
     schema(result)
@@ -66,7 +66,7 @@ def test_a_step_reads_the_experts_that_its_rows_go_to(moe_config: Path, tmp_path
         )
 
 
-def test_prefilling_gives_the_time_of_every_prompts_first_token(tiny_config: Path, tmp_path: Path, schema: Any) -> None:
+def test_prefill_reports_the_time_of_every_prompts_first_token(tiny_config: Path, tmp_path: Path, schema: Any) -> None:
     options = ("--rows", "1,3", "--context", "40", "--rounds", "2", "--roofline", "none")
     result = bench("prefill", tmp_path / "out.json", tiny_config, *options)
     schema(result)
@@ -103,7 +103,7 @@ def test_throughput_counts_every_request_and_token(tiny_config: Path, tmp_path: 
     assert "request_rate" not in result
 
 
-def test_requests_arrive_when_their_time_has_come(tiny_config: Path, tmp_path: Path, schema: Any) -> None:
+def test_requests_arrive_at_their_times(tiny_config: Path, tmp_path: Path, schema: Any) -> None:
     options = ("--requests", "4", "--input-len", "4", "--output-len", "2", "--rate", "100")
     result = bench("throughput", tmp_path / "out.json", tiny_config, *options)
     schema(result)
@@ -131,13 +131,13 @@ def test_one_request_of_one_token_has_no_time_between_tokens(tiny_config: Path, 
 
 
 @pytest.mark.parametrize("verb", ["decode", "prefill", "throughput"])
-def test_people_read_a_table(verb: str, tiny_config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbs_print_a_table(verb: str, tiny_config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--requests", "2"] if verb == "throughput" else ["--context", "9", "--rounds", "1", "--roofline", "none"]
     assert main(["bench", verb, "--synthetic", str(tiny_config), "-t", "1", *options]) == 0
     assert "tokens/s" in capsys.readouterr().out
 
 
-def test_a_real_model_is_taken_by_its_directory(tiny_config: Path, tmp_path: Path) -> None:
+def test_a_model_is_given_by_its_directory(tiny_config: Path, tmp_path: Path) -> None:
     from infeng_bench.models import synthetic
 
     directory = synthetic.native_directory(tiny_config, "int8-row")
@@ -158,7 +158,7 @@ def test_a_real_model_is_taken_by_its_directory(tiny_config: Path, tmp_path: Pat
         (["decode", "--set", "kv_cache.dtyp=f32"], "did you mean `dtype`"),
     ],
 )
-def test_what_cannot_be_measured_is_an_error_that_helps(
+def test_an_error_names_the_invalid_option_and_a_remedy(
     tiny_config: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
     ceilings = [] if arguments[0] == "throughput" else ["--roofline", "none"]

@@ -39,7 +39,7 @@ def source(tiny_config: Path) -> Path:
     return synthetic.hf_directory(tiny_config)
 
 
-def test_f16_holds_the_same_values_under_llama_cpps_names(source: Path, tmp_path: Path) -> None:
+def test_an_f16_export_holds_the_same_values_under_llama_cpps_names(source: Path, tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf", reason=NO_GGUF)
     out = tmp_path / "model.gguf"
     assert export(source, out).returncode == 0
@@ -52,7 +52,7 @@ def test_f16_holds_the_same_values_under_llama_cpps_names(source: Path, tmp_path
         assert np.array_equal(halves(found, heads) if heads else found, values.astype(np.float32)), name
 
 
-def test_the_header_says_what_the_config_says(source: Path, tmp_path: Path) -> None:
+def test_the_header_agrees_with_the_config(source: Path, tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf", reason=NO_GGUF)
     out = tmp_path / "model.gguf"
     assert export(source, out).returncode == 0
@@ -102,7 +102,7 @@ def test_llama_3_scaling_becomes_a_divisor_per_frequency() -> None:
 
 
 @pytest.mark.parametrize("name", ["model.layers.0.self_attn.q_proj.bias", "visual.merger.weight", "lm_head"])
-def test_a_tensor_that_is_not_of_a_llama_is_refused(name: str) -> None:
+def test_a_tensor_outside_the_llama_family_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="is not of a Llama"):
         exporter.gguf_name(name)
 
@@ -117,7 +117,7 @@ def test_a_directory_without_weights_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "tolerance"), [("q4_0", 1 / 14), ("q8_0", 1 / 250)])
-def test_llama_cpp_quantizes_near_to_the_values(source: Path, tmp_path: Path, kind: str, tolerance: float) -> None:
+def test_llama_cpp_quantizes_close_to_the_values(source: Path, tmp_path: Path, kind: str, tolerance: float) -> None:
     gguf = pytest.importorskip("gguf", reason=NO_GGUF)
     if LLAMA_MISSING:
         pytest.skip("llama.cpp's own quantizer is in the peer llama_cpp, which is not installed here")

@@ -60,7 +60,7 @@ def adapter(tiny_config: Path) -> Path:
         {"alpha_pattern": {"q_proj": 3, r"layers\.1\.mlp\.up_proj": 7}, "lora_alpha": 16},
     ],
 )
-def test_the_file_adds_to_each_weight_what_peft_adds(
+def test_the_file_adds_the_same_delta_to_each_weight_as_peft(
     base: Path, adapter: Path, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     gguf = pytest.importorskip("gguf", reason=NO_GGUF)
@@ -85,7 +85,7 @@ def test_the_file_adds_to_each_weight_what_peft_adds(
         assert np.allclose(found, wanted, rtol=1e-4, atol=1e-7), name
 
 
-def test_patterns_are_matched_as_peft_matches_them() -> None:
+def test_patterns_match_as_in_peft() -> None:
     config = {"lora_alpha": 8, "alpha_pattern": {"q_proj": 2, r"layers\.0\..*": 4}}
     assert export_gguf_adapter.scaling(config, "model.layers.1.self_attn.q_proj.weight", 4) == 0.5
     assert export_gguf_adapter.scaling(config, "model.layers.0.self_attn.v_proj.weight", 4) == 1.0
@@ -106,7 +106,7 @@ def test_patterns_are_matched_as_peft_matches_them() -> None:
         ({}, {"a.lora_A.weight": (4, 64), "a.lora_B.weight": (64, 4)}, "is not of a Llama"),
     ],
 )
-def test_what_llama_cpp_has_nothing_for_is_refused(
+def test_adapters_that_llama_cpp_does_not_support_are_refused(
     base: Path, adapter: Path, tmp_path: Path, settings: dict[str, Any], tensors: dict[str, Any], text: str
 ) -> None:
     pytest.importorskip("gguf", reason=NO_GGUF)

@@ -63,7 +63,7 @@ def test_fractions_compare_with_the_ceiling_of_the_kernels_own_instructions(
     assert result["roofline"]["dram_bytes_per_s"] == 1e10
 
 
-def test_all_kernels_that_accept_are_measured_in_turn(tiny_config: Path, tmp_path: Path) -> None:
+def test_all_accepting_kernels_are_measured_in_turn(tiny_config: Path, tmp_path: Path) -> None:
     options = ("--rows", "1", "--linear", "o_proj", "--roofline", "none")
     chosen = gemm(tmp_path / "out.json", tiny_config, *options)["kernels"]
     every = gemm(tmp_path / "out.json", tiny_config, *options, "--kernel", "all,reference")["kernels"]
@@ -77,20 +77,20 @@ def test_other_formats_are_measured_too(tiny_config: Path, tmp_path: Path, forma
     assert format in {line["format"] for line in result["measurements"]} <= {format, "int8-row"}
 
 
-def test_the_table_has_a_line_per_measurement(tiny_config: Path, tmp_path: Path) -> None:
+def test_the_history_table_has_a_line_per_measurement(tiny_config: Path, tmp_path: Path) -> None:
     gemm(tmp_path / "o.json", tiny_config, "--rows", "1", "--roofline", "none", "--csv", str(tmp_path / "o.csv"))
     with (tmp_path / "o.csv").open(newline="") as file:
         assert [line["n"] for line in csv.DictReader(file)] == ["128", "64", "256", "64", "320"]
 
 
-def test_people_read_a_table(tiny_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbs_print_a_table(tiny_config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gemm(tmp_path / "out.json", tiny_config, "--rows", "1", "--roofline", "none")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:4] == ["linear", "n", "x", "k"]
     assert len(lines) == 6
 
 
-def test_weights_are_as_many_bytes_as_the_model_and_fewer_for_large_batches() -> None:
+def test_weight_copies_fill_the_models_bytes_and_fewer_for_large_batches() -> None:
     config = shapes.model_config("tinyllama-1.1b")
     formats = dict.fromkeys(
         [f"layers.{i}.{name}" for i in range(22) for name in ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")]
@@ -107,7 +107,7 @@ def test_weights_are_as_many_bytes_as_the_model_and_fewer_for_large_batches() ->
     assert linears.copies_for(down, 1 << 20, total) == 1
 
 
-def test_a_tied_embedding_is_the_head() -> None:
+def test_a_tied_embedding_is_measured_as_the_head() -> None:
     config = shapes.model_config("smollm2-135m")
     names = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
     formats = dict.fromkeys([f"layers.{i}.{name}" for i in range(30) for name in names], "int4-g64")
@@ -144,7 +144,7 @@ def test_an_oracle_is_measured_in_turn(
         (["--roofline", "missing.json"], 2, "no such file"),
     ],
 )
-def test_what_cannot_be_measured_is_an_error_that_helps(
+def test_an_error_names_the_invalid_option_and_a_remedy(
     attempt: Any, arguments: list[str], status: int, said: str
 ) -> None:
     ceilings = [] if "--roofline" in arguments else ["--roofline", "none"]

@@ -54,7 +54,7 @@ def test_every_linear_is_measured_for_all_rows_ranks_and_storages(
         assert set(line["kernels"].values()) <= set(result["kernels"])
 
 
-def test_the_taxes_are_medians_of_what_was_measured_in_turn(
+def test_the_taxes_are_medians_of_interleaved_measurements(
     tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readings = [[1.0, 2.0, 4.0], [1.5, 2.2, 5.0], [2.0, 6.0, 8.4]]
@@ -78,7 +78,7 @@ def test_lines_are_appended_to_the_table(tiny_config: Path, tmp_path: Path) -> N
     assert all(float(line["fused_seconds.median"]) > 0 for line in lines)
 
 
-def test_the_table_is_in_reports_unless_one_is_named(
+def test_the_table_lies_in_reports_by_default(
     tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -92,9 +92,7 @@ def test_the_table_is_in_reports_unless_one_is_named(
 
 @pytest.mark.parametrize("storage", ["int8", "bf16", "f32"])
 @pytest.mark.parametrize("format", ["int4-g64", "f32"])
-def test_fused_and_unfused_give_the_same_and_not_what_the_base_gives(
-    tiny_config: Path, format: str, storage: str
-) -> None:
+def test_fused_and_unfused_kernels_agree_and_differ_from_the_base(tiny_config: Path, format: str, storage: str) -> None:
     config = shapes.model_config(tiny_config)
     names = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
     formats = {f"layers.{i}.{name}": format for i in range(2) for name in names} | {"embed": format, "lm_head": format}
@@ -133,7 +131,7 @@ def test_fused_and_unfused_give_the_same_and_not_what_the_base_gives(
         (["--table", "other.csv"], 2, "other columns"),
     ],
 )
-def test_what_cannot_be_measured_is_an_error_that_helps(
+def test_an_error_names_the_invalid_option_and_a_remedy(
     attempt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], status: int, said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

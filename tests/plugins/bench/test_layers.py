@@ -36,7 +36,7 @@ def files(*places: str) -> list[Path]:
                                                          (ROOT / place).rglob("*.py")))  # fmt: skip
 
 
-def test_only_the_command_knows_the_verbs() -> None:
+def test_only_the_command_imports_the_verbs() -> None:
     verbs = ROOT / "verbs"
     others = [path for path in ROOT.rglob("*.py") if verbs not in path.parents]
     assert len(others) > 50
@@ -45,7 +45,7 @@ def test_only_the_command_knows_the_verbs() -> None:
 
 
 @pytest.mark.parametrize("file", STANDALONE)
-def test_what_another_interpreter_runs_imports_nothing_of_ours(file: str) -> None:
+def test_scripts_for_other_interpreters_import_no_package_of_ours(file: str) -> None:
     assert not any(name.startswith("infeng") for name in imported(ROOT / file))
 
 

@@ -32,7 +32,7 @@ def drawn(text: str, count: int = 400, seed: int = 0, context: int = 2048, capac
         ("trace:t.csv,scale=-1", "scale is '-1': give auto or a number above 0"),
     ],
 )
-def test_what_is_no_load_is_an_error_that_names_the_key_and_what_may_stand(text: str, said: str) -> None:
+def test_an_invalid_load_is_an_error_with_its_key_and_the_allowed_values(text: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         Load.parse(text)
     assert said in str(caught.value)
@@ -55,7 +55,7 @@ def test_the_same_seed_gives_the_same_requests_and_another_one_others(text: str)
     assert 400 / first[-1].at == pytest.approx(2, rel=0.25)
 
 
-def test_the_greedy_tenant_sends_as_many_times_the_requests_of_each_other() -> None:
+def test_the_greedy_tenant_sends_a_multiple_of_each_other_tenants_requests() -> None:
     traffic = drawn("tenants:greedy=100,others=3,rate=1", 20_000)
     counts = np.bincount(traffic.tenant)
     assert traffic.tenants == (GREEDY, "other0", "other1", "other2")
@@ -65,7 +65,7 @@ def test_the_greedy_tenant_sends_as_many_times_the_requests_of_each_other() -> N
     assert set(left.index.tolist()) == set(np.flatnonzero(traffic.tenant != 0).tolist())
 
 
-def test_a_rate_of_auto_is_the_share_of_the_capacity_that_load_names() -> None:
+def test_a_rate_of_auto_is_the_configured_share_of_the_capacity() -> None:
     asked = []
 
     def capacity(prompt: float, new: float) -> float:
@@ -79,14 +79,14 @@ def test_a_rate_of_auto_is_the_share_of_the_capacity_that_load_names() -> None:
         drawn("poisson")
 
 
-def test_requests_never_need_more_positions_than_there_are() -> None:
+def test_requests_never_exceed_the_context_length() -> None:
     traffic = drawn("poisson:rate=1,prompt=lognormal:100:2,output=90,prefix=20,prefixes=3", context=128)
     assert (traffic.prompt + traffic.new <= 128).all()
     assert traffic.new.min() >= 1
     assert traffic.prompt.min() == 21
 
 
-def test_prompts_of_one_prefix_begin_alike_and_go_on_differently() -> None:
+def test_prompts_of_one_prefix_share_it_and_differ_after_it() -> None:
     traffic = drawn("poisson:rate=1,prompt=40,prefix=16,prefixes=4")
     counts = np.bincount(traffic.prefix)
     assert counts.tolist() == sorted(counts, reverse=True)
@@ -108,7 +108,7 @@ def test_adapters_are_as_popular_as_zipfs_law_says_and_the_base_is_one_more_choi
     assert (drawn("zipf:alpha=0,adapters=3,rate=1", 5).adapter == [0, 1, 2, 0, 1]).all()
 
 
-def test_bursts_come_at_once_and_the_rest_between_them() -> None:
+def test_bursts_arrive_at_once_and_other_requests_between_them() -> None:
     traffic = drawn("bursts:rate=2,size=10,every=10", 400)
     times, counts = np.unique(traffic.at, return_counts=True)
     assert (times[counts >= 10] == 10 * np.arange(1, 1 + (counts >= 10).sum())).all()
@@ -121,7 +121,7 @@ def test_urgent_requests_have_priority() -> None:
     assert float(drawn("poisson:rate=1,urgent=0.25", 4000).priority.mean()) == pytest.approx(0.25, abs=0.03)
 
 
-def test_everything_comes_at_once_with_an_infinite_rate() -> None:
+def test_all_requests_arrive_at_once_with_an_infinite_rate() -> None:
     assert not drawn("poisson:rate=inf").at.any()
 
 
@@ -133,7 +133,7 @@ def azure(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_trace_comes_at_its_times_as_many_times_as_fast_as_asked_and_again_from_the_start(azure: Path) -> None:
+def test_a_trace_is_replayed_at_the_given_speed_and_repeats_from_its_start(azure: Path) -> None:
     traffic = drawn(f"trace:{azure},scale=2", 7)
     assert traffic.at.tolist() == [0, 0.5, 1, 1.5, 2, 2.5, 3]
     assert traffic.prompt.tolist() == [100, 101, 102, 103, 104, 100, 101]
@@ -141,7 +141,7 @@ def test_a_trace_comes_at_its_times_as_many_times_as_fast_as_asked_and_again_fro
     assert traffic.rate == pytest.approx(2)
 
 
-def test_a_trace_without_a_scale_is_made_as_fast_as_the_load_says(azure: Path) -> None:
+def test_a_trace_without_a_scale_is_replayed_at_the_rate_of_the_load(azure: Path) -> None:
     traffic = drawn(f"trace:{azure},load=0.5", 5, capacity=lambda prompt, new: 40.0)
     assert traffic.rate == pytest.approx(20)
     assert math.isclose(traffic.at[-1], 4 / 20)

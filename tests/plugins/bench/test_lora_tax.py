@@ -37,7 +37,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     return found
 
 
-def test_decoding_takes_turns_and_the_tax_is_the_median_of_the_pairs(
+def test_base_and_lora_decode_alternately_and_the_tax_is_the_median_of_pairs(
     tiny_config: Path, tmp_path: Path, schema: Any, steps: list[tuple[str, ...]]
 ) -> None:
     result = tax(tmp_path / "out.json", tiny_config, "--rows", "3")
@@ -110,7 +110,7 @@ def test_base_only_compares_an_engine_that_holds_adapters_with_one_that_cannot(
     assert result["adapter_bytes"] > 0
 
 
-def test_more_of_everything_takes_more_bytes(tiny_config: Path, tmp_path: Path) -> None:
+def test_larger_sizes_need_more_bytes(tiny_config: Path, tmp_path: Path) -> None:
     def nbytes(*options: str) -> int:
         found = tax(tmp_path / "out.json", tiny_config, "--pairs", "1", "--rows", "1", "--steps", "1", *options)
         return int(found["adapter_bytes"])
@@ -130,7 +130,7 @@ def test_the_bounds_are_those_of_the_sign_test() -> None:
     assert figures["lora_tax_confidence"] >= 0.95
 
 
-def test_a_pair_compares_times_a_token() -> None:
+def test_a_pair_compares_times_per_token() -> None:
     assert Pair((1.0, 3.0), (10, 20)).ratio == pytest.approx(1.5)
 
 
@@ -168,7 +168,7 @@ def test_two_groups_share_an_engine_and_one_runs_at_a_time(tiny_config: Path, tm
         (["--phase", "idle"], "invalid choice"),
     ],
 )
-def test_what_cannot_be_measured_is_an_error_that_helps(attempt: Any, arguments: list[str], said: str) -> None:
+def test_an_error_names_the_invalid_option_and_a_remedy(attempt: Any, arguments: list[str], said: str) -> None:
     small = ("--rank", "4", "--pairs", "1", "--context", "24", "--steps", "2")
     status, told = attempt("lora-tax", *small, *arguments)
     assert (status, said in told) == (2, True)

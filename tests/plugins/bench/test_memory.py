@@ -12,7 +12,7 @@ from infeng_core.cli import main
 
 
 @pytest.mark.slow  # four processes
-def test_a_model_is_made_and_run_and_nothing_of_it_stays(
+def test_a_drawn_model_is_measured_and_removed_afterwards(
     moe_config: Path, cache: Path, tmp_path: Path, schema: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.json"
@@ -32,7 +32,7 @@ def test_a_model_is_made_and_run_and_nothing_of_it_stays(
     assert shown[0].startswith("| model | parameters |") and shown[2].startswith("| moe | 0.00 B |")
 
 
-def test_what_would_take_too_much_is_left_out_and_named(
+def test_a_model_beyond_the_memory_limit_is_skipped_and_named(
     monkeypatch: pytest.MonkeyPatch, tiny_config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = [{"nbytes": 1, "convert_bytes": 1}, [{"family": "llama", "parameters": 1, **dict.fromkeys(memory.SAID, 9)}]]
@@ -51,7 +51,7 @@ def test_what_would_take_too_much_is_left_out_and_named(
         (("--synthetic", "TINY", "--format", "int4-g46"), "infeng: error: "),
     ],
 )
-def test_what_cannot_be_measured_is_an_error(
+def test_invalid_options_are_errors(
     words: tuple[str, ...], why: str, tiny_config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [str(tiny_config) if word == "TINY" else word for word in words]

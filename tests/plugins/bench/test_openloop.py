@@ -66,7 +66,7 @@ def client_of(address: Address, timeout: float = 5.0) -> Client:
     return Client("it", address, timeout)
 
 
-def test_requests_are_sent_when_they_are_due_whatever_became_of_others(serving: Any) -> None:
+def test_requests_are_sent_when_due_regardless_of_other_requests(serving: Any) -> None:
     address, counts = serving(lambda number: [0.15, REFUSAL])
     ended: list[Any] = []
     with client_of(address) as client:
@@ -85,7 +85,7 @@ def test_requests_are_sent_when_they_are_due_whatever_became_of_others(serving: 
     assert 0 <= effort.lag_p99 < 0.1
 
 
-def test_moments_of_frames_are_kept_and_an_answer_ends_where_its_last_chunk_does(serving: Any) -> None:
+def test_frame_times_are_kept_and_an_answer_ends_with_its_last_chunk(serving: Any) -> None:
     pieces = [STREAM[:20], 0.01, STREAM[20:] + b"7\r\ndata: a", 0.03, b"e\r\ndata: bdata: c\r\n0\r", 0.01, b"\n\r\n"]
     address, _ = serving(lambda number: pieces)
     with client_of(address) as client:
@@ -95,7 +95,7 @@ def test_moments_of_frames_are_kept_and_an_answer_ends_where_its_last_chunk_does
     assert reply.ended > reply.pieces[1]
 
 
-def test_a_request_is_sent_again_where_the_server_had_closed_the_connection(serving: Any) -> None:
+def test_a_request_is_sent_again_after_the_server_closed_its_connection(serving: Any) -> None:
     address, counts = serving(lambda number: [REFUSAL] if number == 1 else [])
     with client_of(address) as client:
         for _ in range(3):
@@ -105,7 +105,7 @@ def test_a_request_is_sent_again_where_the_server_had_closed_the_connection(serv
 
 
 @pytest.mark.parametrize(("pieces", "status"), [([b""], 0), ([STREAM + b"7\r\ndata: a", b""], 200)])
-def test_an_answer_that_was_cut_short_is_over_and_not_whole(serving: Any, pieces: list[bytes], status: int) -> None:
+def test_a_truncated_answer_is_finished_and_incomplete(serving: Any, pieces: list[bytes], status: int) -> None:
     address, _ = serving(lambda number: pieces)
     with client_of(address) as client:
         [reply], _ = client.run([Due(0.0, REQUEST)])
@@ -114,7 +114,7 @@ def test_an_answer_that_was_cut_short_is_over_and_not_whole(serving: Any, pieces
             client.whole(REQUEST)
 
 
-def test_who_is_dropped_hears_nothing_more_and_others_go_on(serving: Any) -> None:
+def test_a_dropped_request_gets_no_more_events_and_others_continue(serving: Any) -> None:
     address, _ = serving(lambda number: [STREAM + b"7\r\ndata: a", 0.05, b"7\r\ndata: b" + END])
     with client_of(address) as client:
         left, stays = client.ask(REQUEST), client.ask(REQUEST)
@@ -125,7 +125,7 @@ def test_who_is_dropped_hears_nothing_more_and_others_go_on(serving: Any) -> Non
     assert (stays.frames, stays.is_whole) == (2, True)
 
 
-def test_a_server_that_is_silent_is_an_error(serving: Any) -> None:
+def test_a_silent_server_is_an_error(serving: Any) -> None:
     address, _ = serving(lambda number: [0.5, REFUSAL])
     with client_of(address, timeout=0.05) as client:
         with pytest.raises(PeerError, match=r"not a byte in 0\.05 s"):

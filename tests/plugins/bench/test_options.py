@@ -29,7 +29,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("name", WITH_MODEL)
-def test_every_verb_takes_a_model_before_and_behind_its_options(name: str, asked: Any, tmp_path: Path) -> None:
+def test_every_verb_takes_its_model_before_or_after_its_options(name: str, asked: Any, tmp_path: Path) -> None:
     needed = NEEDED.get(name, ())
     for words in ((str(tmp_path), *needed, "--seed", "3"), (*needed, "--seed", "3", str(tmp_path))):
         arguments = asked(name, *words)
@@ -38,7 +38,7 @@ def test_every_verb_takes_a_model_before_and_behind_its_options(name: str, asked
         assert asked(name, *needed, option, str(tmp_path)).model == str(tmp_path)
 
 
-def test_a_model_of_the_name_of_a_shape_is_that_shape_where_no_such_path_exists(
+def test_a_models_name_means_a_path_first_and_then_a_shape(
     asked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -48,11 +48,11 @@ def test_a_model_of_the_name_of_a_shape_is_that_shape_where_no_such_path_exists(
     assert (arguments.model, arguments.synthetic) == ("smollm2-135m", None)
 
 
-def test_a_config_is_that_of_random_weights(asked: Any, tiny_config: Path) -> None:
+def test_the_config_option_draws_random_weights(asked: Any, tiny_config: Path) -> None:
     assert asked("prefill", str(tiny_config)).synthetic == str(tiny_config)
 
 
-def test_memory_takes_several_models(asked: Any) -> None:
+def test_the_verb_memory_takes_several_models(asked: Any) -> None:
     assert asked("memory", "--context", "64", "smollm2-135m,tinyllama-1.1b").synthetic == [
         "smollm2-135m",
         "tinyllama-1.1b",
@@ -72,13 +72,13 @@ def test_no_model_is_a_usage_error(name: str, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(("name", "dest"), [("decode", "rounds"), ("zipf", "iters"), ("lora-tax", "pairs")])
-def test_the_number_of_pairs_has_one_spelling_beside_those_of_before(name: str, dest: str, asked: Any) -> None:
+def test_the_option_pairs_has_one_spelling_and_its_old_ones_still_work(name: str, dest: str, asked: Any) -> None:
     for option in ("--pairs", "--rounds", "--iters"):
         assert getattr(asked(name, "smollm2-135m", option, "7"), dest) == 7
 
 
 @pytest.mark.parametrize("name", ["compare", "zipf", "serve", "decode"])
-def test_engines_are_named_alike_everywhere(name: str, asked: Any) -> None:
+def test_every_verb_names_engines_alike(name: str, asked: Any) -> None:
     more = ("--work", "decode") if name == "compare" else ()
     for option in ("--engines", "--engine"):
         assert asked(name, "smollm2-135m", *more, option, "infeng,openvino").engines == "infeng,openvino"
@@ -90,14 +90,14 @@ def test_serve_starts_the_servers_of_no_other_peer(tiny_config: Path, capsys: py
 
 
 @pytest.mark.parametrize("name", [name for name in command.VERBS if name not in ("peers", "report")])
-def test_an_unknown_option_is_told_what_was_meant(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_of_an_unknown_option_suggests_a_known_one(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["bench", name, *NEEDED.get(name, ()), "--reprot", "page.html"])
     assert caught.value.code == 2
     assert "did you mean `--report`?" in capsys.readouterr().err
 
 
-def test_help_shows_the_defaults_of_options_and_of_no_flag(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_defaults_of_options_but_not_of_flags(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["bench", "lora-tax", "--help"])
     shown = " ".join(capsys.readouterr().out.split())
@@ -106,7 +106,7 @@ def test_help_shows_the_defaults_of_options_and_of_no_flag(capsys: pytest.Captur
     assert "False" not in shown and "[]" not in shown
 
 
-def test_a_report_lies_beside_the_json(tiny_config: Path, tmp_path: Path) -> None:
+def test_a_report_is_written_beside_the_json(tiny_config: Path, tmp_path: Path) -> None:
     pytest.importorskip("plotly")
     out, page = tmp_path / "out.json", tmp_path / "page.html"
     sizes = ("--rows", "1", "--context", "16", "--steps", "2", "--pairs", "1", "--roofline", "none", "-t", "1")
@@ -114,7 +114,7 @@ def test_a_report_lies_beside_the_json(tiny_config: Path, tmp_path: Path) -> Non
     assert json.loads(out.read_text())["measurements"][0]["work"] in page.read_text()
 
 
-def test_a_report_that_cannot_be_drawn_is_told_before_the_work(
+def test_a_report_that_cannot_be_drawn_is_an_error_before_the_measurement(
     tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)

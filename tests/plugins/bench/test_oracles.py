@@ -9,7 +9,7 @@ from infeng_bench.kernels import oracles
 from infeng_core.errors import PluginError
 
 
-def test_one_that_ends_at_once_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_oracle_that_exits_at_once_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "ends.py"
     script.write_text("print('hello')")
     monkeypatch.setitem(oracles.SCRIPTS, "torch", str(script))
@@ -17,7 +17,7 @@ def test_one_that_ends_at_once_is_an_error(tmp_path: Path, monkeypatch: pytest.M
         oracles.Oracle("torch", sys.executable, 1)
 
 
-def test_what_it_complains_of_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_oracles_own_error_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "complains.py"
     script.write_text(
         'import json, sys\nprint(json.dumps({"ready": True, "types": {"attention": ["f32"]}}), flush=True)\n'
@@ -29,7 +29,9 @@ def test_what_it_complains_of_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
     assert oracle._process.returncode == 0
 
 
-def test_one_that_dies_between_two_questions_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_oracle_that_exits_between_two_questions_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script = tmp_path / "dies.py"
     script.write_text('import json\nprint(json.dumps({"ready": True}), flush=True)')
     monkeypatch.setitem(oracles.SCRIPTS, "torch", str(script))

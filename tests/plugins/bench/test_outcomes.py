@@ -39,11 +39,11 @@ def test_latencies_and_rates_of_three_requests() -> None:
     ("begins", "ends", "expected"),
     [([0, 1, 5], [2, 3, 6], 4), ([0, 1], [9, 2], 9), ([3, 0], [4, 1], 2), ([1], [1], 0)],
 )
-def test_time_in_several_spans_counts_once(begins: list[float], ends: list[float], expected: float) -> None:
+def test_time_within_overlapping_spans_counts_once(begins: list[float], ends: list[float], expected: float) -> None:
     assert summary.covered(np.array(begins, float), np.array(ends, float)) == expected
 
 
-def test_requests_that_were_refused_count_against_goodput_and_are_told_by_reason() -> None:
+def test_refused_requests_reduce_goodput_and_are_counted_by_reason() -> None:
     found = answered("poisson:rate=inf,prompt=10,output=5", [0, 0], [1, 1], [2, 2], [3, 3])
     found.is_done[1] = False
     found.refuse("queue_full")
@@ -53,7 +53,7 @@ def test_requests_that_were_refused_count_against_goodput_and_are_told_by_reason
     assert outcomes.figures(found, Targets(tpot=0.5))["goodput_share"] == 0.5
 
 
-def test_nothing_answered_has_no_rates() -> None:
+def test_without_answers_there_are_no_rates() -> None:
     figures = outcomes.figures(Outcomes.of(draw(Load.parse("poisson:rate=1"), 3, 0, 2048)), Targets())
     assert figures == {"completed": 0, "refused": {}, "starved": 0}
 
@@ -75,7 +75,7 @@ def test_gaps_keep_mean_and_deviation_exactly_and_quantiles_within_their_bins() 
 
 
 @pytest.mark.parametrize("times", [[0.1, 0.1001, 0.1002], [0.1, 0.11, 0.15], []])
-def test_gaps_that_are_added_together_count_like_single_ones(times: list[float]) -> None:
+def test_gaps_added_in_bulk_count_like_single_gaps(times: list[float]) -> None:
     single, together = Gaps(), Gaps()
     for seconds in times:
         single.add(seconds, 3)
@@ -83,7 +83,7 @@ def test_gaps_that_are_added_together_count_like_single_ones(times: list[float])
     assert together.figures() == pytest.approx(single.figures())
 
 
-def test_who_waits_ten_times_the_median_and_longer_than_his_target_has_starved() -> None:
+def test_a_request_beyond_ten_median_waits_and_its_target_has_starved() -> None:
     found = answered("poisson:rate=inf", [0.0] * 5, [9.0] * 5, [9.0] * 5, [1] * 5)
     found.begun[:] = [0.1, 0.2, 0.2, 1.9, 30.0]
     assert outcomes.starved(found, Targets(ttft=2.0, patience=10)) == 1
@@ -103,11 +103,13 @@ def test_jains_index(values: list[float], expected: float) -> None:
     ("demands", "supply", "expected"),
     [([1, 10, 10], 11, [1, 5, 5]), ([2, 3], 10, [2, 3]), ([4, 4], 4, [2, 2]), ([6, 1, 3], 6, [2.5, 1, 2.5])],
 )
-def test_max_min_meets_the_smallest_demand_first(demands: list[float], supply: float, expected: list[float]) -> None:
+def test_max_min_fairness_serves_the_smallest_demand_first(
+    demands: list[float], supply: float, expected: list[float]
+) -> None:
     assert fairness.max_min(np.array(demands, float), supply).tolist() == pytest.approx(expected)
 
 
-def test_a_tenant_that_waits_for_a_greedy_one_makes_the_index_fall() -> None:
+def test_a_tenant_delayed_by_a_greedy_one_lowers_jains_index() -> None:
     """Two tenants ask at once for the same; who is served first in the first half makes the difference."""
     text, count = "tenants:greedy=1,others=1,rate=inf,prompt=10,output=5", 200
     moments = np.linspace(1, 100, count)

@@ -27,7 +27,7 @@ def measured(tmp_path: Path) -> Any:
     return measure
 
 
-def test_a_prompt_is_measured_beside_sequences_that_decode(measured: Any):
+def test_a_prefill_is_measured_beside_decoding_sequences(measured: Any):
     found = measured("pace", "--rows", "2", "--prompt", "40", "--step-ms", "1", "--rounds", "2")
     assert (found["kind"], found["rows"], found["prompt"], found["step_ms"]) == ("pace", 2, 40, 1)
     assert 0 < found["median_itl_ms"] <= found["p99_itl_ms"]
@@ -35,7 +35,7 @@ def test_a_prompt_is_measured_beside_sequences_that_decode(measured: Any):
     assert found["decode_tokens_per_s"] > 0
 
 
-def test_a_beginning_is_measured_computed_in_memory_and_saved(measured: Any):
+def test_a_prefix_is_measured_computed_in_memory_and_saved(measured: Any):
     found = measured("prefix", "--prompt", "48", "--rounds", "2")
     assert (found["kind"], found["prompt"], found["tail"]) == ("prefix", 48, 1)
     assert found["prefix_bytes"] > 0

@@ -22,41 +22,41 @@ def test_the_lower_bound_is_the_order_statistic_of_the_sign_test(count: int, pla
 
 
 @pytest.mark.parametrize(("count", "confidence"), [(1, 0.5), (2, 0.75), (3, 0.875), (4, 0.9375)])
-def test_too_few_pairs_say_how_sure_their_smallest_is(count: int, confidence: float) -> None:
+def test_too_few_pairs_report_the_confidence_of_their_minimum(count: int, confidence: float) -> None:
     assert paired.lower_bound([3.0, 2.0, 5.0, 4.0][:count]) == paired.Bound(
         min([3.0, 2.0, 5.0, 4.0][:count]), confidence
     )
 
 
-def test_the_bound_holds_as_often_as_it_says() -> None:
+def test_the_bound_holds_with_its_stated_confidence() -> None:
     rng = random.Random(7)
     samples = [[rng.expovariate(1.0) for _ in range(20)] for _ in range(4000)]
     held = statistics.fmean(paired.lower_bound(values).value <= 0.6931 for values in samples)
     assert 0.965 < held < 0.99  # the sixth of twenty: 0.979
 
 
-def test_nothing_measured_has_no_bound() -> None:
+def test_without_measurements_there_is_no_bound() -> None:
     with pytest.raises(ValueError, match="no values"):
         paired.lower_bound([])
 
 
-def test_ratios_are_taken_pair_by_pair() -> None:
+def test_ratios_are_computed_per_pair() -> None:
     assert paired.ratios([10.0, 30.0, 20.0], [5.0, 10.0, 20.0]) == [2.0, 3.0, 1.0]
 
 
-def test_what_are_no_pairs_is_refused() -> None:
+def test_unpaired_or_nonpositive_times_are_refused() -> None:
     with pytest.raises(ValueError, match="no pairs"):
         paired.ratios([1.0], [1.0, 2.0])
     with pytest.raises(ValueError, match="above 0"):
         paired.ratios([1.0, 2.0], [1.0, 0.0])
 
 
-def test_a_pair_with_an_engine_below_half_its_median_is_named() -> None:
+def test_a_pair_below_half_an_engines_median_is_named() -> None:
     assert paired.starved([[10, 10, 10, 4.9], [1, 0.4, 1, 1]]) == [1, 3]
     assert paired.starved([[10, 10, 5], [1, 1, 1]]) == []
 
 
-def test_the_upper_bound_is_the_lower_one_from_the_other_end() -> None:
+def test_the_upper_bound_mirrors_the_lower_bound() -> None:
     bound = paired.upper_bound([float(value) for value in range(1, 21)])
     assert bound == paired.Bound(15, paired.lower_bound(range(1, 21)).confidence)
     assert paired.upper_bound([3.0, 2.0]) == paired.Bound(3.0, 0.75)

@@ -54,7 +54,7 @@ def small_peer(**more: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", peers.NAMES)
-def test_every_peer_has_the_face_that_others_rely_on(name: str, tmp_path: Path) -> None:
+def test_every_peer_implements_the_protocol(name: str, tmp_path: Path) -> None:
     peer = peers.peer(name)
     assert name == peer.NAME
     assert all("=" in requirement or ">" in requirement for requirement in peer.REQUIREMENTS)  # pinned
@@ -69,7 +69,7 @@ def test_every_peer_has_the_face_that_others_rely_on(name: str, tmp_path: Path) 
             assert peer.model_path(tmp_path / "out").is_relative_to(tmp_path / "out")
 
 
-def test_an_unknown_peer_is_an_error_with_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_of_an_unknown_peer_suggests_a_known_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "peers", "install", "openvin"]) == 2
     assert "did you mean `openvino`" in capsys.readouterr().err.lower()
 
@@ -78,13 +78,13 @@ def test_an_unknown_peer_is_an_error_with_what_was_meant(capsys: pytest.CaptureF
     ("features", "gcc", "is_careful"),
     [({"amx_tile"}, 12, True), ({"amx_tile"}, 13, False), ({"amx_tile"}, None, False), ({"avx512f"}, 12, False)],
 )
-def test_llama_cpp_is_built_around_a_fault_of_old_gcc(features: set[str], gcc: int | None, is_careful: bool) -> None:
+def test_the_build_of_llama_cpp_avoids_a_bug_of_old_gcc(features: set[str], gcc: int | None, is_careful: bool) -> None:
     flags = peers.peer("llama_cpp").build_environment(features, gcc)["CMAKE_ARGS"]
     assert "-DGGML_NATIVE=ON" in flags
     assert ('"-DCMAKE_CXX_FLAGS=-fno-tree-dse -fno-dse"' in flags) == is_careful
 
 
-def test_the_compiler_is_asked_who_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compiler_version_is_read_from_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "c++"
     monkeypatch.setenv("CXX", str(program))
     for macros, version in (("#define __GNUC__ 12", 12), ("#define __GNUC__ 4\n#define __clang__ 1", None)):
@@ -96,7 +96,7 @@ def test_the_compiler_is_asked_who_it_is(tmp_path: Path, monkeypatch: pytest.Mon
         environment.compiler()
 
 
-def test_the_list_says_what_is_missing(own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_of_peers_names_what_is_missing(own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     halfway = Environment(peers.peer("openvino"))
     halfway.tools.mkdir(parents=True)
     halfway.python.touch()
@@ -113,7 +113,7 @@ def test_the_list_says_what_is_missing(own_cache: Path, capsys: pytest.CaptureFi
     assert main(["bench", "peers", "list"]) == 0
     shown = capsys.readouterr().out
     assert "llama_cpp     not installed: infeng bench peers install llama_cpp" in shown
-    assert "openvino      its installation did not end" in shown
+    assert "openvino      its installation did not finish" in shown
     assert "transformers  torch 2.13.0+cpu, transformers 5" in shown
     assert main(["bench", "peers", "list", "--json"]) == 0
     listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
@@ -121,10 +121,10 @@ def test_the_list_says_what_is_missing(own_cache: Path, capsys: pytest.CaptureFi
     assert listed["transformers"]["missing"] == ""
     record["requirements"] = ["torch==1"]
     (whole.folder / environment.RECORD).write_text(json.dumps(record))
-    assert whole.missing() == "other versions are installed than this wheel asks for"
+    assert whole.missing() == "its versions are not those that this wheel requires"
 
 
-def test_remove_takes_the_environment_away(capsys: pytest.CaptureFixture[str]) -> None:
+def test_remove_deletes_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
     place = Environment(peers.peer("openvino"))
     place.tools.mkdir(parents=True)
     place.log.touch()
@@ -135,7 +135,7 @@ def test_remove_takes_the_environment_away(capsys: pytest.CaptureFixture[str]) -
     assert "openvino: was not installed" in capsys.readouterr().out
 
 
-def test_a_failing_program_is_an_error_with_its_last_error(own_cache: Path) -> None:
+def test_a_failed_program_is_an_error_with_its_last_line(own_cache: Path) -> None:
     place = Environment(small_peer())
     place.folder.mkdir(parents=True)
     script = "echo 'ERROR: no matching distribution'; echo 'a notice'; exit 7"
@@ -146,7 +146,7 @@ def test_a_failing_program_is_an_error_with_its_last_error(own_cache: Path) -> N
     )
 
 
-def test_an_export_is_made_once_and_beside_the_source(tiny_config: Path) -> None:
+def test_an_export_is_made_once_beside_its_source(tiny_config: Path) -> None:
     source = synthetic.hf_directory(tiny_config)
 
     def commands(tools: Path, source: Path, folder: Path, kind: str) -> list[list[str]]:
@@ -169,7 +169,7 @@ def test_an_export_is_made_once_and_beside_the_source(tiny_config: Path) -> None
             models.peer_model(peer, source, format)
 
 
-def test_a_gguf_goes_as_it_is_to_a_peer_that_reads_gguf(tmp_path: Path) -> None:
+def test_a_peer_that_reads_gguf_gets_a_gguf_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     file.touch()
     assert models.peer_model(small_peer(READS_GGUF=True), file, "int4-g64") == file
@@ -177,7 +177,7 @@ def test_a_gguf_goes_as_it_is_to_a_peer_that_reads_gguf(tmp_path: Path) -> None:
         models.peer_model(small_peer(READS_GGUF=False), file, "int4-g64")
 
 
-def test_a_gguf_has_formats_of_its_own(tmp_path: Path) -> None:
+def test_a_gguf_has_its_own_formats(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     file.touch()
     named = SimpleNamespace(synthetic=None, model=str(file), format=None)
@@ -201,7 +201,7 @@ def test_an_export_that_fails_leaves_nothing(tiny_config: Path, script: str, tex
 
 
 @pytest.mark.slow
-def test_an_environment_is_built_used_again_and_rebuilt_by_force(tmp_path: Path) -> None:
+def test_an_environment_is_built_reused_and_rebuilt_by_force(tmp_path: Path) -> None:
     package = wheel(tmp_path, "tinypeer")
     place = Environment(small_peer(REQUIREMENTS=(str(package),), IMPORTS=("tinypeer",)))
     record = place.install()
@@ -237,6 +237,6 @@ def test_an_installation_that_fails_leaves_its_log_and_nothing_else(
     assert not place.folder.exists()
 
 
-def test_versions_are_shown_under_the_names_that_were_asked_for() -> None:
+def test_versions_are_shown_under_the_requested_names() -> None:
     record = {"requirements": ["llama-cpp-python==0.3.36", "gguf>=0.17"], "versions": {"llama_cpp_python": "0.3.36"}}
     assert verb._versions(record) == "llama-cpp-python 0.3.36, gguf ?"

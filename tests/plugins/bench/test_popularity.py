@@ -19,7 +19,7 @@ def test_draws_follow_the_weights_and_the_seed() -> None:
     assert drawn[:50] != draw(50, names, 1.3, False, seed=2)
 
 
-def test_the_base_is_the_last_choice() -> None:
+def test_the_base_model_is_the_last_choice() -> None:
     drawn = draw(20000, ["a"], 1.0, True, seed=1)
     assert drawn.count(None) / 20000 == pytest.approx(1 / 3, abs=0.015)
     assert None not in draw(1000, ["a", "b"], 1.0, False, seed=1)
@@ -27,5 +27,5 @@ def test_the_base_is_the_last_choice() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0])
-def test_no_alpha_takes_turns(alpha: float) -> None:
+def test_without_an_alpha_adapters_take_turns(alpha: float) -> None:
     assert draw(5, ["a", "b"], alpha, True, seed=9) == ["a", "b", None, "a", "b"]

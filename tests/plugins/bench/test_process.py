@@ -45,7 +45,7 @@ def state(pid: int) -> str:
     return letter
 
 
-def test_an_engine_answers_and_sleeps_in_between(start: Started) -> None:
+def test_an_engine_process_answers_and_is_stopped_in_between(start: Started) -> None:
     engine = start("none")
     assert engine.ready()["version"] == "7"
     pid = engine.process.pid
@@ -68,7 +68,7 @@ def test_an_engine_answers_and_sleeps_in_between(start: Started) -> None:
         ("zero-load", "its first line does not say that it is ready"),
     ],
 )
-def test_a_peer_that_does_not_load_is_named_with_its_log(start: Started, fault: str, text: str) -> None:
+def test_a_peer_that_fails_to_load_is_named_with_its_log(start: Started, fault: str, text: str) -> None:
     engine = start(fault)
     with pytest.raises(PeerError) as caught:
         engine.ready()
@@ -89,7 +89,7 @@ def test_a_peer_that_does_not_load_is_named_with_its_log(start: Started, fault: 
         ("zero-work", "has no tokens_per_s above 0"),
     ],
 )
-def test_a_peer_that_fails_at_a_work_is_named_with_the_work(start: Started, fault: str, text: str) -> None:
+def test_the_error_of_a_failed_work_names_peer_and_work(start: Started, fault: str, text: str) -> None:
     engine = start(fault)
     engine.ready()
     with pytest.raises(PeerError, match=r"^fake: ") as caught:
@@ -99,7 +99,7 @@ def test_a_peer_that_fails_at_a_work_is_named_with_the_work(start: Started, faul
 
 
 @pytest.mark.parametrize("fault", ["hang-load", "hang-work"])
-def test_a_peer_that_hangs_is_ended_after_its_time(start: Started, fault: str) -> None:
+def test_a_peer_that_hangs_is_killed_after_its_time_limit(start: Started, fault: str) -> None:
     engine = start(fault, timeout=1.0)
     with pytest.raises(PeerError, match=r"no answer in 1 s.*--timeout"):
         engine.ready()
@@ -108,7 +108,7 @@ def test_a_peer_that_hangs_is_ended_after_its_time(start: Started, fault: str) -
         os.kill(engine.process.pid, 0)
 
 
-def test_a_peer_that_died_in_its_sleep_is_found_out(start: Started) -> None:
+def test_a_peer_that_exited_while_stopped_is_an_error(start: Started) -> None:
     engine = start("none")
     engine.ready()
     engine.process.kill()
@@ -117,7 +117,7 @@ def test_a_peer_that_died_in_its_sleep_is_found_out(start: Started) -> None:
         engine.measure(Work("decode"), 0)
 
 
-def test_a_peer_that_does_not_end_is_ended(start: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_does_not_exit_is_killed(start: Started, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "GRACE", 0.5)
     engine = start("deaf-end")
     engine.ready()
@@ -127,14 +127,14 @@ def test_a_peer_that_does_not_end_is_ended(start: Started, monkeypatch: pytest.M
     assert engine.process.returncode == -9
 
 
-def test_a_program_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_program_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PeerError, match="No such file"):
         EngineProcess("fake", [str(tmp_path / "python")], tmp_path / "log", 1.0)
 
 
 @pytest.mark.parametrize("rows", [2, 16])
-def test_an_engine_that_counts_other_tokens_than_rows_by_steps_gives_no_figure(start: Started, rows: int) -> None:
+def test_an_engine_that_does_not_count_rows_times_steps_gives_no_figure(start: Started, rows: int) -> None:
     engine = start("none")  # it says 32 of any work
     engine.ready()
-    with pytest.raises(PeerError, match=f"it counts 32 tokens, and {32 * rows} are to be measured"):
+    with pytest.raises(PeerError, match=f"it counts 32 tokens instead of {32 * rows}"):
         engine.measure(Work("decode", rows, 8), 0)

@@ -31,7 +31,7 @@ def test_known_sets_are_found_in_the_folder_and_below(tmp_path: Path, monkeypatc
     assert prompts.texts("specbench", None) == ["first"]
 
 
-def test_a_file_is_taken_by_its_name(tmp_path: Path) -> None:
+def test_a_file_of_prompts_is_found_by_its_path(tmp_path: Path) -> None:
     assert prompts.texts(str(lines(tmp_path / "own.jsonl", {"text": "x"}, {"instruction": "y"})), None) == ["x", "y"]
     plain = tmp_path / "plain.txt"
     plain.write_text("one\n\ntwo\n")
@@ -56,7 +56,7 @@ def test_a_file_without_prompts_is_named(tmp_path: Path, name: str, content: byt
         prompts.texts(str(path), None)
 
 
-def test_a_set_that_is_not_there_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_missing_set_names_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(prompts.VARIABLE, raising=False)
     with pytest.raises(UsageError, match=r"give --data DIR or set INFENG_BENCH_DATA"):
         prompts.texts("gsm8k", None)
@@ -66,7 +66,7 @@ def test_a_set_that_is_not_there_says_what_to_do(tmp_path: Path, monkeypatch: py
         prompts.texts("gsm8", str(tmp_path))
 
 
-def test_every_prompt_comes_once_before_any_comes_again() -> None:
+def test_every_prompt_is_used_once_before_any_repeats() -> None:
     found = list(islice(prompts.shuffled([[1], [2], [3]], seed=5), 6))
     assert sorted(found[:3]) == sorted(found[3:]) == [[1], [2], [3]]
     assert found == list(islice(prompts.shuffled([[1], [2], [3]], seed=5), 6))

@@ -5,7 +5,7 @@ from infeng_bench.stats.rates import Ceiling, fractions, rates
 from infeng_bench.stats.summary import latencies, percentile, spread
 
 
-def test_rates_are_of_the_median() -> None:
+def test_rates_are_computed_from_the_median() -> None:
     found = rates(6_000_000, 3000, [0.003, 0.001, 0.002], threads=2, clock_hz=1e6, ceiling=None)
     assert found["seconds"] == {"median": 0.002, "min": 0.001, "max": 0.003}
     assert found["gmacs_per_s"] == pytest.approx(3.0)
@@ -14,7 +14,7 @@ def test_rates_are_of_the_median() -> None:
     assert "dram_fraction" not in found
 
 
-def test_the_roofline_is_the_ceiling_that_these_bytes_and_multiplications_allow() -> None:
+def test_the_roofline_follows_from_bytes_and_multiplications() -> None:
     ceiling = Ceiling(dram_bytes_per_s=100.0, int8_macs_per_s=1000.0)
     memory = fractions(macs=100, nbytes=50, seconds=1.0, ceiling=ceiling)  # 0.5 s of reading, 0.1 s of arithmetic
     assert memory == {"dram_fraction": 0.5, "int8_fraction": 0.1, "roofline_fraction": 0.5, "bound": "memory"}
@@ -42,5 +42,5 @@ def test_latencies_are_milliseconds_under_the_usual_names() -> None:
     assert latencies("itl", []) == {}
 
 
-def test_spread_names_median_and_ends() -> None:
+def test_a_spread_has_median_minimum_and_maximum() -> None:
     assert spread([3, 1, 2, 4]) == {"median": 2.5, "min": 1, "max": 4}

@@ -72,13 +72,13 @@ def broken(path: Path, change: dict[str, Any]) -> None:
     ("change", "text"),
     [
         ({"schema": "infeng-bench/9"}, "has the form infeng-bench/9"),
-        ({"schema": "other"}, "is no result of infeng bench"),
+        ({"schema": "other"}, "is not a result of infeng bench"),
         ({"threads": 0}, "threads: 0 is less than the minimum of 1"),
         ({"ratios": {"llama_cpp": -1}}, "ratios.llama_cpp"),
         ({"ratio_low": None}, "ratio_low"),
     ],
 )
-def test_a_file_that_is_no_result_is_named(
+def test_a_file_without_a_result_is_named(
     files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], text: str
 ) -> None:
     broken(files[0], change)

@@ -93,7 +93,7 @@ def test_charts_of_results_of_every_kind_stand_on_one_page(
     assert charts[0]["title"].startswith("Ratio of tokens/s")
 
 
-def test_a_chart_whose_library_is_missing_would_be_seen(browser: Any, tmp_path: Path) -> None:
+def test_the_test_detects_a_missing_chart_library(browser: Any, tmp_path: Path) -> None:
     opened(browser, [compared()], tmp_path)
     page = tmp_path / "report.html"
     text = page.read_text()

@@ -16,7 +16,7 @@ from infeng_core.errors import ResourceError, UsageError
 FIGURES = {"figure": 1.5, "measurements": [{"rows": 1, "seconds": {"median": 2.0}}, {"rows": 4, "extra": "x"}]}
 
 
-def test_every_result_carries_where_and_with_what_it_was_measured(schema: Any) -> None:
+def test_every_result_contains_its_machine_and_versions(schema: Any) -> None:
     result = results.record("anything", FIGURES, threads=2, seed=3, work=None)
     schema(result)
     assert result["machine"]["cores"] >= 1
@@ -36,7 +36,7 @@ def test_the_schema_refuses_a_result_without_its_machine(schema: Any) -> None:
         schema(result)
 
 
-def test_a_figure_cannot_hide_a_fact() -> None:
+def test_a_figure_cannot_replace_a_fact_of_the_same_name() -> None:
     with pytest.raises(ValueError, match="machine"):
         results.record("anything", {"machine": 1})
 
@@ -72,12 +72,12 @@ def test_a_file_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path: 
     ("text", "said"),
     [
         ("{", "not valid JSON"),
-        ("[]", "no result"),
-        ('{"schema": "other/1"}', "no result"),
+        ("[]", "not a result"),
+        ('{"schema": "other/1"}', "not a result"),
         (json.dumps({"schema": "infeng-bench/2"}), "has the form infeng-bench/2"),
     ],
 )
-def test_what_is_no_result_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_a_file_of_another_form_is_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "file").write_text(text)
     with pytest.raises(UsageError, match=said):
         results.read(tmp_path / "file")
@@ -88,7 +88,7 @@ def test_a_missing_result_is_an_error(tmp_path: Path) -> None:
         results.read(tmp_path / "missing")
 
 
-def test_what_is_no_file_is_written_to_and_stays(tmp_path: Path) -> None:
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with ThreadPoolExecutor(1) as reader:
@@ -98,7 +98,7 @@ def test_what_is_no_file_is_written_to_and_stays(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
-def test_a_pipe_that_nobody_reads_is_an_error_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_without_a_reader_is_an_error_after_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "READER_SECONDS", 0.1)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -106,7 +106,7 @@ def test_a_pipe_that_nobody_reads_is_an_error_after_a_while(tmp_path: Path, monk
         results.write(pipe, {})
 
 
-def test_a_pipe_is_no_result_that_is_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_given_as_a_result_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(UsageError, match=str(pipe)):
@@ -115,7 +115,7 @@ def test_a_pipe_is_no_result_that_is_waited_for(tmp_path: Path, capsys: pytest.C
 
 @pytest.mark.parametrize("option", ["--json", "--csv"])
 @pytest.mark.parametrize(("place", "why"), [("missing/out", "its folder is not there"), (".", "is a directory")])
-def test_a_place_that_cannot_be_written_is_said_before_anything_is_measured(
+def test_an_unwritable_destination_is_reported_before_the_measurement(
     attempt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, place: str, why: str
 ) -> None:
     monkeypatch.setattr(decode, "run", lambda arguments: pytest.fail("it measures"))

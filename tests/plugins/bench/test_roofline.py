@@ -1,5 +1,6 @@
 """What the machine can do: structure and arithmetic, not figures."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -50,8 +51,8 @@ def test_every_loop_of_this_processor_runs_on_several_threads() -> None:
 
 
 @pytest.mark.parametrize("streams", [1, 2, 4])
-def test_memory_is_read_with_every_setting(streams: int) -> None:
-    with probe.memory(3 << 20, threads=3) as memory:
+def test_memory_bandwidth_is_measured_with_every_setting(streams: int) -> None:
+    with contextlib.closing(probe.Memory(3 << 20, threads=3)) as memory:
         assert memory.nbytes == 2 << 20
         assert memory.read(3, streams, 4096) > 0
         assert memory.read(1, streams, 0) > 0
@@ -59,7 +60,7 @@ def test_memory_is_read_with_every_setting(streams: int) -> None:
         memory.read(1, streams, 0)
 
 
-def test_a_kernel_is_judged_by_the_peak_of_its_own_instructions() -> None:
+def test_a_kernel_is_compared_with_the_peak_of_its_own_instructions() -> None:
     found = roofline.Roofline(2, 30e9, 17e9, {"avx2": 1.0, "avx512bw": 2.0, "avx512_vnni": 4.0}, 3e9, {})
     assert found.int8_macs_per_s == 4.0
     assert found.int8_of(["avx2", "fma"]) == 1.0
@@ -69,7 +70,7 @@ def test_a_kernel_is_judged_by_the_peak_of_its_own_instructions() -> None:
 
 
 @pytest.mark.parametrize(("text", "nbytes"), [("512MB", 512 * 10**6), ("7", 7), ("2g", 2 * 10**9), ("3kB", 3000)])
-def test_sizes_are_read(text: str, nbytes: int) -> None:
+def test_sizes_with_units_are_parsed(text: str, nbytes: int) -> None:
     assert options.size(text) == nbytes
 
 
@@ -83,7 +84,7 @@ def test_a_bad_number_is_a_usage_error(arguments: list[str], capsys: pytest.Capt
 
 @pytest.mark.skipif(detect().arch != "x86_64", reason="the loops are x86 assembly")
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="objdump (binutils) is not installed")
-def test_a_loop_holds_the_products_that_are_counted_and_nothing_is_spilled() -> None:
+def test_a_loop_has_the_counted_products_and_spills_no_register() -> None:
     library = Path(probe.__file__).parents[1].joinpath("libinfeng_bench.so")
     listing = subprocess.run(["objdump", "-d", "-C", str(library)], check=True, capture_output=True, text=True).stdout
     found = {}

@@ -46,9 +46,7 @@ def test_a_closed_loop_answers_every_request_and_gives_the_usual_figures(
     assert "goodput/s" in capsys.readouterr().out
 
 
-def test_requests_come_at_their_times_and_what_the_steps_took_is_written(
-    tiny_config: Path, tmp_path: Path, schema: Any
-) -> None:
+def test_requests_arrive_on_time_and_step_times_are_recorded(tiny_config: Path, tmp_path: Path, schema: Any) -> None:
     fitted = tmp_path / "costs.json"
     options = ("--load", "poisson:rate=50,prompt=8,output=3", "--requests", "8", "--fit", str(fitted))
     result = bench(tmp_path / "out.json", tiny_config, *options)
@@ -61,9 +59,7 @@ def test_requests_come_at_their_times_and_what_the_steps_took_is_written(
     assert costs.facts["format"] == "int4-g64"
 
 
-def test_a_rate_of_auto_asks_for_a_share_of_what_the_engine_can_do(
-    tiny_config: Path, tmp_path: Path, schema: Any
-) -> None:
+def test_a_rate_of_auto_is_a_share_of_the_engines_capacity(tiny_config: Path, tmp_path: Path, schema: Any) -> None:
     costs = tmp_path / "costs.json"
     StepCosts({1: 0.001, 512: 0.011}, 0.0, 0.0, 0.0).write(costs)
     options = ("--load", "poisson:load=0.5,prompt=8,output=3", "--requests", "8", "--costs", str(costs))
@@ -73,7 +69,7 @@ def test_a_rate_of_auto_asks_for_a_share_of_what_the_engine_can_do(
     assert result["request_rate"] > 100
 
 
-def test_adapters_of_a_zipf_load_answer(tiny_config: Path, tmp_path: Path, schema: Any) -> None:
+def test_requests_of_a_zipf_load_use_their_adapters(tiny_config: Path, tmp_path: Path, schema: Any) -> None:
     options = ("--load", "zipf:alpha=0,adapters=2,include_base,prompt=8,output=3", "--requests", "6", "--clients", "2")
     result = bench(tmp_path / "out.json", tiny_config, *options, "--rank", "4", "--targets", "qv")
     schema(result)
@@ -90,7 +86,7 @@ def test_adapters_of_a_zipf_load_answer(tiny_config: Path, tmp_path: Path, schem
         ([], "give --synthetic NAME or --model PATH"),
     ],
 )
-def test_what_cannot_be_measured_is_an_error_that_helps(
+def test_an_error_names_the_invalid_option_and_a_remedy(
     capsys: pytest.CaptureFixture[str], options: Sequence[str], said: str
 ) -> None:
     assert main(["bench", "serve", *options]) == 2
@@ -201,7 +197,7 @@ def test_a_server_that_refuses_everything_is_an_error(server: str, capsys: pytes
     assert "no request was answered (2 x queue_full)" in capsys.readouterr().err
 
 
-def test_nobody_at_the_address_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_without_a_server_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "serve", "--url", "http://127.0.0.1:9", "--clients", "1"]) == 1
     assert "start a server" in capsys.readouterr().err
 

@@ -72,7 +72,7 @@ def stream(tokens: int, head: bytes = HEAD) -> list[bytes]:
     return [head, *[b'1\r\ndata: {"more"}\r\n'] * tokens, b"1\r\n" + last + b"\r\n0\r", b"\n\r\n"]
 
 
-def test_a_client_sends_the_next_request_on_its_connection_and_takes_the_moments_of_the_pieces(answering: Any) -> None:
+def test_a_client_reuses_its_connection_and_records_the_time_of_each_chunk(answering: Any) -> None:
     address, seen = answering([stream(2), stream(3)])
     jobs = [Job(0.0, [5, 6], 2), Job(0.0, [7], 3)]
     traces, seconds, cpu = closed_loop.drive("it", address, WIRE, jobs, 1, 5.0)
@@ -86,7 +86,7 @@ def test_a_client_sends_the_next_request_on_its_connection_and_takes_the_moments
 
 @pytest.mark.parametrize("clients", [1, 2])
 @pytest.mark.parametrize("says_so", [True, False])
-def test_a_client_comes_again_where_the_server_closes_the_connection(
+def test_a_client_reconnects_after_the_server_closes_the_connection(
     answering: Any, says_so: bool, clients: int
 ) -> None:
     closing = HEAD.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n" if says_so else b"\r\nClosing: 1\r\n\r\n")
@@ -103,7 +103,7 @@ def test_a_client_comes_again_where_the_server_closes_the_connection(
         (stream(2)[:-1], "cut short"),
     ],
 )
-def test_an_answer_that_is_not_whole_is_an_error(answering: Any, answer: list[bytes], said: str) -> None:
+def test_an_incomplete_answer_is_an_error(answering: Any, answer: list[bytes], said: str) -> None:
     address, _ = answering([answer])
     with pytest.raises(PeerError, match=said):
         closed_loop.drive("it", address, WIRE, [Job(0.0, [5], 2)], 1, 5.0)
@@ -112,7 +112,7 @@ def test_an_answer_that_is_not_whole_is_an_error(answering: Any, answer: list[by
 # -------------------------------------------------------------------------------------------------------- figures ---
 
 
-def test_costs_and_ratios_are_taken_pair_by_pair() -> None:
+def test_costs_and_ratios_are_computed_per_pair() -> None:
     trace = Trace(Job(0.0, [1], 10), 0.0, [0.5, 0.6, 0.8])
     rounds = [
         Round(
@@ -142,7 +142,7 @@ def test_costs_and_ratios_are_taken_pair_by_pair() -> None:
 # -------------------------------------------------------------------------------------------------------- servers ---
 
 
-def test_a_server_that_ends_while_it_loads_is_an_error_with_its_last_words(tmp_path: Path) -> None:
+def test_a_server_that_exits_while_loading_is_an_error_with_its_last_output(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "raise SystemExit('error: no such model')"]
     server = ServerProcess("it", lambda port: command, WIRE, tmp_path / "log", 20.0)
     try:
@@ -152,7 +152,7 @@ def test_a_server_that_ends_while_it_loads_is_an_error_with_its_last_words(tmp_p
         server.close()
 
 
-def test_llama_server_has_a_place_for_each_client_and_adapters_that_a_request_chooses(tmp_path: Path) -> None:
+def test_llama_server_has_a_slot_per_client_and_adapters_chosen_per_request(tmp_path: Path) -> None:
     line = llama_server.command(
         tmp_path, tmp_path, 80, threads=2, places=4, positions=300, adapters=[Path("a"), Path("b")]
     )
@@ -202,7 +202,7 @@ def test_the_same_requests_go_to_the_engine_to_our_server_and_to_a_peer(
         (["--http"], "give --synthetic NAME or --model PATH"),
     ],
 )
-def test_options_that_do_not_go_together_are_an_error_that_helps(
+def test_conflicting_options_are_an_error_with_a_remedy(
     capsys: pytest.CaptureFixture[str], options: list[str], said: str
 ) -> None:
     assert main(["bench", "serve", *options]) == 2
@@ -217,7 +217,7 @@ def asleep(pid: int) -> bool:
     return is_stopped
 
 
-def test_every_round_of_a_server_begins_with_the_process_awake_and_ends_with_it_asleep(tmp_path: Path) -> None:
+def test_a_server_process_runs_during_its_rounds_and_is_stopped_between_them(tmp_path: Path) -> None:
     command = [sys.executable, str(FAKE)]
     server = ServerProcess(
         "it", lambda port: [*command, "--port", str(port)], llama_server.wire([]), tmp_path / "log", 20.0

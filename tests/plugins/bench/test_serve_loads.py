@@ -39,7 +39,7 @@ def measured(tiny_config: Path, tmp_path: Path, schema: Any, capsys: pytest.Capt
     return measure
 
 
-def test_overload_refuses_loses_nothing_and_answers_health_meanwhile(measured: Any) -> None:
+def test_overload_refuses_requests_loses_none_and_still_answers_health(measured: Any) -> None:
     load = "overload:seconds=0.5,rate=600,waiting=2,prompt=8,output=60"
     inside, outside = measured(load, "--set", "scheduler.max_running=2")
     for side in (inside, outside):
@@ -53,7 +53,7 @@ def test_overload_refuses_loses_nothing_and_answers_health_meanwhile(measured: A
     assert "p99_health_ms" not in inside
 
 
-def test_who_leaves_frees_its_blocks_within_a_few_steps(measured: Any) -> None:
+def test_a_disconnected_request_frees_its_blocks_within_a_few_steps(measured: Any) -> None:
     inside, outside = measured("leave:rounds=2,prompt=240", "--set", "scheduler.max_batch_tokens=16")
     for side in (inside, outside):
         for phase in ("decode", "prefill"):
@@ -62,7 +62,7 @@ def test_who_leaves_frees_its_blocks_within_a_few_steps(measured: Any) -> None:
 
 
 @pytest.mark.slow
-def test_tenants_are_compared_with_what_they_have_alone_and_under_first_come(measured: Any) -> None:
+def test_tenants_are_compared_with_running_alone_and_with_first_come(measured: Any) -> None:
     pytest.importorskip("infeng_fair", reason="the fair wheel is not installed")
     inside, outside = measured("tenants:greedy=3,others=2,rate=200,prompt=8,output=6", "--requests", "60")
     for side in (inside, outside):
@@ -74,14 +74,14 @@ def test_tenants_are_compared_with_what_they_have_alone_and_under_first_come(mea
 
 
 @pytest.mark.slow
-def test_adapters_are_measured_all_resident_and_with_places_for_half_of_them(measured: Any) -> None:
+def test_adapters_are_measured_all_resident_and_half_resident(measured: Any) -> None:
     load = "zipf:adapters=4,rate=100,prompt=8,output=4"
     for side in measured(load, "--requests", "24", "--rank", "4", "--targets", "qv"):
         assert side["ttft_ratio"] == pytest.approx(side["half_median_ttft_ms"] / side["resident_median_ttft_ms"])
 
 
 @pytest.mark.slow
-def test_a_prompt_is_measured_beside_streams(measured: Any) -> None:
+def test_a_prefill_is_measured_beside_streams(measured: Any) -> None:
     for side in measured("pace:rows=2,prompt=100,step=1,rounds=1", "--set", "scheduler.max_batch_tokens=32"):
         assert 0 < side["median_itl_ms"] <= side["p99_itl_ms"]
         assert side["prefill_loss"] < 1
@@ -89,7 +89,7 @@ def test_a_prompt_is_measured_beside_streams(measured: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_beginning_is_computed_in_memory_and_on_disk_after_a_restart(measured: Any) -> None:
+def test_a_prefix_is_measured_computed_in_memory_and_on_disk_after_a_restart(measured: Any) -> None:
     inside, outside = measured("prefix:prompt=160,rounds=2")
     for side in (inside, outside):
         assert min(side["cold_ttft_ms"], side["hit_ttft_ms"], side["saved_ttft_ms"]) > 0
@@ -98,13 +98,13 @@ def test_a_beginning_is_computed_in_memory_and_on_disk_after_a_restart(measured:
 
 
 @pytest.mark.slow
-def test_a_rate_of_auto_is_a_share_of_what_the_server_answers_in_a_closed_loop(measured: Any) -> None:
+def test_a_rate_of_auto_is_a_share_of_the_closed_loop_rate(measured: Any) -> None:
     inside, outside = measured("poisson:load=0.5,prompt=8,output=8", "--requests", "40")
     assert inside["completed"] == outside["completed"] == 40
     assert outside["client_lag_p99_ms"] < 1000
 
 
-def test_an_answer_with_other_tokens_than_were_asked_for_counts_as_lost() -> None:
+def test_an_answer_with_another_number_of_tokens_counts_as_lost() -> None:
     traffic = draw(Load.parse("poisson:rate=1,prompt=4,output=3"), 4, 0, 64)
     usage = b'"usage":{"completion_tokens":%d}'
     ends = [(200, True, usage % 3), (200, True, usage % 2), (200, False, usage % 3), (503, True, b"{}")]
@@ -128,7 +128,7 @@ def test_an_answer_with_other_tokens_than_were_asked_for_counts_as_lost() -> Non
         (["--http", "--load", "pace:row=2"], "did you mean `rows`?"),
     ],
 )
-def test_what_cannot_be_measured_is_an_error_that_helps(
+def test_an_error_names_the_invalid_option_and_a_remedy(
     capsys: pytest.CaptureFixture[str], options: list[str], said: str
 ) -> None:
     assert main(["bench", "serve", *options]) == 2

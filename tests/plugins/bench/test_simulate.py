@@ -43,7 +43,7 @@ def bench(out: Path, config: Path, *more: str) -> dict[str, Any]:
     return loaded
 
 
-def test_one_request_takes_the_steps_of_its_prompt_and_of_its_tokens() -> None:
+def test_one_request_takes_the_steps_of_its_prefill_and_its_decode() -> None:
     served = simulated("poisson:rate=inf,prompt=40,output=3", 1).outcomes
     assert served.begun.tolist() == [0]
     assert served.first.tolist() == pytest.approx([0.041 + 0.017])  # 32 rows, then 8
@@ -61,9 +61,7 @@ def test_requests_that_decode_together_share_their_steps() -> None:
 
 @pytest.mark.parametrize("share", [0.5, 2])
 @pytest.mark.parametrize("kind", ["tenants:greedy=5,others=2", "zipf:adapters=4"])
-def test_steps_that_are_skipped_come_out_as_if_the_scheduler_had_been_asked_for_each(
-    kind: str, share: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_skipping_equal_steps_changes_no_result(kind: str, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     load = f"{kind},prompt=1:40,output=1:60,load={share}"
     fast = simulated(load, 200)
     monkeypatch.setattr(simulator, "_more_steps", lambda *_: [])
@@ -76,7 +74,7 @@ def test_steps_that_are_skipped_come_out_as_if_the_scheduler_had_been_asked_for_
     assert skipped == pytest.approx(asked)
 
 
-def test_chunks_of_prompts_that_are_taken_together_come_out_like_single_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_joining_prompt_chunks_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     load, settings = "tenants:greedy=5,others=2,prompt=30:150,output=20:90", {"step_ms": 22}
     fast = simulated(load, 150, settings=settings)
     monkeypatch.setattr(simulator, "_more_steps", lambda *_: [])
@@ -86,7 +84,7 @@ def test_chunks_of_prompts_that_are_taken_together_come_out_like_single_ones(mon
     assert fast.outcomes.gaps.figures() == pytest.approx(slow.outcomes.gaps.figures())
 
 
-def test_every_request_is_answered_with_the_tokens_that_it_wants() -> None:
+def test_every_request_gets_the_tokens_that_it_asks_for() -> None:
     found = simulated("tenants:greedy=5,others=2,prompt=8:40,output=1:20", 300)
     served = found.outcomes
     assert served.is_done.all()
@@ -100,7 +98,7 @@ def test_every_request_is_answered_with_the_tokens_that_it_wants() -> None:
     assert 0 < figures["kv_occupancy"] <= 1
 
 
-def test_a_closed_loop_has_no_more_in_flight_than_it_has_clients() -> None:
+def test_a_closed_loop_has_at_most_one_request_in_flight_per_client() -> None:
     served = simulated("poisson:rate=inf,prompt=8,output=4", 20, clients=2).outcomes
     assert served.is_done.all()
     for moment in served.arrived:
@@ -108,7 +106,7 @@ def test_a_closed_loop_has_no_more_in_flight_than_it_has_clients() -> None:
     assert (served.arrived[2:] > 0).all()
 
 
-def test_what_the_cache_can_never_hold_is_refused_and_counted() -> None:
+def test_a_request_larger_than_the_cache_is_refused_and_counted() -> None:
     machine = Machine(Limits(32, 8, 8, 256, 4), COSTS)
     traffic = draw(Load.parse("poisson:rate=inf,prompt=40:100,output=2"), 20, 0, 256)
     served = simulate(traffic, schedulers(machine.limits), machine).outcomes
@@ -118,18 +116,18 @@ def test_what_the_cache_can_never_hold_is_refused_and_counted() -> None:
     assert served.is_done.sum() == 20 - too_long
 
 
-def test_requests_beyond_the_bounds_of_what_may_wait_are_refused_by_reason() -> None:
+def test_requests_beyond_the_queue_limits_are_refused_by_reason() -> None:
     served = simulated("poisson:rate=inf,prompt=8,output=2", 20, settings={"max_waiting": 5}).outcomes
     assert served.refused == {"requests": 15}
     assert served.is_done.sum() == 5
 
 
-def test_prompts_that_begin_alike_are_found_in_the_cache() -> None:
+def test_shared_prefixes_hit_the_prefix_cache() -> None:
     served = simulated("poisson:prompt=40,output=2,prefix=32", 10, clients=1).outcomes
     assert served.cached.tolist() == [0] + [32] * 9
 
 
-def test_a_cache_that_is_too_small_for_all_that_run_preempts() -> None:
+def test_a_cache_too_small_for_the_running_requests_preempts() -> None:
     machine = Machine(Limits(32, 8, 8, 256, 8), COSTS)
     traffic = draw(Load.parse("poisson:rate=inf,prompt=8,output=60"), 8, 0, 256)
     found = simulate(traffic, schedulers(machine.limits), machine)
@@ -137,7 +135,7 @@ def test_a_cache_that_is_too_small_for_all_that_run_preempts() -> None:
     assert found.activity.figures(1.0)["preemptions"] > 0
 
 
-def test_who_must_not_be_preempted_ends_a_simulation_as_soon_as_somebody_is() -> None:
+def test_a_simulation_without_allowed_preemption_stops_at_the_first_one() -> None:
     machine = Machine(Limits(32, 8, 8, 256, 8), COSTS)
     traffic = draw(Load.parse("poisson:rate=inf,prompt=8,output=60"), 8, 0, 256)
     with pytest.raises(PreemptedError):
@@ -145,7 +143,7 @@ def test_who_must_not_be_preempted_ends_a_simulation_as_soon_as_somebody_is() ->
 
 
 @pytest.mark.parametrize("memory", ["auto", "60kB"])
-def test_a_simulation_without_prefixes_is_one_with_prefixes_that_nobody_finds(
+def test_without_shared_prefixes_the_prefix_cache_changes_no_result(
     memory: str, tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def figures() -> dict[str, Any]:
@@ -159,14 +157,14 @@ def test_a_simulation_without_prefixes_is_one_with_prefixes_that_nobody_finds(
     assert figures() == short
 
 
-def test_steps_keep_to_the_time_that_the_settings_give_them() -> None:
+def test_steps_stay_within_the_time_limit_of_the_settings() -> None:
     load = "poisson:rate=2,prompt=64,output=30"
     bounded = simulated(load, 100, settings={"step_ms": 30}).outcomes
     assert bounded.is_done.all()
     assert bounded.gaps.quantile(0.99) < simulated(load, 100).outcomes.gaps.quantile(0.99)
 
 
-def test_adapters_take_their_time_to_come_in_and_leave_for_others() -> None:
+def test_adapters_take_time_to_load_and_are_evicted_for_others() -> None:
     found = simulated("zipf:alpha=0,adapters=3,rate=inf,prompt=4,output=2", 6, max_adapters=1)
     assert found.outcomes.is_done.all()
     assert found.loads >= 3
@@ -190,7 +188,7 @@ def test_an_adapter_in_use_keeps_its_place() -> None:
     assert not first.is_ready()
 
 
-def test_the_same_seed_simulates_the_same(tiny_config: Path, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_simulation(tiny_config: Path, tmp_path: Path) -> None:
     def figures(seed: int) -> dict[str, Any]:
         options = ("--load", "bursts:size=8,prompt=16,output=4", "--requests", "100", "--seed", str(seed))
         found: dict[str, Any] = bench(tmp_path / "out.json", tiny_config, *options)["policies"]["fcfs"]
@@ -222,7 +220,7 @@ def test_policies_are_compared_on_the_same_requests(
     assert "Requests that run and wait" in page.read_text()
 
 
-def test_policies_side_by_side_come_out_as_one_after_the_other(
+def test_policies_in_parallel_give_the_results_of_policies_in_sequence(
     tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def figures() -> list[dict[str, Any]]:
@@ -235,7 +233,7 @@ def test_policies_side_by_side_come_out_as_one_after_the_other(
     assert figures() == alone
 
 
-def test_other_loads_have_no_victims(tiny_config: Path, tmp_path: Path, schema: Any) -> None:
+def test_loads_without_a_greedy_tenant_have_no_victims(tiny_config: Path, tmp_path: Path, schema: Any) -> None:
     result = bench(
         tmp_path / "out.json", tiny_config, "--load", "zipf:adapters=4,prompt=8,output=4", "--requests", "60"
     )
@@ -256,7 +254,7 @@ def test_costs_come_from_a_file(tiny_config: Path, tmp_path: Path) -> None:
     assert main(arguments) == 2
 
 
-def test_costs_that_are_measured_are_kept(tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_costs_are_cached(tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from infeng_bench.sim import calibration
 
     options = ("--load", "poisson:prompt=8,output=2", "--requests", "20", "--costs", "measure")
@@ -276,7 +274,7 @@ def test_costs_that_are_measured_are_kept(tiny_config: Path, tmp_path: Path, mon
         (["--load", "poisson:rte=1"], "did you mean `rate`?"),
     ],
 )
-def test_what_cannot_be_simulated_is_an_error_that_helps(
+def test_an_error_names_the_load_that_cannot_be_simulated_and_a_remedy(
     tiny_config: Path, capsys: pytest.CaptureFixture[str], options: Sequence[str], said: str
 ) -> None:
     assert main(["bench", "simulate", "--synthetic", str(tiny_config), "--costs", "default", *options]) in (1, 2)
@@ -286,7 +284,7 @@ def test_what_cannot_be_simulated_is_an_error_that_helps(
 # ------------------------------------------------------------------------------------------------ costs of steps ---
 
 
-def test_a_fit_finds_the_costs_that_steps_were_made_of() -> None:
+def test_a_fit_recovers_the_costs_behind_step_times() -> None:
     true = StepCosts({1: 0.02, 8: 0.05, 64: 0.4}, single=2e-6, attended=1e-6, sampled=5e-4, adapter=1e-3)
     steps = [Step(rows, rows * context, 0, rows, k) for rows in (1, 2, 8) for context in (8, 500) for k in (0, 2)]
     steps += [Step(rows, 0, rows * context, 1) for rows in (2, 8, 32, 64) for context in (30, 700)]
@@ -297,7 +295,7 @@ def test_a_fit_finds_the_costs_that_steps_were_made_of() -> None:
     assert found.facts["median_error"] < 1e-6
 
 
-def test_a_fit_to_noisy_steps_takes_as_long_as_they_did_altogether() -> None:
+def test_a_fit_to_noisy_steps_keeps_their_total_time() -> None:
     rng = np.random.default_rng(0)
     true = StepCosts({1: 0.02, 64: 0.4}, single=2e-6, attended=0.0, sampled=0.0)
     steps = [Step(int(rows), int(rows) * 100, 0, 1) for rows in rng.integers(1, 65, 3000)]
@@ -306,7 +304,7 @@ def test_a_fit_to_noisy_steps_takes_as_long_as_they_did_altogether() -> None:
     assert sum(found.seconds(step) for step in steps) == pytest.approx(sum(time for _, time in measured), rel=0.03)
 
 
-def test_a_step_that_was_disturbed_counts_for_little() -> None:
+def test_an_outlier_step_hardly_changes_the_fit() -> None:
     step = Step(4, 32, 0, 4)
     readings = [0.1] * 8 + [0.12, 9.0]
     found = fit([(step, seconds) for seconds in readings], "here", {}).seconds(step)
@@ -315,7 +313,7 @@ def test_a_step_that_was_disturbed_counts_for_little() -> None:
         fit([], "here", {})
 
 
-def test_costs_are_the_same_from_the_table_as_from_the_formula_and_go_on_beyond_it() -> None:
+def test_tabulated_costs_equal_the_formula_within_and_beyond_the_table() -> None:
     table = COSTS.table(64)
     assert [table[rows] for rows in (1, 16, 32, 64)] == pytest.approx(
         [COSTS.seconds(Step(rows, 0, 0, 0)) for rows in (1, 16, 32, 64)]
@@ -323,7 +321,7 @@ def test_costs_are_the_same_from_the_table_as_from_the_formula_and_go_on_beyond_
     assert table[64] == pytest.approx(0.073)
 
 
-def test_costs_read_back_as_written() -> None:
+def test_costs_survive_a_round_trip_through_a_file() -> None:
     shipped = step_costs.default()
     assert StepCosts.from_dict(json.loads(json.dumps(shipped.to_dict()))) == shipped
     assert shipped.facts["macs_per_token"] > 1e9
@@ -332,7 +330,7 @@ def test_costs_read_back_as_written() -> None:
     )
 
 
-def test_the_capacity_is_what_a_saturated_simulation_reaches() -> None:
+def test_the_capacity_is_the_throughput_of_a_saturated_simulation() -> None:
     found = simulated("poisson:rate=inf,prompt=24,output=12", 400)
     reached = 400 / float(found.outcomes.last.max())
     assert Machine(LIMITS, COSTS).capacity(24, 12) == pytest.approx(reached, rel=0.15)

@@ -54,7 +54,7 @@ def steps(engine: Engine) -> str:
     return " ".join("".join(name or "." for name in step) for step in engine.steps)
 
 
-def test_every_request_gets_its_tokens_and_no_more_than_the_places_are_in_flight() -> None:
+def test_every_request_gets_its_tokens_and_at_most_the_slots_are_in_flight() -> None:
     engine = Engine(mixes=True)
     answer = slots.serve(engine, requests("ab.ab", new=3), 2, "rotate")
     assert [one["ids"] for one in answer["requests"]] == [[0, 1, 2]] * 5
@@ -80,7 +80,7 @@ def test_an_engine_that_cannot_mix_gets_one_adapter_at_a_time(rule: str, said: s
     assert steps(engine) == said
 
 
-def test_requests_of_the_running_adapter_overtake_in_a_queue_that_is_sorted() -> None:
+def test_a_sorted_queue_prefers_requests_of_the_running_adapter() -> None:
     engine = Engine(mixes=False)
     slots.serve(engine, requests("abababab", new=1), 2, "sort")
     assert steps(engine) == "aa aa bb bb"
@@ -89,13 +89,13 @@ def test_requests_of_the_running_adapter_overtake_in_a_queue_that_is_sorted() ->
     assert steps(engine) == "a b a"  # what has not come in is not known
 
 
-def test_an_engine_that_mixes_steps_with_all() -> None:
+def test_an_engine_that_can_mix_steps_all_adapters_together() -> None:
     engine = Engine(mixes=True)
     slots.serve(engine, requests("ab."), 3, "rotate")
     assert steps(engine) == "ab. ab."
 
 
-def test_a_request_waits_for_its_time() -> None:
+def test_a_request_waits_for_its_arrival_time() -> None:
     engine = Engine(mixes=True)
     answer = slots.serve(engine, [*requests("a", new=1), *requests("b", new=1, at=0.05)], 2, "rotate")
     first, second = answer["requests"]

@@ -28,7 +28,7 @@ def test_swaps_are_measured_beside_a_batch(tmp_path: Path, source: str):
     assert found["adapter_bytes"] > 0
 
 
-def test_swaps_that_no_batch_outlasts_have_no_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_swaps_that_outlast_every_batch_have_no_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     model = tiny_model.write(tmp_path / "model", tiny_model.Shape(max_positions=32))  # 4 new tokens a row
     options = ["--rows", "2", "--context", "28", "--rank", "4", "--rounds", "2", "-t", "1"]
     assert main(["bench", "swap", "--model", str(model), *options]) == 1

@@ -31,7 +31,7 @@ def test_a_model_is_made_once_and_its_tensors_are_those_of_the_config(tiny_confi
 
 
 @pytest.mark.parametrize("format", ["int4-g64", "f32"])
-def test_the_engine_runs_what_was_made(tiny_config: Path, format: str) -> None:
+def test_the_engine_runs_a_drawn_model(tiny_config: Path, format: str) -> None:
     folder = synthetic.native_directory(tiny_config, format)
     assert synthetic.native_directory(tiny_config, format) == folder
     with Engine(folder, threads=1) as engine:
@@ -42,7 +42,7 @@ def test_the_engine_runs_what_was_made(tiny_config: Path, format: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(shapes.SHAPES))
-def test_known_shapes_are_models_that_the_engine_reads(name: str) -> None:
+def test_the_engine_reads_a_model_of_every_known_shape(name: str) -> None:
     assert shapes.model_config(name).family == ("qwen3_moe" if name.startswith("qwen3") else "llama")
     parameters = sum(math.prod(shape) for _, shape in synthetic.tensor_shapes(shapes.hugging_face_config(name)))
     expected = {"tinyllama-1.1b": 1.10e9, "smollm2-135m": 0.1345e9, "llama-3.2-1b": 1.236e9, "qwen3-30b-a3b": 30.53e9}
@@ -67,7 +67,7 @@ def test_llama_3_has_its_own_rotary_scaling_and_tied_embeddings() -> None:
     assert (config.rope.kind, config.rope.factor, config.tie_embeddings) == ("llama3", 32.0, True)
 
 
-def test_a_mixture_is_packed_as_it_is_drawn_without_a_checkpoint(
+def test_a_mixture_is_packed_while_drawn_without_a_checkpoint(
     moe_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("INFENG_CACHE", str(tmp_path))
@@ -85,7 +85,7 @@ def test_a_mixture_is_packed_as_it_is_drawn_without_a_checkpoint(
     assert len(completion.token_ids) == 4
 
 
-def test_one_matrix_of_a_drawn_mixture_is_in_memory_at_a_time() -> None:
+def test_a_drawn_mixture_has_one_matrix_in_memory_at_a_time() -> None:
     config = shapes.hugging_face_config("qwen3-30b-a3b")
     drawn = Drawn("qwen3-30b-a3b", config, {})
     assert drawn.largest == 2 * 151936 * 2048  # the embedding
@@ -109,7 +109,7 @@ def test_a_changed_config_gets_a_place_of_its_own(tiny_config: Path, tmp_path: P
         ("foreign.json", '{"architectures": ["GPT2LMHeadModel"]}', ModelError, "GPT2LMHeadModel"),
     ],
 )
-def test_shapes_that_cannot_be_had_are_an_error(
+def test_invalid_shapes_are_an_error(
     tmp_path: Path, name: str, text: str | None, kind: type[InfengError], said: str
 ) -> None:
     if text is not None:

@@ -28,7 +28,7 @@ def test_rates_follow_from_bytes_tokens_and_times(tiny_config: Path, tmp_path: P
     assert result["decode_tokens_per_s"] == pytest.approx(result["text_tokens"] / result["decode_seconds"]["median"])
 
 
-def test_a_short_file_repeats(tiny_config: Path, tmp_path: Path) -> None:
+def test_a_short_file_is_repeated(tiny_config: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("größer ")
     result = tokenizer(tmp_path / "out.json", tiny_config, "--file", str(tmp_path / "text"))
     assert result["text_bytes"] == len(("größer " * 30)[:150].encode())
@@ -46,7 +46,7 @@ def test_a_file_that_is_no_text_is_an_error(
     assert said in capsys.readouterr().err
 
 
-def test_made_up_text_has_its_length_and_repeats_by_seed() -> None:
+def test_generated_text_has_its_length_and_is_the_same_for_a_seed() -> None:
     texts = [made_up(np.random.default_rng(seed), 500) for seed in (1, 1, 2)]
     assert [len(text) for text in texts] == [500, 500, 500]
     assert texts[0] == texts[1] != texts[2]

@@ -15,12 +15,12 @@ from infeng_core.errors import UsageError
         ("prefill:rows=4,context=1024", Work("prefill", 4, 1024, 32)),
     ],
 )
-def test_a_text_is_read_and_written_back(text: str, work: Work) -> None:
+def test_a_work_survives_a_round_trip_through_text(text: str, work: Work) -> None:
     assert Work.parse(text) == work
     assert Work.parse(str(work)) == work
 
 
-def test_the_canonical_text_leaves_out_the_default_steps() -> None:
+def test_the_canonical_text_omits_the_default_steps() -> None:
     assert str(Work.parse("decode:context=7,rows=2")) == "decode:rows=2,context=7"
     assert str(Work.parse("decode:context=7,rows=2,steps=9")) == "decode:rows=2,context=7,steps=9"
     assert str(Work.parse("prefill:context=7")) == "prefill:rows=1,context=7"
@@ -48,7 +48,7 @@ def test_a_bad_text_is_an_error_that_helps(text: str, said: str) -> None:
     assert said in str(caught.value)
 
 
-def test_tokens_and_positions_are_those_that_count() -> None:
+def test_tokens_and_positions_of_a_work_are_counted() -> None:
     assert Work.parse("decode:rows=3,context=100,steps=8").tokens == 24
     assert Work.parse("decode:rows=3,context=100,steps=8").positions == 109
     assert Work.parse("prefill:rows=3,context=100").tokens == 300

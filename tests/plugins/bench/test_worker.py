@@ -45,7 +45,7 @@ def test_decoding_counts_the_steps_after_the_first_token(engine: Engine) -> None
 
 
 @pytest.mark.parametrize("step_ms", [0, 1])
-def test_all_rows_decode_in_all_steps_whatever_a_step_may_take(tiny_config: Path, step_ms: int) -> None:
+def test_all_rows_decode_in_all_steps_under_any_step_limit(tiny_config: Path, step_ms: int) -> None:
     # Beside rows that decode, steps of a millisecond take 16 rows of a prompt: the last comes long after the first.
     overrides = {"scheduler.step_ms": step_ms, "scheduler.max_running": 8}
     decoding: list[int] = []
@@ -58,14 +58,14 @@ def test_all_rows_decode_in_all_steps_whatever_a_step_may_take(tiny_config: Path
     assert timing.tokens == 8 * 6
 
 
-def test_a_work_that_some_row_did_not_decode_in_has_no_figure(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_work_with_a_row_that_did_not_decode_has_no_figure(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "_room", lambda engine, work: 4)
-    with pytest.raises(MeasurementError, match="row 0 of 3 has 3 tokens of 9 steps: not all rows decoded"):
+    with pytest.raises(MeasurementError, match="row 0 of 3 has 3 tokens of 9 steps: it did not decode in every step"):
         perform(engine, Work.parse("decode:rows=3,context=20,steps=9"), seed=1)
     assert engine.step() is False
 
 
-def test_prompts_are_timed_without_rows_that_decode_beside_them(tiny_config: Path) -> None:
+def test_prompts_are_timed_without_concurrent_decode(tiny_config: Path) -> None:
     overrides = {"scheduler.max_batch_tokens": 32}
     with (
         Engine(synthetic.native_directory(tiny_config, "int4-g64"), threads=1, overrides=overrides) as small,
@@ -75,13 +75,13 @@ def test_prompts_are_timed_without_rows_that_decode_beside_them(tiny_config: Pat
     assert sum(step.rows for step, _ in watch.steps) == 4 * 64
 
 
-def test_prefilling_counts_the_tokens_of_the_prompts(engine: Engine) -> None:
+def test_prefill_counts_the_tokens_of_the_prompts(engine: Engine) -> None:
     timing = perform(engine, Work.parse("prefill:rows=2,context=30"), seed=1)
     assert timing.tokens == 60
     assert timing.seconds == timing.prefill_seconds
 
 
-def test_nothing_of_a_work_is_left_in_the_engine(engine: Engine) -> None:
+def test_a_finished_work_leaves_the_engine_empty(engine: Engine) -> None:
     perform(engine, Work.parse("decode:rows=4,context=20,steps=2"), seed=1)
     assert engine.step() is False
 
@@ -108,7 +108,7 @@ def test_a_work_that_the_engine_cannot_hold_is_an_error(engine: Engine, text: st
     assert engine.step() is False
 
 
-def test_each_line_gets_an_answer_and_quit_ends(engine: Engine) -> None:
+def test_each_line_gets_an_answer_and_quit_ends_the_worker(engine: Engine) -> None:
     answers = converse(
         engine,
         '{"work": "decode:rows=2,context=9,steps=3", "seed": 5}\n',
@@ -157,7 +157,7 @@ def ask(*adapters: str | None, places: int = 2, new: int = 6) -> str:
     return json.dumps({"serve": {"requests": requests, "places": places}})
 
 
-def test_requests_are_served_with_the_adapters_that_they_name(engine: Engine, directories: list[Path]) -> None:
+def test_requests_run_with_the_adapters_that_they_name(engine: Engine, directories: list[Path]) -> None:
     lines = [
         held(*directories[:2]),
         ask("a", "b", None, "a"),
@@ -202,14 +202,14 @@ def test_more_adapters_than_fit_take_turns_in_memory(tiny_config: Path, director
         (ask("nobody"), "nobody"),
     ],
 )
-def test_adapters_and_requests_that_cannot_be_are_answered_with_an_error(engine: Engine, line: str, said: str) -> None:
+def test_invalid_adapters_and_requests_are_answered_with_an_error(engine: Engine, line: str, said: str) -> None:
     answers = converse(engine, line, ask(None))
     assert said in answers[0]["error"]
     assert len(answers[1]["requests"][0]["ids"]) == 6
     assert engine.step() is False
 
 
-def test_the_introduction_counts_bytes_and_multiplications(engine: Engine) -> None:
+def test_the_workers_first_line_counts_bytes_and_multiplications(engine: Engine) -> None:
     said = worker.introduction(engine)
     tensors = engine.model.tensors
     assert said["bytes_per_token"] == sum(tensor.nbytes for name, tensor in tensors.items() if name != "embed")
@@ -220,7 +220,7 @@ def test_the_introduction_counts_bytes_and_multiplications(engine: Engine) -> No
     assert {kernel["op"] for kernel in said["kernels"]} >= {"linear", "attention", "rmsnorm"}
 
 
-def test_the_process_speaks_nothing_but_the_protocol_on_stdout(tiny_config: Path) -> None:
+def test_stdout_carries_the_protocol_alone(tiny_config: Path) -> None:
     command = [
         sys.executable,
         "-P",
@@ -259,7 +259,7 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_a_model_that_is_not_there_is_said_in_the_protocol_too(tmp_path: Path) -> None:
+def test_a_missing_model_is_reported_in_the_protocol(tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-m", "infeng_bench.worker", str(tmp_path / "missing")]
     ended = subprocess.run(command, input="", capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2

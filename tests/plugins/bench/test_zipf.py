@@ -181,7 +181,7 @@ def test_a_sweep_is_a_list_and_a_table(fakes: None, tiny_config: Path, tmp_path:
     assert metrics.read_text() == table.read_text()
 
 
-def test_adapters_and_prompts_of_the_users_own(fakes: None, tiny_config: Path, tmp_path: Path, schema: Any) -> None:
+def test_adapters_and_prompts_of_the_user_are_used(fakes: None, tiny_config: Path, tmp_path: Path, schema: Any) -> None:
     given = [f"{name}={adapters.peft_directory(tiny_config, 2, 'qv', k)}" for k, name in enumerate(("x1", "x2"))]
     questions = tmp_path / "data" / "gsm8k_test.jsonl"
     questions.parent.mkdir()
@@ -196,9 +196,7 @@ def test_adapters_and_prompts_of_the_users_own(fakes: None, tiny_config: Path, t
     assert result["total_input_tokens"] == 1 + 2 + 3 + 4 + 7 * 5  # cut so that 3 new tokens fit into 8
 
 
-def test_requests_come_by_poisson_or_as_a_trace_says(
-    fakes: None, tiny_config: Path, tmp_path: Path, schema: Any
-) -> None:
+def test_requests_arrive_by_poisson_or_by_a_trace(fakes: None, tiny_config: Path, tmp_path: Path, schema: Any) -> None:
     result = zipf(tiny_config, tmp_path / "out.json", "--rate", "200", "--warmup", "0", "--iters", "1")
     schema(result)
     assert (result["arrival"], result["request_rate"]) == ("poisson", 200.0)
@@ -237,7 +235,7 @@ def test_our_engine_takes_part(fakes: None, tiny_config: Path, tmp_path: Path, s
 
 
 @pytest.mark.parametrize("engines", ["one", "infeng,one", "infeng"])
-def test_a_gguf_and_adapters_as_gguf_go_to_every_engine_as_they_are(
+def test_a_gguf_model_and_gguf_adapters_reach_every_engine_unchanged(
     fakes: None, gguf_base: Path, gguf_adapter: Path, tmp_path: Path, schema: Any, engines: str
 ) -> None:
     out = tmp_path / "out.json"
@@ -252,7 +250,7 @@ def test_a_gguf_and_adapters_as_gguf_go_to_every_engine_as_they_are(
         assert result["engine_details"]["one"]["model"] == str(gguf_base)
 
 
-def test_random_adapters_are_made_for_the_sizes_that_a_gguf_tells(
+def test_random_adapters_have_the_sizes_of_a_gguf_model(
     fakes: None, gguf_base: Path, tmp_path: Path, schema: Any
 ) -> None:
     out = tmp_path / "out.json"
@@ -272,7 +270,7 @@ def test_random_adapters_are_made_for_the_sizes_that_a_gguf_tells(
         ("infeng", True, ["--format", "int4-g64"], "has formats of its own"),
     ],
 )
-def test_what_a_gguf_does_not_go_with_is_an_error_that_says_why(
+def test_options_that_conflict_with_a_gguf_are_an_error_with_the_reason(
     fakes: None,
     gguf_base: Path,
     tmp_path: Path,
@@ -317,7 +315,7 @@ def test_what_a_gguf_does_not_go_with_is_an_error_that_says_why(
         (["--option", "one.turns=never"], "none of rotate, drain, sort"),
     ],
 )
-def test_a_wrong_call_is_an_error_that_says_why(
+def test_a_wrong_call_is_an_error_with_the_reason(
     fakes: None, tiny_config: Path, capsys: pytest.CaptureFixture[str], more: list[str], text: str
 ) -> None:
     try:

@@ -40,7 +40,7 @@ def convert(source: Path, made: Path, *options: str) -> dict:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in made.iterdir()}
 
 
-def test_each_stage_begins_with_a_linear_and_gives_what_later_ones_read(source):
+def test_each_stage_begins_with_a_linear_op_and_gives_the_values_of_later_stages(source):
     graph = families()["llama"].graph(ModelConfig.from_hf(json.loads((source / "config.json").read_text()), source))
     found = stages(graph)
     assert [stage.linear and stage.linear.weight.rpartition(".")[2] for stage in found[:5]] == [
@@ -52,7 +52,7 @@ def test_each_stage_begins_with_a_linear_and_gives_what_later_ones_read(source):
     assert [op for stage in found for op in stage.ops] == list(graph.ops)
 
 
-def test_the_artifact_says_what_it_was_fitted_to_and_twice_is_the_same_bytes(source, text, tmp_path):
+def test_the_artifact_names_its_text_and_a_second_conversion_gives_equal_bytes(source, text, tmp_path):
     files = [
         convert(source, tmp_path / f"threads{threads}", "--calibrate", str(text), "--set", f"threads.count={threads}")
         for threads in (1, 2)
@@ -63,14 +63,14 @@ def test_the_artifact_says_what_it_was_fitted_to_and_twice_is_the_same_bytes(sou
 
 
 @pytest.mark.slow
-def test_what_the_model_writes_is_text_too(source, tmp_path):
+def test_text_generated_by_the_model_calibrates_it(source, tmp_path):
     assert convert(source, tmp_path / "one", "--calibrate", "auto") == convert(
         source, tmp_path / "two", "--calibrate", "auto"
     )
 
 
 @pytest.mark.slow
-def test_what_the_model_writes_needs_no_tokenizer(source, tmp_path, monkeypatch):
+def test_text_generated_by_the_model_needs_no_tokenizer(source, tmp_path, monkeypatch):
     monkeypatch.setattr("infeng_calibrate.texts.WRITTEN", 512)
     bare = shutil.copytree(source, tmp_path / "bare", ignore=shutil.ignore_patterns("tokenizer*"))
     texts = []
@@ -80,7 +80,7 @@ def test_what_the_model_writes_needs_no_tokenizer(source, tmp_path, monkeypatch)
     assert texts[0] == texts[1]
 
 
-def test_no_calibration_is_the_built_in_rounding(source, tmp_path):
+def test_without_calibration_codes_are_rounded_to_nearest(source, tmp_path):
     assert convert(source, tmp_path / "none", "--calibrate", "none") == convert(source, tmp_path / "plain")
 
 
@@ -102,7 +102,7 @@ def test_a_calibrated_model_is_closer_to_the_original_than_a_rounded_one(source,
     assert errors[0] < errors[1]
 
 
-def test_moments_do_not_depend_on_how_the_text_is_cut():
+def test_moments_do_not_depend_on_the_steps_of_the_text():
     x = np.random.default_rng(0).standard_normal((600, 32)).astype(np.float32)
     whole = moments([x], BUILTIN["bf16"], 1)
     assert np.array_equal(whole, moments([x[:100], x[100:101], x[101:]], BUILTIN["bf16"], 2))
@@ -110,13 +110,13 @@ def test_moments_do_not_depend_on_how_the_text_is_cut():
 
 
 @pytest.mark.parametrize("format", ["int4-p32", "bf16"])
-def test_texts_without_a_row_for_an_expert_count_nothing(format):
+def test_texts_without_a_row_for_an_expert_add_nothing(format):
     x = np.random.default_rng(4).standard_normal((300, 72)).astype(np.float32)
     with_none = moments([x[:0], x[:10], x[10:10], x[10:], x[:0]], BUILTIN[format], 2)
     assert np.array_equal(with_none, moments([x], BUILTIN[format], 2))
 
 
-def test_inputs_are_rounded_as_kernels_round_them():
+def test_inputs_are_rounded_as_in_kernels():
     x = np.random.default_rng(0).standard_normal((3, 100)).astype(np.float32)
     x[1] = 0
     made = quantized(x)
@@ -137,7 +137,7 @@ def test_inputs_are_rounded_as_kernels_round_them():
         ("latin.txt", b"\xff\xfe" * 1000, "UTF-8"),
     ],
 )
-def test_a_file_that_is_no_text_is_refused_by_its_name(name, content, why, tmp_path):
+def test_a_file_without_text_is_refused_by_name(name, content, why, tmp_path):
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -155,14 +155,14 @@ def test_the_strings_of_a_line_are_one_document(tmp_path):
     assert digest(texts) != digest([np.concatenate(texts)])
 
 
-def test_ends_of_lines_that_are_none_in_json_do_not_cut_a_document(tmp_path):
+def test_unicode_line_separators_in_json_do_not_split_a_document(tmp_path):
     path = tmp_path / "odd.jsonl"
     path.write_bytes('{"text": "one\u2028two\x85three"}\r\n'.encode() * 20)
     texts = read(path, lambda texts: [list(text.encode()) for text in texts], context=64)
     assert len(texts) == 20 and bytes(texts[0].astype(np.uint8)).decode() == "one\u2028two\x85three"
 
 
-def test_documents_are_written_as_models_are_asked_and_each_part_begins_as_a_prompt_does(tmp_path):
+def test_documents_use_the_prompt_template_and_each_part_begins_with_bos(tmp_path):
     path = tmp_path / "asked.jsonl"
     path.write_text("\n".join(json.dumps({"question": "q" * 90, "answer": "a" * 90}) for _ in range(9)))
     texts = read(path, lambda texts: [[1, *text.encode()] for text in texts], context=150, bos=1, tokens=400)
@@ -171,12 +171,12 @@ def test_documents_are_written_as_models_are_asked_and_each_part_begins_as_a_pro
     assert sum(map(len, texts)) == 400 and all(one[0] == 1 for one in texts)
 
 
-def test_gptq_without_text_is_refused_with_the_command_that_helps(source, tmp_path, capsys):
+def test_gptq_without_text_is_refused_with_the_right_command(source, tmp_path, capsys):
     assert main(["convert", str(source), str(tmp_path / "made"), "--quantizer", "gptq"]) != 0
     assert "--calibrate auto" in capsys.readouterr().err
 
 
-def test_formats_with_sub_scales_are_calibrated_too_in_equal_bytes_for_every_number_of_threads(source, text, tmp_path):
+def test_calibrated_sub_scales_are_equal_bytes_for_every_number_of_threads(source, text, tmp_path):
     files = [
         convert(
             source,

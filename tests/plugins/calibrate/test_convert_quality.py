@@ -51,7 +51,7 @@ def balanced(source: Path, text: Path, tmp_path_factory: pytest.TempPathFactory)
     return made
 
 
-def test_a_profile_mixes_formats_within_its_budget_and_says_so_in_the_artifact(balanced: Path) -> None:
+def test_a_profile_mixes_formats_within_its_budget_and_records_them(balanced: Path) -> None:
     recipe = yaml.safe_load((balanced / "recipe.yaml").read_text())
     assert (recipe["profile"], recipe["budget"], recipe["quantizer"]) == ("balanced", 6, "gptq")
     assert recipe["text"]["source"] == "file" and recipe["formats"]["embed"] == "int8-row"
@@ -71,7 +71,7 @@ def test_the_recipe_repeats_the_conversion_byte_for_byte_with_another_number_of_
     assert made == bytes_of(balanced)
 
 
-def test_what_is_there_for_the_same_question_is_kept_and_nothing_is_measured_again(
+def test_an_existing_artifact_of_the_same_request_is_kept_unmeasured(
     source: Path, text: Path, balanced: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = bytes_of(balanced)
@@ -82,7 +82,7 @@ def test_what_is_there_for_the_same_question_is_kept_and_nothing_is_measured_aga
     assert "exists already: give --force" in capsys.readouterr().err and bytes_of(balanced) == before
 
 
-def test_another_recipe_is_another_artifact(source: Path, tmp_path: Path) -> None:
+def test_another_recipe_makes_another_artifact(source: Path, tmp_path: Path) -> None:
     made = [convert(source, tmp_path / name, "--quality", name, "--calibrate", "none") for name in ("small", "int8")]
     plain = convert(source, tmp_path / "plain", "--format", "int8-row", "--set", "model.formats={}")
     keys = [
@@ -92,7 +92,7 @@ def test_another_recipe_is_another_artifact(source: Path, tmp_path: Path) -> Non
     assert made[1]["weights-00001.safetensors"] == plain["weights-00001.safetensors"] and "recipe.yaml" not in plain
 
 
-def test_a_dry_run_says_formats_bytes_and_memory_and_writes_nothing(
+def test_a_dry_run_reports_formats_bytes_and_memory_and_writes_nothing(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["convert", str(source), str(tmp_path / "out" / "made")]
@@ -111,7 +111,9 @@ def test_a_dry_run_says_formats_bytes_and_memory_and_writes_nothing(
     assert found["convert_bytes"] > 0
 
 
-def test_a_dry_run_of_a_gguf_says_its_types(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_of_a_gguf_reports_its_types(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["convert", str(source), str(tmp_path / "made.gguf"), "--format", "q8_0", "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert "Q8_0" in said and "nothing was written" in said and not list(tmp_path.iterdir())
@@ -135,7 +137,7 @@ def test_a_dry_run_of_a_gguf_says_its_types(source: Path, tmp_path: Path, capsys
         (["--quality", "small", "--calibrate", ""], "no regular file"),
     ],
 )
-def test_what_contradicts_itself_is_refused_and_nothing_is_written(
+def test_contradictory_options_are_refused_and_nothing_is_written(
     options: list[str], why: str, source: Path, balanced: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [str(balanced / "recipe.yaml") if word == "FILE" else word for word in options]
@@ -153,7 +155,7 @@ def test_what_contradicts_itself_is_refused_and_nothing_is_written(
         ({"text": {"source": "file", "tokens": 300, "sha256": "0" * 64}}, "its calibration text is 300 tokens"),
     ],
 )
-def test_a_recipe_of_something_else_is_refused(
+def test_a_recipe_of_another_model_is_refused(
     change: dict, why: str, source: Path, text: Path, balanced: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = yaml.safe_load((balanced / "recipe.yaml").read_text()) | change
@@ -183,7 +185,7 @@ def test_a_destination_that_cannot_be_written_is_refused_before_the_work(
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine"]
 
 
-def test_what_is_converted_is_not_converted_again(
+def test_an_existing_conversion_is_not_repeated(
     balanced: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words in (["--quality", "balanced"], ["--quality", "small", "--calibrate", str(text)], ["--dry-run"]):
@@ -219,7 +221,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     return Calls(monkeypatch)
 
 
-def test_after_ctrl_c_the_same_command_goes_on_behind_the_last_whole_tensor_and_makes_the_same_bytes(
+def test_after_ctrl_c_the_same_command_resumes_and_gives_equal_bytes(
     source: Path, text: Path, balanced: Path, tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "made"
@@ -234,7 +236,7 @@ def test_after_ctrl_c_the_same_command_goes_on_behind_the_last_whole_tensor_and_
     assert {path.name for path in tmp_path.iterdir()} == {"made"}
 
 
-def test_what_is_damaged_is_made_again_with_all_that_follows(
+def test_a_damaged_tensor_and_all_after_it_are_converted_again(
     source: Path, text: Path, balanced: Path, tmp_path: Path, calls: Calls
 ) -> None:
     out, partial = tmp_path / "made", tmp_path / ".made.infeng-partial"
@@ -251,7 +253,7 @@ def test_what_is_damaged_is_made_again_with_all_that_follows(
     assert bytes_of(out) == bytes_of(balanced)
 
 
-def test_leftovers_of_another_conversion_and_what_everybody_could_have_written_are_cleared(
+def test_leftovers_of_other_conversions_and_world_writable_ones_are_removed(
     source: Path, text: Path, balanced: Path, tmp_path: Path, calls: Calls
 ) -> None:
     out = tmp_path / "made"
@@ -263,7 +265,7 @@ def test_leftovers_of_another_conversion_and_what_everybody_could_have_written_a
     assert bytes_of(out) == bytes_of(balanced) and {path.name for path in tmp_path.iterdir()} == {"made"}
 
 
-def test_a_conversion_that_fails_leaves_nothing(
+def test_a_failed_conversion_leaves_no_file(
     source: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
@@ -293,7 +295,7 @@ WAITING = """
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_what_a_process_that_was_ended_left_is_continued(
+def test_the_conversion_of_a_killed_process_is_continued(
     how: signal.Signals, source: Path, text: Path, balanced: Path, tmp_path: Path, calls: Calls
 ) -> None:
     asked = [source, tmp_path / "made", "--quality", "balanced", "--budget", 6, "--calibrate", text]

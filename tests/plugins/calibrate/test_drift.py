@@ -56,20 +56,20 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model.write(tmp_path_factory.mktemp("source"), tiny_model.Shape(tie=False, bias=True))
 
 
-def test_nothing_drifts_where_nothing_is_quantized(source: Path) -> None:
+def test_inputs_do_not_drift_without_quantization(source: Path) -> None:
     found, _ = course(source, {}, BUILTIN["bf16"])
     assert all(seen.drift is not None and not seen.drift.any() for seen in found.values())
 
 
 @pytest.mark.parametrize("format", ["int4-p32", "int4-p32-h64"])
-def test_inputs_drift_by_what_kernels_round_off_them(source: Path, format: str) -> None:
+def test_inputs_drift_by_the_rounding_of_kernels(source: Path, format: str) -> None:
     found, _ = course(source, {}, builtin_format(format))
     first = found["layers.0.qkv_proj"]
     assert first.drift is not None and first.drift.any()
     assert np.abs(first.drift).max() < 0.01 * np.abs(first.statistic).max()
 
 
-def test_what_is_behind_a_quantized_tensor_drifts(source: Path) -> None:
+def test_inputs_after_a_quantized_tensor_drift(source: Path) -> None:
     plain, _ = course(source, {"layers.1.qkv_proj": "int4-g64"}, BUILTIN["bf16"])
     drifting = {name for name, seen in plain.items() if seen.drift is not None and seen.drift.any()}
     names = list(plain)
@@ -77,7 +77,7 @@ def test_what_is_behind_a_quantized_tensor_drifts(source: Path) -> None:
 
 
 @pytest.mark.parametrize("format", ["int4-g64", "int4-p32"])
-def test_outputs_of_drifted_inputs_come_near_to_those_of_the_others(format: str) -> None:
+def test_aimed_weights_bring_outputs_of_drifted_inputs_near_the_reference(format: str) -> None:
     rng = np.random.default_rng(1)
     n, k, rows = 24, 64, 2000
     y = (rng.standard_normal((rows, 8)) @ rng.standard_normal((8, k)) + rng.standard_normal((rows, k))).astype(
@@ -103,7 +103,7 @@ def test_outputs_of_drifted_inputs_come_near_to_those_of_the_others(format: str)
     assert loss(one) < 0.5 * loss(plain)
 
 
-def test_models_with_experts_have_no_other_beside_them(tmp_path: Path) -> None:
+def test_models_with_experts_have_no_reference_pass(tmp_path: Path) -> None:
     """A row that goes to other experts there says nothing of these."""
     found, begun = course(QWEN3_MOE.write(tmp_path / "model"), {}, BUILTIN["bf16"])
     assert len(begun) == 1

@@ -54,7 +54,7 @@ def begun(source: Path, texts: list[NDArray[np.int32]]) -> Forward:
     return Forward(open_checkpoint(source).config, texts, config, Selector(plugins, config, plugins.cpu))
 
 
-def test_what_experts_make_is_made_again_where_it_is_read() -> None:
+def test_values_of_experts_are_computed_again_by_the_stage_that_reads_them() -> None:
     graph = families()["qwen2_moe"].graph(ModelConfig.from_hf(QWEN2_MOE.config, "config.json"))
     found = stages(graph)[2:9]
     assert [(stage.linear.weight.partition(".0.")[2], stage.gives) for stage in found if stage.linear] == [
@@ -71,12 +71,12 @@ def test_what_experts_make_is_made_again_where_it_is_read() -> None:
     assert all(name not in stage.takes for stage in found for name in ("routed", "expert_gated", "expert_out"))
 
 
-def test_the_experts_of_a_row_are_those_with_the_largest_logits_the_first_of_equal_ones() -> None:
+def test_experts_of_a_row_have_the_largest_logits_with_ties_to_the_first() -> None:
     logits = np.array([[1, 3, 3, 2], [0, -1, 0, 0]], np.float32)
     assert chosen(logits, 2).tolist() == [[1, 2], [0, 2]]
 
 
-def test_inputs_are_the_rows_that_go_to_an_expert_and_what_it_makes_of_them(source: Path) -> None:
+def test_inputs_of_an_expert_are_its_rows_and_its_own_activations(source: Path) -> None:
     checkpoint = open_checkpoint(source)
     forward = begun(source, [QWEN3_MOE.prompt[:50], QWEN3_MOE.prompt[50:90]])
     weights = dict(QWEN3_MOE.tensors())
@@ -107,7 +107,7 @@ def test_inputs_are_the_rows_that_go_to_an_expert_and_what_it_makes_of_them(sour
     assert first.counts.tolist() == last.counts.tolist() and first.counts.sum() == 3 * 90
 
 
-def test_an_expert_with_few_rows_has_the_moments_of_its_layer_or_none() -> None:
+def test_an_expert_with_few_rows_uses_the_moments_of_its_layer_or_none() -> None:
     random = np.random.default_rng(0)
     x = random.standard_normal((FEW + 10, 32)).astype(np.float32)
     to = np.zeros((len(x), 1), np.int64)
@@ -142,9 +142,7 @@ class Counted:
 
 
 @pytest.mark.parametrize("is_fitted", [True, False])
-def test_what_experts_read_is_found_once_where_a_tensor_is_fitted_and_where_it_was_made_before(
-    source: Path, is_fitted: bool
-) -> None:
+def test_inputs_of_experts_are_gathered_once_for_new_and_for_resumed_tensors(source: Path, is_fitted: bool) -> None:
     counted, quant = Counted(), builtin_format("f32")
     told = Statistics(lambda model: counted, 1)  # type: ignore[arg-type, return-value]
     told.begin(open_checkpoint(source))
@@ -159,7 +157,7 @@ def convert(source: Path, made: Path, *options: str) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in made.iterdir()}
 
 
-def test_a_mixture_is_fitted_in_equal_bytes_by_any_number_of_threads_and_says_which_experts_were_not(
+def test_a_calibrated_mixture_has_equal_bytes_for_any_threads_and_reports_sparse_experts(
     source: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fitted = ("--format", "int4-g64", "--calibrate", str(text))
@@ -173,7 +171,7 @@ def test_a_mixture_is_fitted_in_equal_bytes_by_any_number_of_threads_and_says_wh
 
 
 @pytest.mark.slow
-def test_a_fitted_mixture_is_closer_to_the_original_than_a_rounded_one(
+def test_a_calibrated_mixture_is_closer_to_the_original_than_a_rounded_one(
     source: Path, text: Path, tmp_path: Path
 ) -> None:
     convert(source, tmp_path / "one", "--format", "int4-g64", "--calibrate", str(text))
@@ -191,7 +189,7 @@ def test_a_fitted_mixture_is_closer_to_the_original_than_a_rounded_one(
     assert errors[0] < errors[1]
 
 
-def test_profiles_leave_routers_as_they_are() -> None:
+def test_profiles_do_not_quantize_routers() -> None:
     plan = layout(ModelConfig.from_hf(QWEN2_MOE.config, "config.json"))
     for profile in PROFILES.values():
         found = allocate(plan, profile, profile.budget and 16.0, priors(plan, profile), builtin_format)
@@ -201,7 +199,7 @@ def test_profiles_leave_routers_as_they_are() -> None:
 
 
 @pytest.mark.slow
-def test_what_experts_lose_is_the_divergence_of_a_model_with_them_alone_quantized(source: Path) -> None:
+def test_the_loss_of_experts_is_the_divergence_with_them_alone_quantized(source: Path) -> None:
     texts = [QWEN3_MOE.prompt[:60], QWEN3_MOE.prompt[60:120]]
     made = sensitivities(begun(source, texts), open_checkpoint(source), ("int4-p32",), builtin_format, 2)
     assert set(made) == {spec.name for spec in open_checkpoint(source).layout.tensors if is_inner(spec.name)}
@@ -218,7 +216,7 @@ def test_what_experts_lose_is_the_divergence_of_a_model_with_them_alone_quantize
 
 
 @pytest.mark.slow
-def test_a_profile_of_a_mixture_is_measured_and_kept(source: Path, text: Path, tmp_path: Path) -> None:
+def test_a_profile_of_a_mixture_is_measured_and_cached(source: Path, text: Path, tmp_path: Path) -> None:
     options = ("--quality", "balanced", "--calibrate", str(text), "--budget", "9.5")
     one = convert(source, tmp_path / "one", *options, "--set", "threads.count=1")
     assert convert(source, tmp_path / "two", *options, "--set", "threads.count=2") == one

@@ -47,7 +47,7 @@ def test_moments_are_the_sums_of_products(k):
     assert not np.tril(made[0], -1).any()
 
 
-def test_moments_of_a_column_that_is_not_finite_are_no_numbers():
+def test_moments_of_a_column_that_is_not_finite_are_nan():
     x = np.ones((600, 3), np.float32)
     x[7, 1], h = np.inf, np.zeros((3, 3))
     _native.add_gram(x, h)
@@ -55,7 +55,7 @@ def test_moments_of_a_column_that_is_not_finite_are_no_numbers():
     assert h[0, 0] == h[0, 2] == h[2, 2] == pytest.approx(600)
 
 
-def test_moments_of_parts_that_end_at_whole_blocks_are_those_of_the_whole():
+def test_moments_of_parts_at_block_boundaries_add_up_exactly():
     x = np.random.default_rng(1).standard_normal((4500, 40)).astype(np.float32)
     whole, parts = np.zeros((40, 40)), np.zeros((40, 40))
     _native.add_gram(x, whole)
@@ -65,7 +65,7 @@ def test_moments_of_parts_that_end_at_whole_blocks_are_those_of_the_whole():
 
 
 @pytest.mark.parametrize(("m", "k"), [(1, 1), (17, 40), (100, 16)])
-def test_moments_of_values_with_inputs_are_the_sums_of_products(m, k):
+def test_cross_moments_are_the_sums_of_products(m, k):
     rng = np.random.default_rng(8)
     y, x = (rng.standard_normal((513, size)).astype(np.float32) for size in (m, k))
     made = [np.zeros((m, k)) for _ in range(2)]
@@ -113,7 +113,7 @@ def test_a_matrix_that_is_not_positive_definite_is_refused_by_its_column():
         _native.factor(h)
 
 
-def test_codes_are_those_of_the_definition_and_lose_less_than_rounding():
+def test_codes_follow_the_definition_and_lose_less_than_rounding():
     n, k, group = 21, 150, 32
     h, w = moments(k), np.random.default_rng(2).standard_normal((n, k)).astype(np.float32)
     order = np.argsort(-np.diag(h), kind="stable").astype(np.int32)
@@ -141,7 +141,7 @@ def test_codes_are_those_of_the_definition_and_lose_less_than_rounding():
     assert loss(made[0]) < 0.9 * loss(rounded)
 
 
-def test_scales_look_at_what_an_error_costs():
+def test_scales_depend_on_the_loss_per_error():
     """A large weight of an input that is hardly there does not widen the steps of the others."""
     w = np.random.default_rng(3).uniform(-1, 1, (50, 8)).astype(np.float32)
     w[:, 7] = 1.3
@@ -160,7 +160,7 @@ def test_a_group_of_zeros_has_the_scale_zero(zero):
 
 
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (8, 4), (37, 150)])
-def test_weights_that_are_aimed_at_solve_for_what_inputs_miss(n, k):
+def test_aimed_weights_correct_the_drift_of_inputs(n, k):
     h, rng = moments(k), np.random.default_rng(9)
     w, drift = rng.standard_normal((n, k)).astype(np.float32), 0.1 * rng.standard_normal((k, k))
     order = np.argsort(-np.diag(h), kind="stable").astype(np.int32)
@@ -173,7 +173,7 @@ def test_weights_that_are_aimed_at_solve_for_what_inputs_miss(n, k):
 
 
 @pytest.mark.parametrize("order", [[0, 0, 1], [0, 1, 3], [-1, 0, 1]])
-def test_an_order_that_is_no_permutation_is_refused(order):
+def test_an_order_other_than_a_permutation_is_refused(order):
     one = np.ones((1, 1), np.float32)
     codes = np.ones((1, 1), np.int8)
     with pytest.raises(_native.NativeError, match="no permutation"):
@@ -228,7 +228,7 @@ def best_of_group(w: np.ndarray, cost: np.ndarray, d: np.float32, bits: int) -> 
 
 
 @pytest.mark.parametrize("bits", [4, 5, 6])
-def test_sub_scales_are_those_of_the_definition(bits):
+def test_sub_scales_follow_the_definition(bits):
     n, k = 6, 150
     rng = np.random.default_rng(bits)
     w = (rng.standard_normal((n, k)) * np.exp2(rng.integers(-6, 3, (n, k // 5)).repeat(5, 1))).astype(np.float32)
@@ -252,7 +252,7 @@ def test_sub_scales_are_those_of_the_definition(bits):
         assert (made[0][0][row, 0], made[0][1][row].tolist(), made[0][2][row].tolist()) == (d, s, z)
 
 
-def test_the_scale_that_is_fitted_last_loses_least_and_one_that_cannot_be_fitted_stays():
+def test_the_refitted_scale_loses_least_and_an_unfittable_one_stays():
     n, k = 7, 75
     h = moments(k)
     w = np.random.default_rng(4).standard_normal((n, k)).astype(np.float32)
@@ -312,7 +312,7 @@ def descended_group(
 
 
 @pytest.mark.parametrize("bits", [4, 6])
-def test_groups_are_chosen_again_by_the_definition_and_no_row_loses_more(bits):
+def test_descent_follows_the_definition_and_no_row_loses_more(bits):
     n, k = 11, 75
     w, h, damping, d, s, z, q = start_of_descent(n, k, bits)
     before = row_losses(w, h + damping * np.eye(k), d, s, q)
@@ -338,7 +338,7 @@ def test_groups_are_chosen_again_by_the_definition_and_no_row_loses_more(bits):
     assert steps.min() >= -128 and steps.max() <= 127 and codes.min() >= 0 and codes.max() < 2**bits
 
 
-def test_a_row_of_zeros_and_codes_that_cannot_be_better_stay():
+def test_rows_of_zeros_and_optimal_codes_stay():
     n, k = 3, 64
     w, h, damping, d, s, z, q = start_of_descent(n, k, 4)
     w[1], d[1], s[1], z[1], q[1] = 0, 0, 1, 0, 0
@@ -385,6 +385,6 @@ def test_calibrated_units_lose_less_than_rounded_ones_and_fit_into_eight_bits():
 
 
 @pytest.mark.parametrize("bits", [3, 7])
-def test_codes_of_other_sizes_have_no_sub_scales(bits):
+def test_codes_of_other_sizes_are_refused(bits):
     with pytest.raises(_native.NativeError, match=f"codes of {bits} bits"):
         _native.choose_sub_scales(np.ones((1, 32), np.float32), np.ones(32), bits)

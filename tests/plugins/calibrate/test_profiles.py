@@ -47,7 +47,7 @@ def losses(plan: Layout, weight: Mapping[str, float]) -> dict[str, dict[str, flo
     }
 
 
-def test_a_profile_of_one_format_gives_it_to_every_tensor_of_a_layer(plan: Layout) -> None:
+def test_a_profile_of_one_format_uses_it_for_every_tensor_of_a_layer(plan: Layout) -> None:
     for name in ("small", "int8"):
         found = allocate(plan, PROFILES[name], None, {}, builtin_format)
         assert {found[spec.name] for spec in plan.tensors if is_inner(spec.name)} == set(PROFILES[name].ladder)
@@ -55,7 +55,7 @@ def test_a_profile_of_one_format_gives_it_to_every_tensor_of_a_layer(plan: Layou
 
 
 @pytest.mark.parametrize("budget", [5.3, 5.6, 6.0, 6.4, 7.5])
-def test_the_budget_is_kept_and_more_of_it_loses_less(plan: Layout, budget: float) -> None:
+def test_the_budget_is_kept_and_a_larger_one_loses_less(plan: Layout, budget: float) -> None:
     cost = losses(plan, {"layers.1.o_proj": 50, "layers.0.down_proj": 3})
     found = allocate(plan, LADDER, budget, cost, builtin_format)
     assert bits(plan, found, builtin_format) <= budget
@@ -67,14 +67,14 @@ def test_the_budget_is_kept_and_more_of_it_loses_less(plan: Layout, budget: floa
     assert lost(more) < lost(found) or set(found.values()) == {"int6-p32", "int8-row"}
 
 
-def test_the_tensor_that_loses_most_goes_up_first_and_all_the_way_where_that_is_worth_it(plan: Layout) -> None:
+def test_the_most_sensitive_tensor_gets_more_bits_first_and_all_if_worth_it(plan: Layout) -> None:
     floor = bits(plan, allocate(plan, PROFILES["small"], None, {}, builtin_format), builtin_format)
     found = allocate(plan, LADDER, floor + 0.25, losses(plan, {"layers.1.o_proj": 1000}), builtin_format)
     assert found["layers.1.o_proj"] == "int6-p32"
     assert sum(format == "int6-p32" for format in found.values()) == 1
 
 
-def test_a_step_that_skips_a_format_is_taken_where_it_is_worth_more(plan: Layout) -> None:
+def test_a_step_skips_a_format_if_that_gains_more_per_byte(plan: Layout) -> None:
     cost = {spec.name: dict.fromkeys(LADDER.ladder, 0.0) for spec in plan.tensors}
     cost["layers.0.o_proj"] = {"int4-p32": 1.0, "int5-p32": 0.99, "int6-p32": 0.0}
     found = allocate(plan, LADDER, 9, cost, builtin_format)
@@ -116,7 +116,7 @@ def logits(engine: Engine, ids: np.ndarray) -> np.ndarray:
     return engine.executable.run(Batch([], ids.copy(), rows, segments, table, rows)).copy()
 
 
-def test_what_is_measured_is_the_divergence_of_a_model_with_that_tensor_alone_quantized(source: Path) -> None:
+def test_sensitivity_is_the_divergence_with_that_tensor_alone_quantized(source: Path) -> None:
     config = load_config(overrides={"threads.count": 2})
     plugins = Plugins.discover(config)
     checkpoint = open_checkpoint(source)
@@ -143,7 +143,7 @@ def test_what_is_measured_is_the_divergence_of_a_model_with_that_tensor_alone_qu
     assert made["layers.0.qkv_proj"]["int4-p32"] == pytest.approx(kl, rel=0.006)  # three digits
 
 
-def test_divergence_is_that_of_the_definition() -> None:
+def test_divergence_follows_the_definition() -> None:
     rng = np.random.default_rng(0)
     p, q = (3 * rng.standard_normal((70, 50)).astype(np.float32) for _ in range(2))
     a, b = (np.exp(x.astype(float)) / np.exp(x.astype(float)).sum(1, keepdims=True) for x in (p, q))
@@ -151,7 +151,7 @@ def test_divergence_is_that_of_the_definition() -> None:
     assert divergence(p, p) == 0
 
 
-def test_texts_are_cut_to_what_is_read_and_only_sizes_decide_how_much_that_is(plan: Layout) -> None:
+def test_the_number_of_tokens_read_depends_on_sizes_alone(plan: Layout) -> None:
     texts = [np.arange(600, dtype=np.int32), np.arange(50, dtype=np.int32)]
     assert [len(one) for one in portion(texts, 630)] == [256, 256, 88, 30]
     assert [len(one) for one in portion(texts, 100)] == [100]
@@ -159,9 +159,7 @@ def test_texts_are_cut_to_what_is_read_and_only_sizes_decide_how_much_that_is(pl
     assert tokens_for(plan, 3) == 4096
 
 
-def test_hidden_states_that_are_many_lie_on_disk_and_are_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hidden_states_beyond_memory_lie_on_disk_and_are_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INFENG_CACHE", str(tmp_path))
     rows = np.random.default_rng(0).standard_normal((100, 64)).astype(np.float32)
     store = Store(most=2 * rows.nbytes)
@@ -172,7 +170,7 @@ def test_hidden_states_that_are_many_lie_on_disk_and_are_the_same(
     assert not isinstance(store.keep(rows), np.memmap)
 
 
-def test_memory_of_hidden_states_is_used_again_when_nobody_sees_it() -> None:
+def test_memory_of_hidden_states_is_reused_after_its_last_view() -> None:
     rows = np.arange(64, dtype=np.float32).reshape(4, 16)
     store = Store(most=2 * rows.nbytes)
     view, gone = store.keep(rows)[:, 1:3], store.keep(rows + 1)
@@ -185,7 +183,7 @@ def test_memory_of_hidden_states_is_used_again_when_nobody_sees_it() -> None:
     assert not isinstance(store.keep(whole), np.memmap)  # what lies side by side is one again
 
 
-def test_a_disk_without_room_for_them_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_room_for_hidden_states_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INFENG_CACHE", str(tmp_path))
 
     def full(*_: object) -> None:

@@ -76,7 +76,7 @@ def write(
     return path
 
 
-def test_an_adapter_is_the_peft_adapter_to_the_byte(tmp_path: Path, peft: Path, model: LoadedModel) -> None:
+def test_an_adapter_equals_the_peft_adapter_in_every_byte(tmp_path: Path, peft: Path, model: LoadedModel) -> None:
     path = write(tmp_path / "a.gguf", peft)
     wanted, found = load_adapter(peft, model, "f32"), load_adapter(path, model, "f32")
     assert found.id == wanted.id and found.nbytes == wanted.nbytes
@@ -91,7 +91,7 @@ def test_f16_and_an_alpha_of_zero_are_read(tmp_path: Path, peft: Path, model: Lo
     assert {tensor.scaling.tolist()[0] for tensor in plain.tensors.values()} <= {1.0}
 
 
-def test_a_text_is_answered_as_with_the_peft_adapter(tmp_path: Path, peft: Path, base: Path) -> None:
+def test_a_text_gets_the_answer_of_the_peft_adapter(tmp_path: Path, peft: Path, base: Path) -> None:
     path = write(tmp_path / "a.gguf", peft)
     with Engine(base, overrides={"model.format": "f32", "threads.count": 1}) as engine:
         engine.adapters.load("peft", peft)
@@ -125,7 +125,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_does_not_fit_is_refused_by_name(tmp_path: Path, peft: Path, model: LoadedModel, name: str) -> None:
+def test_inconsistent_parts_are_refused_by_name(tmp_path: Path, peft: Path, model: LoadedModel, name: str) -> None:
     changes, why = BROKEN[name]
     path = write(tmp_path / "a.gguf", peft, **changes)
     with pytest.raises(AdapterError, match=why) as caught:
@@ -133,7 +133,7 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path, peft: Path, model:
     assert "a.gguf" in str(caught.value) and caught.value.remedy
 
 
-def test_another_file_is_no_adapter(tmp_path: Path, model: LoadedModel) -> None:
+def test_a_file_of_another_kind_is_refused_as_an_adapter(tmp_path: Path, model: LoadedModel) -> None:
     path = tmp_path / "a.bin"
     path.write_text(json.dumps({}))
     with pytest.raises(AdapterError, match="is a file"):

@@ -85,7 +85,7 @@ def vocabulary(third_party: Path, folder: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["byte-level", "SentencePiece"])
-def test_a_damaged_tokenizer_is_an_error_of_ours_and_nothing_is_said_beside_it(
+def test_a_damaged_tokenizer_is_one_clear_error_and_no_other_output(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A panic of the library would be lines of its own on standard error, or the end of this process."""
@@ -103,7 +103,7 @@ def test_a_damaged_tokenizer_is_an_error_of_ours_and_nothing_is_said_beside_it(
         *(pytest.param(name, 9, marks=pytest.mark.nightly) for name in ("tokenizer-tinyllama", "gpt-2", "phi-3")),
     ],
 )
-def test_every_damage_of_published_tokenizers_is_an_error_of_ours(
+def test_every_damage_of_published_tokenizers_is_a_clear_error(
     tmp_path: Path, third_party: Path, capfd: pytest.CaptureFixture[str], name: str, step: int
 ) -> None:
     source = model_dir() if name == "demo" else third_party / name
@@ -125,13 +125,13 @@ def test_every_damage_of_published_tokenizers_is_an_error_of_ours(
         ([], SETTINGS, "not a JSON object"),
     ],
 )
-def test_settings_of_another_type_are_named(tmp_path: Path, settings: object, file: str, why: str) -> None:
+def test_settings_of_a_wrong_type_are_named(tmp_path: Path, settings: object, file: str, why: str) -> None:
     files = {DOCUMENT: (model_dir() / DOCUMENT).read_bytes(), SETTINGS: json.dumps(settings).encode()}
     with pytest.raises(ModelError, match=rf"{file}: {why}"):
         tokenizer_metadata(files, 4096, (2,), tmp_path)
 
 
-def test_two_tokens_at_one_place_are_named(tmp_path: Path) -> None:
+def test_two_tokens_with_one_id_are_named(tmp_path: Path) -> None:
     document = json.loads((model_dir() / DOCUMENT).read_text())
     names = list(document["model"]["vocab"])
     document["model"]["vocab"][names[-1]] = document["model"]["vocab"][names[-2]]

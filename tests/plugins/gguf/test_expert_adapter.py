@@ -51,7 +51,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_an_adapter_is_the_peft_adapter_to_the_byte(tmp_path: Path, base: LoadedModel, fused: bool) -> None:
+def test_an_adapter_equals_the_peft_adapter_in_every_byte(tmp_path: Path, base: LoadedModel, fused: bool) -> None:
     deltas = Deltas(QWEN3_MOE, 5)
     peft = expert_deltas.forms(tmp_path, deltas)["modules"]
     found = load_adapter(write(tmp_path / "a.gguf", QWEN3_MOE, deltas.stacks(fused=fused)), base, "f32")
@@ -59,7 +59,7 @@ def test_an_adapter_is_the_peft_adapter_to_the_byte(tmp_path: Path, base: Loaded
 
 
 @pytest.mark.parametrize("case", [MIXTRAL, GRANITE_MOE], ids=lambda case: case.name)
-def test_other_families_have_theirs_in_the_same_place(tmp_path: Path, case: FamilyCase) -> None:
+def test_adapters_of_other_families_are_read_too(tmp_path: Path, case: FamilyCase) -> None:
     deltas, model = Deltas(case, 6), loaded(case.write(tmp_path / "base"))
     if case is MIXTRAL:
         config: dict[str, Any] = {"target_modules": ["q_proj", "w1", "w2", "w3"]}
@@ -72,7 +72,7 @@ def test_other_families_have_theirs_in_the_same_place(tmp_path: Path, case: Fami
     assert found.id == load_adapter(peft, model, "f32").id
 
 
-def test_gates_alone_change_gates_alone(tmp_path: Path, base: LoadedModel) -> None:
+def test_an_adapter_of_gates_changes_gates_alone(tmp_path: Path, base: LoadedModel) -> None:
     tensors = {name: values for name, values in Deltas(QWEN3_MOE, 5).stacks().items() if ".ffn_gate_exps." in name}
     found = load_adapter(write(tmp_path / "a.gguf", QWEN3_MOE, tensors, "F16"), base, "f32")
     experts = range(QWEN3_MOE.config["num_experts"])
@@ -97,7 +97,7 @@ def merged(deltas: Deltas) -> Tensors:
     return made
 
 
-def test_adapters_of_gpt_oss_are_what_they_would_be_merged(tmp_path: Path) -> None:
+def test_adapters_of_gpt_oss_give_the_logits_of_merged_weights(tmp_path: Path) -> None:
     case, rows = GPT_OSS_PLAIN, range(0, 160, 3)
     deltas, settings = Deltas(case, 7), harness.settings(case, harness.VECTOR)
     whole = case.write(tmp_path / "merged")
@@ -152,7 +152,7 @@ BROKEN: dict[str, tuple[Callable[[Tensors], object], str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_does_not_fit_is_refused_by_name(tmp_path: Path, base: LoadedModel, name: str) -> None:
+def test_inconsistent_parts_are_refused_by_name(tmp_path: Path, base: LoadedModel, name: str) -> None:
     change, why = BROKEN[name]
     tensors = Deltas(QWEN3_MOE, 5).stacks()
     change(tensors)

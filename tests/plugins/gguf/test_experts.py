@@ -150,7 +150,7 @@ def expected(tensors: Tensors, part: Any) -> NDArray[np.float32]:
         ("qwen3moe", "F32", "fused"),
     ],
 )
-def test_experts_are_those_of_the_checkpoint(tmp_path: Path, name: str, kind: str, layout: str) -> None:
+def test_experts_equal_those_of_the_checkpoint(tmp_path: Path, name: str, kind: str, layout: str) -> None:
     case, tensors = CASES[name][0], rounded(name, kind)
     checkpoint = GgufCheckpoint(write(tmp_path / "m.gguf", name, kind, layout=layout))
     wanted = ModelConfig.from_hf(case.config, "config.json")
@@ -198,14 +198,14 @@ def same_logits(directory: Path, name: str, kind: str) -> None:
     assert found[0][1] == found[1][1]
 
 
-def test_a_file_answers_as_the_checkpoint_does(tmp_path: Path) -> None:
+def test_a_file_gives_the_answers_of_its_checkpoint(tmp_path: Path) -> None:
     same_logits(tmp_path, "qwen2moe", "Q4_0")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["F16", "Q8_0", "Q4_0"])
 @pytest.mark.parametrize("name", CASES)
-def test_every_architecture_answers_as_its_checkpoint_does(tmp_path: Path, name: str, kind: str) -> None:
+def test_every_architecture_gives_the_answers_of_its_checkpoint(tmp_path: Path, name: str, kind: str) -> None:
     same_logits(tmp_path, name, kind)
 
 
@@ -260,7 +260,7 @@ def test_experts_that_do_not_fit_the_metadata_are_refused_by_name(tmp_path: Path
     assert caught.value.remedy
 
 
-def test_older_files_say_less_of_widths(tmp_path: Path) -> None:
+def test_widths_missing_in_older_files_are_derived(tmp_path: Path) -> None:
     def wide(tensors: Tensors) -> None:
         for name in [name for name in tensors if "_exps" in name]:
             tensors[name] = np.zeros((6, 64, 48) if "down" in name else (6, 48, 64), np.float32)

@@ -43,7 +43,7 @@ def loaded(path: Path, format: str | None = "f32") -> LoadedModel:
     return load(path, load_config(None, overrides={} if format is None else {"model.format": format}), progress=False)
 
 
-def test_floats_come_back_as_they_were(tmp_path: Path, source: Path) -> None:
+def test_floats_survive_a_round_trip(tmp_path: Path, source: Path) -> None:
     made = export_gguf(source, tmp_path / "m.gguf", "f32", progress=False)
     model, wanted = loaded(made.path), loaded(source)
     assert model.config == wanted.config
@@ -54,9 +54,7 @@ def test_floats_come_back_as_they_were(tmp_path: Path, source: Path) -> None:
 
 
 @pytest.mark.parametrize(("format", "kind"), [("f16", "F16"), ("q8_0", "Q8_0"), ("q4_0", "Q4_0")])
-def test_the_formats_own_library_reads_names_rows_and_values(
-    tmp_path: Path, source: Path, format: str, kind: str
-) -> None:
+def test_the_gguf_library_reads_names_rows_and_values(tmp_path: Path, source: Path, format: str, kind: str) -> None:
     export_gguf(source, tmp_path / "m.gguf", format, progress=False)
     reader = gguf.GGUFReader(tmp_path / "m.gguf")
     tensors = {tensor.name: tensor for tensor in reader.tensors}
@@ -79,7 +77,7 @@ def test_the_formats_own_library_reads_names_rows_and_values(
     assert tensors["rope_freqs.weight"].data.max() == 8.0
 
 
-def test_q4_0_is_the_same_model_after_the_way_there_and_back(tmp_path: Path, source: Path) -> None:
+def test_a_q4_0_model_survives_a_round_trip(tmp_path: Path, source: Path) -> None:
     export_gguf(source, tmp_path / "m.gguf", "q4_0", progress=False)
     model = loaded(tmp_path / "m.gguf", None)
     assert {model.formats_used["layers.0.qkv_proj"], model.formats_used["layers.1.down_proj"]} == {"int4-g32"}
@@ -97,7 +95,7 @@ def test_a_gguf_can_be_written_again_in_another_type(tmp_path: Path, source: Pat
     assert b == c
 
 
-def test_integers_of_a_gguf_are_written_as_they_are(tmp_path: Path, source: Path) -> None:
+def test_integers_of_a_gguf_are_written_unchanged(tmp_path: Path, source: Path) -> None:
     """Rounded again, the codes of Q4_0 would get other scales: an eighth of the largest value is no 127th of it."""
     export_gguf(source, tmp_path / "a.gguf", "q4_0", progress=False)
     export_gguf(tmp_path / "a.gguf", tmp_path / "b.gguf", "q8_0", progress=False)
@@ -114,7 +112,7 @@ def test_integers_of_a_gguf_are_written_as_they_are(tmp_path: Path, source: Path
     ("format", "written", "kept"),
     [("int8-g32", "q8_0", "Q8_0"), ("int4-g32", "q8_0", "Q8_0"), ("int4-g64", "q4_0", "Q4_0")],
 )
-def test_integers_of_a_converted_model_are_written_as_they_are(
+def test_integers_of_a_converted_model_are_written_unchanged(
     tmp_path: Path, source: Path, format: str, written: str, kept: str
 ) -> None:
     convert(source, tmp_path / "native", FormatChoice(format), progress=False)
@@ -132,7 +130,7 @@ def test_integers_of_a_converted_model_are_written_as_they_are(
     assert {tensor.tensor_type.name for tensor in linears} == {kept}
 
 
-def test_a_converted_model_in_another_format_is_written_by_its_values(tmp_path: Path, source: Path) -> None:
+def test_a_converted_model_is_written_in_f32_with_its_values(tmp_path: Path, source: Path) -> None:
     convert(source, tmp_path / "native", FormatChoice("int4-p32", {"embed": "int8-row"}), progress=False)
     export_gguf(tmp_path / "native", tmp_path / "m.gguf", "f32", progress=False)
     native, file = loaded(tmp_path / "native", None), loaded(tmp_path / "m.gguf")
@@ -141,7 +139,7 @@ def test_a_converted_model_in_another_format_is_written_by_its_values(tmp_path: 
 
 
 @pytest.mark.parametrize("folder", ["stories260k", pytest.param("tokenizer-tinyllama", marks=pytest.mark.nightly)])
-def test_sentencepiece_vocabularies_give_the_same_ids_after_the_way_there_and_back(
+def test_sentencepiece_vocabularies_give_the_same_ids_after_a_round_trip(
     tmp_path: Path, third_party: Path, folder: str
 ) -> None:
     wanted = Tokenizer.from_file(str(third_party / folder / "tokenizer.json"))
@@ -160,7 +158,7 @@ def test_sentencepiece_vocabularies_give_the_same_ids_after_the_way_there_and_ba
         assert found.encode(piece).ids == ids and found.decode(ids) == wanted.decode(ids)
 
 
-def test_the_command_writes_a_file_and_leaves_others_alone(
+def test_the_command_writes_a_file_and_overwrites_no_other(
     tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "m.gguf"
@@ -175,7 +173,7 @@ def test_the_command_writes_a_file_and_leaves_others_alone(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.gguf", "native"]
 
 
-def test_a_conversion_says_what_it_rounds_again(
+def test_a_conversion_reports_requantized_tensors(
     tmp_path: Path, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     export_gguf(source, tmp_path / "m.gguf", "q8_0", progress=False)
@@ -196,13 +194,13 @@ def refused(tmp_path: Path, change: Any) -> str:
     return str(caught.value)
 
 
-def test_a_tokenizer_that_gguf_has_no_words_for_is_refused(tmp_path: Path) -> None:
+def test_a_tokenizer_without_a_form_in_gguf_is_refused(tmp_path: Path) -> None:
     splits = {"type": "Split", "pattern": {"Regex": "x"}, "behavior": "Isolated", "invert": False}
     assert "no name in GGUF" in refused(tmp_path, lambda document: document.update(pre_tokenizer=splits))
     assert "no name in GGUF" in refused(tmp_path, lambda document: document.update(normalizer={"type": "NFKC"}))
 
 
-def test_what_is_not_written_is_refused(tmp_path: Path, source: Path) -> None:
+def test_models_that_gguf_cannot_hold_are_refused(tmp_path: Path, source: Path) -> None:
     with pytest.raises(UsageError, match="q4_k"):
         export_gguf(source, tmp_path / "m.gguf", "q4_k")
     weights = tiny_model.write(tmp_path / "large", SHAPE)

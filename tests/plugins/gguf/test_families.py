@@ -113,7 +113,7 @@ def write(path: Path, arch: str, config: Mapping[str, Any], tensors: Mapping[str
 
 
 @pytest.mark.parametrize("arch", RUN)
-def test_a_family_is_the_same_out_of_both(tmp_path: Path, arch: str) -> None:
+def test_a_family_has_one_config_from_a_gguf_and_from_a_checkpoint(tmp_path: Path, arch: str) -> None:
     row = ARCHITECTURES[arch]
     config = SIZES | CASES[arch][0] | {"architectures": [row.model_class], "model_type": row.family}
     wanted = ModelConfig.from_hf(config, "config.json")
@@ -138,7 +138,7 @@ def test_the_largest_gemmas_scale_scores_by_another_width() -> None:
     assert ARCHITECTURES["gemma2"].derived(config | {"num_hidden_layers": 42})["query_pre_attn_scalar"] == 128
 
 
-def test_a_row_names_tensors_both_ways() -> None:
+def test_an_architecture_maps_tensor_names_both_ways() -> None:
     for row in ARCHITECTURES.values():
         for here, there in row.blocks.items():
             assert row.theirs(f"blk.7.{here}.weight") == f"model.layers.7.{there}.weight"

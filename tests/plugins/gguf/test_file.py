@@ -21,7 +21,7 @@ from infeng_core.errors import ModelError
 HUGE = 1 << 60
 
 
-def test_metadata_and_tensors_are_those_of_the_formats_own_library(tmp_path: Path) -> None:
+def test_metadata_and_tensors_agree_with_the_gguf_library(tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_uint32("llama.block_count", 7)
@@ -45,11 +45,11 @@ def test_metadata_and_tensors_are_those_of_the_formats_own_library(tmp_path: Pat
     assert file.rows("m", 2, 1).view(np.float32).tolist() == matrix[2:].tolist()
 
 
-def test_a_file_of_version_2_is_read_as_one_of_3(tmp_path: Path) -> None:
+def test_a_file_of_version_2_is_read_like_version_3(tmp_path: Path) -> None:
     assert GgufFile(Raw(version=2).write(tmp_path / "a.gguf")).tensors.keys() == {"a", "b"}
 
 
-def test_a_file_without_its_ending_is_known_by_how_it_begins(tmp_path: Path) -> None:
+def test_a_file_without_its_suffix_is_known_by_its_magic(tmp_path: Path) -> None:
     assert is_gguf(Raw().write(tmp_path / "blob"))
     assert not is_gguf(tmp_path) and not is_gguf(Raw(magic=b"GGML").write(tmp_path / "other"))
 
@@ -116,7 +116,7 @@ def test_a_broken_file_is_refused_at_once(tmp_path: Path, name: str) -> None:
     assert str(path) in str(caught.value) and caught.value.remedy
 
 
-def test_a_file_that_ends_anywhere_in_its_header_is_refused(tmp_path: Path) -> None:
+def test_a_file_truncated_in_its_header_is_refused(tmp_path: Path) -> None:
     whole = Raw(entries=[parts.strings("a", ["b", "cd"]), u32("e", 1)]).bytes()
     path = tmp_path / "cut.gguf"
     for length in range(0, len(whole), 3):
@@ -137,14 +137,14 @@ def test_a_sparse_file_of_a_terabyte_takes_no_memory(tmp_path: Path) -> None:
         GgufFile(path)
 
 
-def test_a_pipe_and_a_directory_are_no_files(tmp_path: Path) -> None:
+def test_a_pipe_and_a_directory_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.gguf")
     for path in (tmp_path / "pipe.gguf", tmp_path):
         with pytest.raises(ModelError, match="regular"):
             GgufFile(path)
 
 
-def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path: Path) -> None:
+def test_a_change_during_reading_is_an_error(tmp_path: Path) -> None:
     path = Raw().write(tmp_path / "a.gguf")
     file = GgufFile(path)
     os.utime(path, ns=(1, 1))
@@ -186,7 +186,7 @@ def split(folder: Path, files: int, **changes: bytes) -> list[Path]:
     return paths
 
 
-def test_a_split_model_is_all_of_its_files_whichever_is_named(tmp_path: Path) -> None:
+def test_any_file_of_a_split_model_names_all_of_them(tmp_path: Path) -> None:
     paths = split(tmp_path, 3)
     assert files_of(paths[1]) == paths
     assert [list(file.tensors) for file in open_files(paths[2])] == [["t0"], ["t1"], ["t2"]]
@@ -218,7 +218,7 @@ def test_a_split_model_is_all_of_its_files_whichever_is_named(tmp_path: Path) ->
         ({"name_1": b"t0"}, "in another file"),
     ],
 )
-def test_a_split_model_whose_files_do_not_fit_is_refused(tmp_path: Path, changes: dict[str, bytes], why: str) -> None:
+def test_a_split_model_of_inconsistent_files_is_refused(tmp_path: Path, changes: dict[str, bytes], why: str) -> None:
     with pytest.raises(ModelError, match=why):
         open_files(split(tmp_path, 3, **changes)[0])
 
@@ -231,7 +231,7 @@ def test_a_missing_file_of_a_split_model_is_named(tmp_path: Path, number: int) -
         open_files(paths[number - 1])
 
 
-def test_metadata_that_is_told_twice_has_to_be_the_same(tmp_path: Path) -> None:
+def test_metadata_repeated_in_a_split_model_must_agree(tmp_path: Path) -> None:
     same = [string("general.architecture", "llama"), parts.strings("tokenizer.ggml.tokens", ["a"])]
     paths = [tmp_path / f"m-0000{number}-of-00002.gguf" for number in (1, 2)]
     for blocks in (2, 3):
@@ -252,13 +252,13 @@ def test_a_number_that_no_file_of_a_split_model_has_is_refused(tmp_path: Path, n
         open_files(tmp_path / name)
 
 
-def test_a_split_model_of_too_many_files_is_refused_before_one_is_looked_for(tmp_path: Path) -> None:
+def test_a_split_model_of_too_many_files_is_refused_before_opening_one(tmp_path: Path) -> None:
     path = Raw().write(tmp_path / "m-00001-of-99999.gguf")
     with pytest.raises(ModelError, match="one of 99999 files"):
         open_files(path)
 
 
-def test_no_file_that_nobody_named_is_read_through_a_link_or_from_a_pipe(tmp_path: Path) -> None:
+def test_other_files_of_a_split_model_are_not_read_through_links_or_pipes(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     there.mkdir()
@@ -285,7 +285,7 @@ def test_a_split_model_whose_files_are_links_into_one_folder_is_read(tmp_path: P
     assert len(open_files(snapshot / "m-00001-of-00002.gguf")) == 2
 
 
-def test_a_vocabulary_of_fifty_thousand_is_read_in_a_moment(third_party: Path) -> None:
+def test_a_vocabulary_of_fifty_thousand_is_read_within_seconds(third_party: Path) -> None:
     path = third_party / "gguf-vocab" / "ggml-vocab-gpt-2.gguf"
     begin = time.process_time()
     tokens = GgufFile(path).strings("tokenizer.ggml.tokens")

@@ -32,7 +32,7 @@ def fuzz(folder: Path, *arguments: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_command_starts_and_says_what_a_file_is(tmp_path: Path) -> None:
+def test_the_fuzzer_starts_and_replays_files(tmp_path: Path) -> None:
     assert re.match(r"\d+ files, of which \d+ were", fuzz(tmp_path, "2", "--how", "random"))
     gguf_seeds.adapter(tmp_path / "a.gguf")
     (tmp_path / "b.gguf").write_bytes(b"GGUF")
@@ -40,5 +40,5 @@ def test_the_command_starts_and_says_what_a_file_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_ten_minutes_of_damage(tmp_path: Path) -> None:
+def test_ten_minutes_of_random_damage_crash_nothing(tmp_path: Path) -> None:
     fuzz(tmp_path, "600", "--seed", str(time.time_ns() % 10**6))

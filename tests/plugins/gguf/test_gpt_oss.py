@@ -28,7 +28,7 @@ from infeng_core.models.config import ModelConfig
 
 
 @pytest.mark.parametrize("kind", ["MXFP4", "F32"])
-def test_a_file_is_the_published_checkpoint(tmp_path: Path, kind: str) -> None:
+def test_a_file_equals_the_published_checkpoint(tmp_path: Path, kind: str) -> None:
     stored, floats = mxfp4_parts.tensors()
     published = open_checkpoint(mxfp4_parts.write(tmp_path / "published", stored))
     checkpoint = GgufCheckpoint(write(tmp_path / "m.gguf", floats, kind))
@@ -61,7 +61,7 @@ def test_experts_keep_their_blocks_and_routers_their_precision(tmp_path: Path) -
     assert made.why_not == "" and made.stored["MXFP4"] == 6 and made.parameters > made.active_parameters
 
 
-def test_a_file_answers_as_the_checkpoint_does(tmp_path: Path) -> None:
+def test_a_file_gives_the_answers_of_its_checkpoint(tmp_path: Path) -> None:
     stored, floats = mxfp4_parts.tensors()
     models = mxfp4_parts.write(tmp_path / "published", stored), write(tmp_path / "m.gguf", floats)
     experts = {"model.formats": {"layers.*.experts.*": "int8-g32"}}
@@ -78,7 +78,7 @@ def test_a_file_answers_as_the_checkpoint_does(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["F16", "Q8_0", "Q4_0"])
-def test_other_types_answer_as_the_checkpoint_of_their_values(tmp_path: Path, kind: str) -> None:
+def test_other_types_give_the_answers_of_a_checkpoint_with_their_values(tmp_path: Path, kind: str) -> None:
     to, rounded = gguf.GGMLQuantizationType[kind], {}
     for name, values in CASE.tensors():
         if name.endswith(("gate_up_proj", "down_proj")):
@@ -94,7 +94,7 @@ def test_other_types_answer_as_the_checkpoint_of_their_values(tmp_path: Path, ki
     np.testing.assert_array_equal(found[0], found[1])
 
 
-def test_the_rope_is_what_the_file_says(tmp_path: Path) -> None:
+def test_the_rope_follows_the_metadata(tmp_path: Path) -> None:
     """A config.json without one has yarn by default, which is not the file's."""
     floats = dict(CASE.tensors())
     unscaled = {key: None for key in keys_of(CASE) if key.startswith("rope.scaling.")}
@@ -139,13 +139,13 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_does_not_fit_is_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_inconsistent_parts_are_refused_by_name(tmp_path: Path, name: str) -> None:
     changes, why = BROKEN[name]
     with pytest.raises(ModelError, match=why) as caught:
         GgufCheckpoint(write(tmp_path / "m.gguf", dict(CASE.tensors()), "F32", **changes))
     assert caught.value.remedy
 
 
-def test_the_windows_that_all_files_mean_may_be_said(tmp_path: Path) -> None:
+def test_metadata_may_state_the_default_windows(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf", dict(CASE.tensors()), "F32", keys={"attention.sliding_window_pattern": 2})
     assert GgufCheckpoint(path).config.windows == ModelConfig.from_hf(CASE.config, "config.json").windows

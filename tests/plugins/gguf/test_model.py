@@ -112,7 +112,7 @@ NIGHTLY = pytest.mark.nightly
         pytest.param("BF16", "bf16", marks=NIGHTLY),
     ],
 )
-def test_floats_are_the_model_that_was_exported(tmp_path: Path, source: Path, kind: str, format: str) -> None:
+def test_float_tensors_equal_the_exported_model(tmp_path: Path, source: Path, kind: str, format: str) -> None:
     if kind == "F32":
         plain = source
     else:  # the same weights, rounded first
@@ -128,7 +128,7 @@ def test_floats_are_the_model_that_was_exported(tmp_path: Path, source: Path, ki
     assert same(model, wanted)
 
 
-def test_a_text_is_answered_as_by_the_directory(tmp_path: Path, source: Path) -> None:
+def test_a_text_gets_the_answer_of_the_model_directory(tmp_path: Path, source: Path) -> None:
     path = write(tmp_path / "m.gguf", source, change=lambda writer: writer.add_chat_template("{{ messages }}"))
     answers = []
     for model in (source, path):
@@ -153,7 +153,7 @@ def extreme(values: Floats, kind: gguf.GGMLQuantizationType) -> NDArray[Any]:
 @pytest.mark.parametrize(
     ("kind", "format"), [("Q4_0", "int4-g32"), ("Q8_0", "int8-g32"), ("Q5_0", "int8-g32"), ("MXFP4", "int8-g32")]
 )
-def test_integers_under_one_scale_are_kept_as_they_are(tmp_path: Path, source: Path, kind: str, format: str) -> None:
+def test_integers_with_one_scale_are_kept_unchanged(tmp_path: Path, source: Path, kind: str, format: str) -> None:
     path = write(tmp_path / "m.gguf", source, lambda name: kind, stored=extreme)
     checkpoint = GgufCheckpoint(path)
     used = checkpoint.formats(FormatChoice("int4-g64", {}, frozenset({BASE})), builtin_format)
@@ -188,7 +188,7 @@ def any_blocks(values: Floats, kind: gguf.GGMLQuantizationType) -> NDArray[Any]:
 
 
 @pytest.mark.parametrize("kind", ["Q5_1", "Q6_K", *(pytest.param(kind, marks=NIGHTLY) for kind in ("Q4_1", "Q5_K"))])
-def test_other_types_are_rounded_once_more_and_said_so(tmp_path: Path, kind: str) -> None:
+def test_requantized_types_are_reported(tmp_path: Path, kind: str) -> None:
     source = tiny_model.write(
         tmp_path / "source", Shape(hidden=256, intermediate=256, layers=1, head_dim=64, tie=False)
     )
@@ -209,7 +209,7 @@ def test_other_types_are_rounded_once_more_and_said_so(tmp_path: Path, kind: str
 WIDE = Shape(hidden=256, intermediate=512, heads=4, kv_heads=2, layers=1, head_dim=64, tie=False)  # whole blocks
 
 
-def test_sub_scales_and_minima_are_kept_as_they_are(tmp_path: Path) -> None:
+def test_sub_scales_and_minima_are_kept_unchanged(tmp_path: Path) -> None:
     source = tiny_model.write(tmp_path / "source", WIDE)
     checkpoint = GgufCheckpoint(write(tmp_path / "m.gguf", source, lambda name: "Q4_K", stored=any_blocks))
     used = checkpoint.formats(FormatChoice("int4-g64", {}, frozenset({BASE})), builtin_format)
@@ -228,7 +228,7 @@ def test_sub_scales_and_minima_are_kept_as_they_are(tmp_path: Path) -> None:
             assert np.array_equal(interleaved(ours, heads) if heads else ours, there), name
 
 
-def test_logits_over_minima_are_those_of_the_dequantized_weights(tmp_path: Path) -> None:
+def test_logits_over_minima_equal_those_of_the_dequantized_weights(tmp_path: Path) -> None:
     """The backend in NumPy multiplies dequantized weights in binary64 by activations that are rounded as ours are.
 
     Most rows agree to the last digits of binary32, but for those that an activation on the edge of two integers
@@ -247,7 +247,7 @@ def test_logits_over_minima_are_those_of_the_dequantized_weights(tmp_path: Path)
     assert rows.max() < 0.05 and np.median(rows, axis=1).min() < 5e-6
 
 
-def test_what_is_no_minimum_keeps_its_neighbours_from_four_bits(tmp_path: Path) -> None:
+def test_tensors_without_valid_minima_are_kept_in_eight_bits(tmp_path: Path) -> None:
     source = tiny_model.write(tmp_path / "source", WIDE)
     mixed = {"attn_v": "Q6_K", "ffn_down": "Q6_K"}  # as in half of the layers of a Q4_K_M
     types = lambda name: mixed.get(name.split(".")[-2], "Q4_K")  # noqa: E731
@@ -305,7 +305,7 @@ def test_a_file_of_floats_alone_follows_the_settings(tmp_path: Path, source: Pat
     assert (used.pop("embed"), set(used.values())) == ("int8-row", {"int4-g64"})
 
 
-def test_what_is_asked_for_outranks_what_the_file_has(tmp_path: Path, source: Path) -> None:
+def test_requested_formats_override_the_files_types(tmp_path: Path, source: Path) -> None:
     checkpoint = GgufCheckpoint(write(tmp_path / "m.gguf", source, lambda name: "Q4_0"))
 
     def formats(**asked: Any) -> dict[str, str]:
@@ -319,7 +319,7 @@ def test_what_is_asked_for_outranks_what_the_file_has(tmp_path: Path, source: Pa
     assert (only["layers.0.down_proj"], only["layers.0.o_proj"]) == ("bf16", "int4-g32")
 
 
-def test_a_conversion_is_found_again_and_a_changed_file_is_read_again(
+def test_a_conversion_is_cached_until_the_file_changes(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "cache"  # its own: the entries of the other one are those of every process of this run
@@ -338,7 +338,7 @@ def test_tied_heads_have_no_tensor(tmp_path: Path, source: Path) -> None:
     assert checkpoint.config.tie_embeddings and "lm_head" not in {spec.name for spec in checkpoint.layout.tensors}
 
 
-def test_qwen2_has_biases_and_rows_in_their_usual_order(tmp_path: Path) -> None:
+def test_qwen2_has_biases_and_rows_without_interleaving(tmp_path: Path) -> None:
     extra = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "mlp_bias": False}
     source = tiny_model.write(tmp_path / "qwen", Shape(hidden=64, intermediate=256, bias=True, extra=extra))
     weights = load_file(source / "model.safetensors")
@@ -366,7 +366,7 @@ def factors(rope: Mapping[str, Any], width: int, theta: float = 10000.0) -> Floa
 
 
 @pytest.mark.parametrize("original", [64, 8192])
-def test_the_frequencies_of_llama_3_are_found_in_their_divisors(tmp_path: Path, source: Path, original: int) -> None:
+def test_rope_scaling_of_llama_3_is_recovered_from_its_divisors(tmp_path: Path, source: Path, original: int) -> None:
     rope = LLAMA3 | {"original_max_position_embeddings": original}
     values = factors(rope, SHAPE.head_dim)
     path = write(tmp_path / "m.gguf", source, change=lambda writer: writer.add_tensor("rope_freqs.weight", values))
@@ -390,7 +390,7 @@ def test_linear_scaling_is_read(tmp_path: Path, source: Path) -> None:
     assert (rope.kind, rope.factor) == ("linear", 4.0)
 
 
-def test_what_the_makers_recommend_is_the_default(tmp_path: Path, source: Path) -> None:
+def test_recommended_sampling_in_the_metadata_is_the_default(tmp_path: Path, source: Path) -> None:
     def change(writer: gguf.GGUFWriter) -> None:
         writer.add_float32("general.sampling.temp", 0.6)
         writer.add_int32("general.sampling.top_k", 20)
@@ -403,7 +403,7 @@ def test_what_the_makers_recommend_is_the_default(tmp_path: Path, source: Path) 
     assert recommended(tmp_path) == {"temperature": 0.6, "top_k": 20}
 
 
-def test_a_split_model_is_one(tmp_path: Path, source: Path) -> None:
+def test_a_split_model_is_read_as_one(tmp_path: Path, source: Path) -> None:
     whole = loaded(write(tmp_path / "m.gguf", source), model__format="f32")
     reader = gguf.GGUFReader(tmp_path / "m.gguf")
     tensors = reader.tensors
@@ -442,7 +442,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_file_that_is_no_model_of_ours_is_refused_by_name(tmp_path: Path, source: Path, name: str) -> None:
+def test_broken_and_unsupported_files_are_refused_by_name(tmp_path: Path, source: Path, name: str) -> None:
     changes, why = BROKEN[name]
     path = write(tmp_path / "m.gguf", source, **changes)
     with pytest.raises(ModelError, match=why) as caught:
@@ -450,13 +450,13 @@ def test_a_file_that_is_no_model_of_ours_is_refused_by_name(tmp_path: Path, sour
     assert "m.gguf" in str(caught.value) and caught.value.remedy
 
 
-def test_a_type_that_is_not_read_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_unsupported_type_is_refused_by_name(tmp_path: Path) -> None:
     source = tiny_model.write(tmp_path / "source", Shape(hidden=256, intermediate=256, layers=1, head_dim=64))
     with pytest.raises(ModelError, match="is TQ2_0, which is not read"):
         GgufCheckpoint(write(tmp_path / "m.gguf", source, lambda name: "TQ2_0"))
 
 
-def test_nan_is_named_with_its_place(tmp_path: Path) -> None:
+def test_nan_is_reported_with_its_place(tmp_path: Path) -> None:
     source = tiny_model.write(tmp_path / "source", SHAPE)
     weights = load_file(source / "model.safetensors")
     weights["model.layers.0.mlp.up_proj.weight"][5, 6] = np.nan
@@ -466,7 +466,7 @@ def test_nan_is_named_with_its_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
-def test_a_scale_that_is_not_finite_is_named_with_its_place(tmp_path: Path, source: Path, kind: str) -> None:
+def test_a_scale_that_is_not_finite_is_reported_with_its_place(tmp_path: Path, source: Path, kind: str) -> None:
     def stored(values: Floats, to: gguf.GGMLQuantizationType) -> NDArray[Any]:
         raw = gguf.quantize(values, to)
         if len(values) == SHAPE.intermediate:
@@ -478,14 +478,14 @@ def test_a_scale_that_is_not_finite_is_named_with_its_place(tmp_path: Path, sour
         loaded(path)
 
 
-def test_a_folder_of_gguf_files_says_which_to_give(tmp_path: Path, source: Path) -> None:
+def test_the_error_of_a_folder_of_gguf_files_names_them(tmp_path: Path, source: Path) -> None:
     write(tmp_path / "m.gguf", source)
     with pytest.raises(InfengError, match=r"give .*m\.gguf"):
         loaded(tmp_path)
     assert find(tmp_path / "m.gguf") == tmp_path / "m.gguf"
 
 
-def test_weights_that_call_themselves_gguf_say_what_they_are_not(tmp_path: Path) -> None:
+def test_a_file_named_gguf_without_its_magic_is_refused(tmp_path: Path) -> None:
     directory = tiny_model.write(tmp_path / "model")
     file = (directory / "model.safetensors").rename(directory / "model-q4_0.gguf")
     for place, words in ((directory, f"give {file}"), (file, "does not begin with GGUF")):

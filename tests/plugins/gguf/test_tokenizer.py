@@ -34,7 +34,7 @@ def made(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["gpt-2", "phi-3"])
-def test_the_published_vectors(third_party: Path, name: str) -> None:
+def test_token_ids_equal_the_published_vectors(third_party: Path, name: str) -> None:
     path = third_party / "gguf-vocab" / f"ggml-vocab-{name}.gguf"
     fast, settings = made(path)
     inputs = path.with_name(f"{path.name}.inp").read_text(encoding="utf-8").split("\n__ggml_vocab_test__\n")[:-1]
@@ -45,7 +45,7 @@ def test_the_published_vectors(third_party: Path, name: str) -> None:
     assert settings["add_bos_token"] is (name == "phi-3")
 
 
-def test_template_and_special_tokens_of_phi_3(third_party: Path) -> None:
+def test_the_template_and_special_tokens_of_phi_3_are_read(third_party: Path) -> None:
     path = third_party / "gguf-vocab" / "ggml-vocab-phi-3.gguf"
     fast, settings = made(path)
     assert "<|assistant|>" in settings["chat_template"]
@@ -84,7 +84,7 @@ def reference(pieces: SentencePieceVocab, text: str) -> list[int]:
     return [ids.get(symbol, -1) for symbol in symbols if symbol]
 
 
-def test_pieces_are_joined_in_the_order_of_their_scores() -> None:
+def test_pieces_merge_in_the_order_of_their_scores() -> None:
     rng = np.random.default_rng(5)
     letters = "ab\u2581c"
     words = {"".join(rng.choice(list(letters), rng.integers(2, 6))) for _ in range(120)}
@@ -98,7 +98,7 @@ def test_pieces_are_joined_in_the_order_of_their_scores() -> None:
         assert fast.encode(text).ids == reference(pieces, text.replace(" ", "\u2581")), text
 
 
-def test_a_vocabulary_of_bytes_spells_what_has_no_piece() -> None:
+def test_byte_tokens_spell_text_without_a_piece() -> None:
     texts = ["<unk>", "<s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", "a"]
     kinds = [UNKNOWN, CONTROL, *[BYTE] * 256, NORMAL, NORMAL]
     pieces = SentencePieceVocab(texts, np.zeros(len(texts), np.float32), kinds, unknown="<unk>")
@@ -136,7 +136,7 @@ SPLITS = {  # of texts of llama.cpp's tokenizer tests and others, worked out by 
 
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in SPLITS.items() for text in texts])
-def test_texts_are_split_as_llama_cpp_splits_them(name: str, text: str) -> None:
+def test_pre_tokenizers_split_texts_like_llama_cpp(name: str, text: str) -> None:
     vocab = {letter: number for number, letter in enumerate(sorted(ByteLevel.alphabet()))}
     fast = Tokenizer.from_str(
         json.dumps({**SPLITTINGS[name].parts(), "model": {"type": "BPE", "vocab": vocab, "merges": []}})
@@ -145,7 +145,7 @@ def test_texts_are_split_as_llama_cpp_splits_them(name: str, text: str) -> None:
     assert pieces == SPLITS[name][text]
 
 
-def test_what_deepseek_calls_letters_are_cased_ones() -> None:
+def test_letters_of_deepseeks_pattern_are_cased_letters() -> None:
     """The list is theirs: what a property of today would add to it, their vocabulary did not see as letters."""
     ends = [[int(end, 16) for end in one.split("-")] for one in CASED.split()]
     letters = [chr(code) for one in ends for code in range(one[0], one[-1] + 1)]
@@ -154,9 +154,7 @@ def test_what_deepseek_calls_letters_are_cased_ones() -> None:
 
 
 @pytest.mark.parametrize("letter", ["\u00fa", "\u00f5", "\u00c1"])
-def test_an_added_token_that_is_spelled_like_bytes_is_the_text_that_it_was_found_as(
-    tmp_path: Path, letter: str
-) -> None:
+def test_an_added_token_spelled_like_a_byte_decodes_to_its_own_text(tmp_path: Path, letter: str) -> None:
     """deepseek-coder has a few such: the library alone decodes them to U+FFFD."""
     alphabet = sorted({*ByteLevel.alphabet()} - {letter})  # the letter is no other token: vocabularies hold each once
     kinds = [NORMAL] * len(alphabet) + [USER_DEFINED, CONTROL]
@@ -194,7 +192,7 @@ def tokenizer(path: Path, *entries: bytes, without: int | None = None) -> GgufTo
     return GgufTokenizer(GgufFile(Raw(entries=[*kept, *entries], infos=[], data=b"").write(path)))
 
 
-def test_a_text_ends_where_the_file_says_so(tmp_path: Path) -> None:
+def test_end_of_text_tokens_come_from_the_file(tmp_path: Path) -> None:
     ending = [u32("tokenizer.ggml.eos_token_id", 1), parts.text("tokenizer.ggml.add_eos_token") + b"\x07\0\0\0\x01"]
     files = tokenizer(tmp_path / "a.gguf", *ending).files()
     assert Tokenizer.from_str(files["tokenizer.json"].decode()).encode("aba").ids == [2, 0, 1]
@@ -208,7 +206,7 @@ def test_a_text_ends_where_the_file_says_so(tmp_path: Path) -> None:
         (["<|return|>", "<|end|>", "<|im_end|>", "<|endoftext|>"], None, (0, 2, 1)),
     ],
 )
-def test_the_end_of_a_message_is_no_end_of_a_turn_in_harmony(
+def test_in_harmony_the_end_of_a_message_does_not_end_the_turn(
     tmp_path: Path, tokens: list[str], eot: int | None, ends: tuple[int, ...]
 ) -> None:
     """As in llama.cpp: gpt-oss thinks in one message, and answers in the next."""
@@ -239,11 +237,13 @@ def test_named_templates_are_kept_by_name(tmp_path: Path) -> None:
         (None, u32("tokenizer.ggml.bos_token_id", 4), "from 0 to 3"),
     ],
 )
-def test_what_is_not_known_is_refused_by_name(tmp_path: Path, without: int | None, entry: bytes, why: str) -> None:
+def test_unknown_and_incomplete_tokenizers_are_refused_by_name(
+    tmp_path: Path, without: int | None, entry: bytes, why: str
+) -> None:
     with pytest.raises(ModelError, match=why) as caught:
         tokenizer(tmp_path / "a.gguf", *([entry] if entry else []), without=without).files()
     assert "a.gguf" in str(caught.value)
 
 
-def test_vocabularies_of_ranks_are_split_as_those_of_files_are() -> None:
+def test_tiktoken_vocabularies_split_like_tokenizer_files() -> None:
     assert (SPLITTINGS["llama-bpe"], SPLITTINGS["qwen2"]) == (tiktoken.BY_FAMILY["llama"], tiktoken.BY_FAMILY["qwen3"])

@@ -11,7 +11,7 @@ from infeng_gguf.writer import ENCODERS, encoded
 READ = [type.name for type in TYPES.values() if type.is_read]
 
 
-def test_sizes_are_those_of_the_formats_own_library() -> None:
+def test_sizes_agree_with_the_gguf_library() -> None:
     theirs = {kind.name: (kind.value, *size) for kind, size in gguf.GGML_QUANT_SIZES.items()}
     for type in TYPES.values():
         if type.name != "Q8_1":  # which is of no file; the library counts its sums as float32
@@ -19,7 +19,7 @@ def test_sizes_are_those_of_the_formats_own_library() -> None:
 
 
 @pytest.mark.parametrize("name", READ)
-def test_any_bytes_decode_to_the_same_values(name: str) -> None:
+def test_any_bytes_decode_to_the_values_of_the_gguf_library(name: str) -> None:
     type = BY_NAME[name]
     raw = np.random.default_rng(type.number).integers(0, 256, (9, 3 * type.nbytes), np.uint8)
     with np.errstate(all="ignore"):
@@ -30,7 +30,7 @@ def test_any_bytes_decode_to_the_same_values(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [type.name for type in TYPES.values() if type.codes])
-def test_codes_are_within_the_range_that_their_type_names(name: str) -> None:
+def test_codes_are_within_the_range_of_their_type(name: str) -> None:
     type = BY_NAME[name]
     assert type.codes is not None
     raw = np.random.default_rng(1).integers(0, 256, (512, type.nbytes), np.uint8)
@@ -40,7 +40,7 @@ def test_codes_are_within_the_range_that_their_type_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ENCODERS))
-def test_what_is_written_is_what_the_formats_own_library_writes(name: str) -> None:
+def test_written_bytes_equal_those_of_the_gguf_library(name: str) -> None:
     values = np.random.default_rng(3).standard_normal((64, 256)).astype(np.float32)
     values[0] = 0
     values[1, :32] = np.linspace(-1, 1, 32)  # halves

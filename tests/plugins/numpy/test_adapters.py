@@ -47,22 +47,22 @@ def error(case: Adapted, *how: object) -> float:
 
 
 @by_name
-def test_logits_among_rows_of_the_base_are_those_of_peft(case: Adapted) -> None:
+def test_logits_in_a_batch_with_base_rows_equal_those_of_peft(case: Adapted) -> None:
     assert case.expected()["logits"].std() >= 1
     assert error(case) <= oracle.TOLERANCE
 
 
 @by_name
-def test_goldens_do_not_hang_on_rounding(case: Adapted) -> None:
+def test_goldens_do_not_depend_on_rounding(case: Adapted) -> None:
     assert case.expected()["lead"].min() > 10 * oracle.TOLERANCE
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_changed_term_is_noticed(mutant: AdapterMutant) -> None:
+def test_a_changed_term_changes_the_logits(mutant: AdapterMutant) -> None:
     assert error(mutant.case, mutant.model, mutant.spoil) > MARGIN * oracle.TOLERANCE
 
 
-def test_another_adapter_is_another_model() -> None:
+def test_another_adapter_gives_other_logits() -> None:
     """Adapters of the same base are told apart."""
     lora, thin = (case for case in ADAPTED if case.name in ("lora", "thin"))
     swapped = [Rows(0, 0, peft_files.read(thin.directory, dict(thin.base.tensors())))]

@@ -30,13 +30,13 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def test_every_op_is_said_to_run_in_numpy(directory: Path) -> None:
+def test_every_op_is_reported_as_numpy(directory: Path) -> None:
     with harness.engine(directory, harness.F32, NUMPY) as engine:
         assert {line.library for line in engine.executable.bound()} == {"numpy"}
         assert engine.executable.kv_bytes == 2 * 2 * engine.limits.kv_blocks * 16 * 2 * 16 * 4
 
 
-def test_logits_do_not_depend_on_how_a_prompt_is_cut(directory: Path) -> None:
+def test_logits_do_not_depend_on_chunks_of_a_prompt(directory: Path) -> None:
     with harness.engine(directory, harness.F32, NUMPY) as engine:
         whole = harness.logits(engine, BIASED.prompt[:100], [50, 99])
         parts = harness.logits(engine, BIASED.prompt[:100], [50, 99], chunks=9)
@@ -51,9 +51,7 @@ def test_logits_do_not_depend_on_how_a_prompt_is_cut(directory: Path) -> None:
         if name != "bf16"
     ],
 )
-def test_over_integer_weights_it_departs_from_native_only_where_a_rounding_to_int8_does(
-    directory: Path, format: str
-) -> None:
+def test_over_integer_weights_it_differs_from_native_only_by_int8_rounding(directory: Path, format: str) -> None:
     """Most rows agree to the last digits of binary32; one whose activation was rounded the other way, and what reads it
     in the cache, do not. In one of these prompts no activation of the first rows, which all others read, is on such an
     edge."""

@@ -34,7 +34,7 @@ def filled(request: pytest.FixtureRequest) -> Blocks:
     return blocks
 
 
-def test_written_blocks_hold_what_was_read_and_the_others_what_they_held(filled: Blocks) -> None:
+def test_restored_blocks_equal_the_saved_ones_and_others_are_unchanged(filled: Blocks) -> None:
     before = filled.read(ids(0, 1, 2, 3, 4))
     assert len({row.tobytes() for row in before}) == 5
     filled.write(ids(1, 4), filled.read(ids(3, 0)))
@@ -47,7 +47,7 @@ def test_blocks_are_copied_in_order(filled: Blocks) -> None:
     assert np.array_equal(filled.read(ids(0, 1, 2, 3, 4)), before[[0, 0, 0, 3, 4]])
 
 
-def test_what_does_not_fit_is_an_error_and_changes_nothing(filled: Blocks) -> None:
+def test_wrong_block_ids_and_arrays_are_an_error_and_change_nothing(filled: Blocks) -> None:
     before = filled.read(ids(0, 1, 2, 3, 4))
     for wrong in (-1, 5):
         with pytest.raises(KernelError, match=f"no block {wrong}"):
@@ -66,7 +66,7 @@ def test_what_does_not_fit_is_an_error_and_changes_nothing(filled: Blocks) -> No
 
 
 @pytest.mark.parametrize("kv", sorted(CACHES))
-def test_a_request_goes_on_in_restored_blocks_with_the_same_tokens(
+def test_a_request_continues_from_restored_blocks_with_the_same_tokens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kv: str
 ) -> None:
     monkeypatch.setenv("INFENG_CACHE", str(tmp_path))

@@ -71,7 +71,7 @@ def loud(layer: Layer, dim: int) -> Layer:
 
 
 @pytest.mark.slow
-def test_the_rotation_saves_4_bits_and_above_all_where_keys_have_outliers(
+def test_the_rotation_improves_4_bits_most_for_keys_with_outliers(
     llama: Llama, ids: NDArray[np.int32], capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = divergences(llama, ids)

@@ -11,7 +11,7 @@ by_name = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
 @by_name
-def test_logits_at_every_threshold_are_those_of_transformers(case: Case) -> None:
+def test_logits_at_every_threshold_equal_those_of_transformers(case: Case) -> None:
     golden = oracle.golden(case)
     assert golden["logits"].std() >= 1
     np.testing.assert_array_equal(golden["prompt"], case.prompt)
@@ -20,7 +20,7 @@ def test_logits_at_every_threshold_are_those_of_transformers(case: Case) -> None
 
 
 @by_name
-def test_64_greedy_tokens_are_those_of_transformers(case: Case) -> None:
+def test_64_greedy_tokens_equal_those_of_transformers(case: Case) -> None:
     golden, llama = oracle.golden(case), oracle.model(case)
     logits = oracle.prefill(llama, golden["prompt"], golden["positions"])[-1]
     tokens: list[int] = []
@@ -30,12 +30,12 @@ def test_64_greedy_tokens_are_those_of_transformers(case: Case) -> None:
     assert tokens == golden["greedy"].tolist()
 
 
-def test_goldens_do_not_hang_on_rounding() -> None:
+def test_goldens_do_not_depend_on_rounding() -> None:
     for case in CASES:
         assert oracle.golden(case)["lead"].min() > 20 * oracle.TOLERANCE
 
 
-def test_two_sequences_in_one_batch_do_not_see_each_other() -> None:
+def test_two_sequences_of_a_batch_are_independent() -> None:
     llama, prompt = oracle.model(BIASED), BIASED.prompt[:40]
     first, second = prompt[:23], prompt[23:]
     alone = [oracle.prefill(oracle.model(BIASED), part, np.array([len(part) - 1])) for part in (first, second)]

@@ -23,13 +23,13 @@ def error(case: Case, llama: Llama, rows: int = SHORT) -> float:
 
 
 @pytest.mark.parametrize("mutant", OPS, ids=lambda mutant: mutant.name)
-def test_a_changed_term_is_noticed(mutant: Mutant) -> None:
+def test_a_changed_term_changes_the_logits(mutant: Mutant) -> None:
     wrong = oracle.model(mutant.case, mutant.model)
     assert error(mutant.case, wrong, mutant.rows) > MARGIN * oracle.TOLERANCE
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_every_changed_tensor_is_noticed(case: Case) -> None:
+def test_every_changed_tensor_changes_the_logits(case: Case) -> None:
     tensors = dict(case.tensors())
     survivors = []
     for name, changed in tensor_mutants(tensors):
@@ -38,5 +38,5 @@ def test_every_changed_tensor_is_noticed(case: Case) -> None:
     assert survivors == []
 
 
-def test_the_model_without_a_change_survives() -> None:
+def test_the_unchanged_model_gives_the_golden_logits() -> None:
     assert error(BIASED, oracle.model(BIASED), WHOLE) <= oracle.TOLERANCE

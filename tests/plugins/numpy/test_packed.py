@@ -54,7 +54,7 @@ def error(found: object, expected: object) -> float:
 
 @pytest.mark.parametrize("dtype", ERRORS)
 @pytest.mark.parametrize("case", SINGLE, ids=lambda case: case.name)
-def test_what_is_unpacked_is_what_was_trained(case: Adapted, dtype: str, models: dict[str, LoadedModel]) -> None:
+def test_unpacked_deltas_equal_the_trained_ones(case: Adapted, dtype: str, models: dict[str, LoadedModel]) -> None:
     model = models[case.base.name]
     handle = unpacked(load_adapter(case.directory, model, dtype), model.config)
     found, expected = handle.adapter, peft_files.read(case.directory, dict(case.base.tensors()))
@@ -75,7 +75,7 @@ def test_what_is_unpacked_is_what_was_trained(case: Adapted, dtype: str, models:
     assert handle.nbytes > 0
 
 
-def test_an_adapter_over_a_rotated_base_is_the_same_adapter(tmp_path: Path) -> None:
+def test_an_adapter_over_a_rotated_base_gives_the_same_logits(tmp_path: Path) -> None:
     shape = tiny_model.Shape(hidden=128, intermediate=192, heads=2, kv_heads=1, head_dim=64)
     source, adapter = tiny_model.write(tmp_path / "model", shape), tiny_adapter.write(tmp_path / "a", 3, shape=shape)
     found = []

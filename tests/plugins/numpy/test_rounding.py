@@ -17,7 +17,7 @@ def sample(*shape: int) -> np.ndarray:
     return np.random.RandomState(5).standard_normal(shape)
 
 
-def test_the_largest_of_a_group_is_127_steps_and_the_rest_is_within_half_a_step() -> None:
+def test_the_largest_value_of_a_group_is_127_steps_and_errors_are_half_a_step() -> None:
     x = sample(7, 64)
     q, scale = quantize(x)
     assert (np.abs(q).max(axis=1) == 127).all()
@@ -25,14 +25,14 @@ def test_the_largest_of_a_group_is_127_steps_and_the_rest_is_within_half_a_step(
     assert (np.abs(q * scale - x) <= scale * 0.5000001).all()
 
 
-def test_halves_are_rounded_to_even() -> None:
+def test_rounding_is_to_nearest_even() -> None:
     q, scale = quantize(np.array([127.0, 0.5, 1.5, 2.5, -0.5, -1.5]))
     assert scale == 1
     assert q.tolist() == [127, 0, 2, 2, 0, -2]
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-31, 1e-40])
-def test_a_group_of_nothing_is_zero(size: float) -> None:
+def test_a_group_of_zeros_stays_zero(size: float) -> None:
     q, scale = quantize(np.full(8, size))
     assert not q.any()
     assert not scale.any()
@@ -47,7 +47,7 @@ def test_activations_have_a_scale_for_every_64_inputs() -> None:
         np.testing.assert_array_equal(rounded[:, group], round_to_int8(x[:, group]))
 
 
-def test_wide_groups_share_a_scale_and_a_rotation_is_taken_back() -> None:
+def test_wide_groups_share_a_scale_and_a_rotation_is_inverted() -> None:
     x = sample(3, 192)
     x[:, 5] = 100
     np.testing.assert_array_equal(round_activations(x, Rounding(128))[:, :128], round_to_int8(x[:, :128]))
@@ -56,7 +56,7 @@ def test_wide_groups_share_a_scale_and_a_rotation_is_taken_back() -> None:
     assert 0 < errors[1] < errors[0] / 3, "what stands out is spread"
 
 
-def test_a_cache_gives_back_what_was_put_in_to_its_precision() -> None:
+def test_a_cache_returns_the_written_values_within_its_precision() -> None:
     k, v = sample(5, 3, 20), sample(5, 3, 20) * 10
     slots = slots_of(np.array([2, 0], np.int32), np.array([0, 1, 15, 16, 17]), 16)
     assert slots.tolist() == [32, 33, 47, 0, 1]
@@ -68,7 +68,7 @@ def test_a_cache_gives_back_what_was_put_in_to_its_precision() -> None:
         assert not cache.read(0, slots)[0].any()
 
 
-def test_the_int8_cache_takes_a_quarter_of_the_memory_and_its_scales() -> None:
+def test_the_int8_cache_needs_a_quarter_of_the_memory_plus_scales() -> None:
     assert Int8Cache(**SHAPE).nbytes == F32Cache(**SHAPE).nbytes // 4 + 2 * 2 * 64 * 3 * 4
 
 
@@ -81,7 +81,7 @@ def test_a_rotation_is_orthogonal_in_blocks_and_its_own_inverse(size: int) -> No
     np.testing.assert_allclose(unrotated(rotate(x)), x, rtol=0, atol=1e-14)
 
 
-def test_4_bits_keep_what_is_largest_and_the_rest_within_half_a_step() -> None:
+def test_4_bits_keep_the_largest_value_and_the_rest_within_half_a_step() -> None:
     x = sample(7, 21)
     codes, scale = Int4().encode(x)
     kept = Int4().decode(codes)[:, :21]
@@ -94,7 +94,7 @@ def test_4_bits_keep_what_is_largest_and_the_rest_within_half_a_step() -> None:
     assert not Int4().decode(codes)[:, 21:].any()
 
 
-def test_e4m3_has_the_numbers_of_its_standard_and_takes_the_nearest() -> None:
+def test_e4m3_has_the_values_of_its_standard_and_rounds_to_nearest() -> None:
     assert E4m3.numbers[[1, 7, 8, 15, 16, 126]].tolist() == [2**-17, 7 * 2**-17, 2**-14, 15 * 2**-17, 2**-13, 1.75]
     x = np.append(np.concatenate([E4m3.numbers, -E4m3.numbers]), 1.75)
     codes, scale = E4m3().encode(x)
@@ -109,7 +109,7 @@ def test_e4m3_has_the_numbers_of_its_standard_and_takes_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("name", "error"), [("int8h", 0.5 / 127), ("k8v4h", 1 / 8), ("int4h", 1 / 8), ("fp8h", 1 / 16)]
 )
-def test_a_rotated_cache_gives_back_what_was_put_in_to_its_precision(name: str, error: float) -> None:
+def test_a_rotated_cache_returns_the_written_values_within_its_precision(name: str, error: float) -> None:
     k, v = sample(5, 3, 64), sample(5, 3, 64) * 10
     k[..., 7] += 30  # a channel that stands out
     cache = CACHES[name](layers=2, slots=64, kv_heads=3, head_dim=64)
@@ -122,6 +122,6 @@ def test_a_rotated_cache_gives_back_what_was_put_in_to_its_precision(name: str, 
     assert cache.nbytes == 2 * 64 * 3 * bytes_of_token
 
 
-def test_a_rotated_cache_refuses_heads_that_are_no_whole_blocks() -> None:
+def test_a_rotated_cache_refuses_heads_of_partial_blocks() -> None:
     with pytest.raises(KernelError, match="multiple of 8 elements, not of 20"):
         CACHES["int4h"](**SHAPE)

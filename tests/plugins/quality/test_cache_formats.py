@@ -20,7 +20,7 @@ BOUNDS = {"f16": 1e-5, "int8": 1e-3, "int8h": 1e-3, "fp8h": 5e-3, "k8v4h": 2e-2,
 
 
 @pytest.mark.slow
-def test_each_cache_format_loses_no_more_than_its_bits_say(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_cache_format_stays_within_the_loss_of_its_bits(capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()
     compare.configure(parser)
     words = [DEMO, DEMO, "--texts", str(TEXT), "--tokens", "2000", "--context", "512", "--resamples", "200"]

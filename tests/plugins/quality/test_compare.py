@@ -64,7 +64,7 @@ def measured(reference: Engine, story: Path) -> Callable[..., dict[str, Any]]:
     return measure
 
 
-def test_a_text_read_in_portions_has_the_logprobs_of_the_engine(reference: Engine) -> None:
+def test_a_text_scored_in_portions_has_the_logprobs_of_the_engine(reference: Engine) -> None:
     ids = reference.tokenizer.encode([STORY])[0][:60]
     rows = []
     for rows_of_step in (7, 128):
@@ -78,7 +78,7 @@ def test_a_text_read_in_portions_has_the_logprobs_of_the_engine(reference: Engin
     assert [one.logprob for one in known] == [float(x[at, token]) for at, token in enumerate(ids[1:])]
 
 
-def test_a_model_compared_with_itself_loses_exactly_nothing(measured: Callable[..., dict[str, Any]]) -> None:
+def test_a_model_compared_with_itself_has_no_loss(measured: Callable[..., dict[str, Any]]) -> None:
     result = measured(DEMO, **{name.replace(".", "__"): value for name, value in models.EXACT.items()})
     compare.judge(result, gates.parse("ppl_ratio<=1,kl<=0,top1>=1,kl.max<=0,greedy>=64"))
     assert all(gate["passed"] for gate in result["gates"])
@@ -120,7 +120,7 @@ def test_int8_against_f32_is_measured_with_a_page_and_a_history(
 
 
 @pytest.mark.slow
-def test_what_only_one_tensor_costs_is_less_than_what_all_cost(measured: Callable[..., dict[str, Any]]) -> None:
+def test_one_quantized_tensor_loses_less_than_all(measured: Callable[..., dict[str, Any]]) -> None:
     result = measured(DEMO, "--by-tensor", "--by-tensor-tokens", "100", model__format="int8-row")
     assert result["by_tensor_tokens"] == 100
     named = {line["tensor"] for line in result["by_tensor"]}
@@ -133,7 +133,7 @@ def test_what_only_one_tensor_costs_is_less_than_what_all_cost(measured: Callabl
     assert stored == sum(result["candidate"]["bytes_by_format"].values())
 
 
-def test_by_tensor_refuses_models_that_are_not_the_same_in_another_format(reference: Engine) -> None:
+def test_by_tensor_refuses_two_different_models(reference: Engine) -> None:
     model = reference.model
     vectors = {name: one + 1 for name, one in model.vectors.items()}
     with pytest.raises(UsageError, match="not those of the reference"):
@@ -141,7 +141,7 @@ def test_by_tensor_refuses_models_that_are_not_the_same_in_another_format(refere
     bytensor.check(model, model)
 
 
-def test_a_known_fault_is_seen_and_found_by_its_tensor(reference: Engine) -> None:
+def test_a_known_fault_is_detected_and_traced_to_its_tensor(reference: Engine) -> None:
     name = "layers.0.down_proj"
     tensor = reference.model.tensors[name]
     memory = np.zeros(tensor.nbytes + 64, np.uint8)
@@ -157,17 +157,17 @@ def test_a_known_fault_is_seen_and_found_by_its_tensor(reference: Engine) -> Non
     assert found["ppl_ratio"]["low"] > 1.02
 
 
-def test_logits_that_are_no_numbers_end_the_comparison(reference: Engine) -> None:
+def test_logits_that_are_not_finite_end_the_comparison(reference: Engine) -> None:
     class Broken:
         def logits(self, ids: list[int]) -> Iterator[tuple[int, np.ndarray]]:
             yield 0, np.full((len(ids), 4096), np.nan, np.float32)
 
     windows = texts.windows(reference.tokenizer.encode([STORY])[0][:9], 1, 24, 0, 5)
-    with pytest.raises(ModelError, match="document 5 gets logits that are no numbers"):
+    with pytest.raises(ModelError, match="the logits of document 5 are not finite"):
         Scores.of(Teacher(reference.executable, reference.limits), Broken(), windows, print)  # type: ignore[arg-type]
 
 
-def test_a_manifest_is_a_candidate_and_its_model_that_of_the_reference(tmp_path: Path) -> None:
+def test_a_manifest_can_be_a_candidate_for_the_references_model(tmp_path: Path) -> None:
     manifest = tmp_path / "engine.yaml"
     manifest.write_text("infeng: 1\nmodel: {format: f32, formats: {}}\nkv_cache: {dtype: f16}\n")
     with models.open_candidate(str(manifest), DEMO, {"threads.count": 1}) as engine:
@@ -185,12 +185,12 @@ def test_another_vocabulary_or_tokenizer_is_refused(measured: Callable[..., dict
     tokenizer = json.loads((other / "tokenizer.json").read_text())
     tokenizer["model"]["merges"] = tokenizer["model"]["merges"][:100]
     (other / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(UsageError, match=r"document 0 of story\.jsonl becomes other tokens"):
+    with pytest.raises(UsageError, match=r"document 0 of story\.jsonl has other tokens"):
         measured(other)
 
 
 @pytest.mark.parametrize("most", [1, 31, 32, 40, 63, 64, 1000])
-def test_a_bound_on_tokens_is_met_to_the_token(most: int) -> None:
+def test_a_limit_on_tokens_is_met_exactly(most: int) -> None:
     windows = texts.windows(range(64), None, 32, 0, 0) + texts.windows(range(3), None, 32, 0, 1)
     found = texts.first_tokens(windows, most)
     assert sum(one.predicted for one in found) == min(most, 31 + 31 + 2)
@@ -209,7 +209,7 @@ def blocks_of(*documents: tuple[int, int]) -> list[int]:
     return Scores(windows, np.zeros((len(windows), 4)), np.zeros(1)).blocks().tolist()
 
 
-def test_blocks_hold_whole_documents_where_there_are_many_and_never_two_texts() -> None:
+def test_blocks_hold_whole_documents_if_there_are_many_and_never_span_two_texts() -> None:
     assert blocks_of(*[(3, 400)] * 31)[:9] == [0, 0, 0, 1, 1, 1, 2, 2, 2]  # 1,200 tokens each, of 37,200
     assert blocks_of((4, 30_000), (1, 30_000)) == [0, 1, 2, 3, 4]
     assert blocks_of(*[(1, 40)] * 100, (1, 7))[-3:] == [98, 99, 100]
@@ -231,7 +231,9 @@ def test_one_window_gives_no_interval() -> None:
         (["--json", "/nowhere/a.json"], "its folder is not there"),
     ],
 )
-def test_a_wrong_call_is_one_line(words: list[str], says: str, story: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_usage_error_is_one_line(
+    words: list[str], says: str, story: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = [] if "--texts" in words else ["--texts", str(story)]
     assert main(["quality", DEMO, DEMO, "-t", "1", *given, *words]) == 2
     said = capsys.readouterr().err
@@ -239,7 +241,7 @@ def test_a_wrong_call_is_one_line(words: list[str], says: str, story: Path, caps
     assert said.count("\n") == 1
 
 
-def test_help_lists_the_verbs_and_no_words_are_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_verbs_and_a_call_without_one_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["quality", "-h"]) == 0
     assert main(["quality"]) == 2
     assert "infeng quality nightly REF CANDIDATE" in capsys.readouterr().out

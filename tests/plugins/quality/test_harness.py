@@ -49,11 +49,11 @@ def test_every_token_but_the_first_is_predicted_once_in_full_windows(tokens: int
     assert all(end - first == min(window, tokens) for first, _, end in parts)
 
 
-def test_nothing_is_rolled_over_a_single_token() -> None:
+def test_a_single_token_has_no_rolling_likelihood() -> None:
     assert list(rolled(1, 4)) == []
 
 
-def test_a_likelihood_is_the_engines_and_greedy_is_what_it_writes(answers: Answers) -> None:
+def test_likelihoods_and_greedy_flags_agree_with_the_engine(answers: Answers) -> None:
     written = answers.generate([(CONTEXT, {"until": ["."], "max_gen_toks": 6})])[0]
     value, is_greedy = answers.loglikelihood(CONTEXT, written)
     assert is_greedy
@@ -64,18 +64,18 @@ def test_a_likelihood_is_the_engines_and_greedy_is_what_it_writes(answers: Answe
     assert worse < value
 
 
-def test_spaces_at_the_end_of_a_context_count_to_the_continuation(answers: Answers) -> None:
+def test_trailing_spaces_of_a_context_belong_to_the_continuation(answers: Answers) -> None:
     assert answers.loglikelihood(f"{CONTEXT} ", "little") == answers.loglikelihood(CONTEXT, " little")
 
 
-def test_a_continuation_of_nothing_begins_a_text(answers: Answers) -> None:
+def test_a_continuation_without_context_begins_a_text(answers: Answers) -> None:
     ids = answers.engine.tokenize("Once upon a time")
     expected = sum(one.logprob for one in answers.engine.score(ids[:1], ids[1:]))
     assert answers.loglikelihood("", "Once upon a time")[0] == pytest.approx(expected, rel=1e-12)
     assert answers.rolling("Once upon a time") == pytest.approx(expected, rel=1e-12)
 
 
-def test_of_a_text_that_is_too_long_the_end_is_kept(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_is_too_long_keeps_its_end(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "context", 16)
     ids = answers.engine.tokenize("word " * 40 + CONTEXT)
     [_, *kept] = [None, *ids[-15:]]
@@ -100,14 +100,14 @@ def test_a_long_answer_leaves_the_question_half_of_the_context(
         assert list(asked[0].prompt) == (ids[:1] + ids[1 - kept :] if kept else ids)
 
 
-def test_generation_keeps_to_what_the_harness_asks() -> None:
+def test_generation_follows_the_settings_of_the_harness() -> None:
     given = parameters({"until": ["\n", ""], "max_gen_toks": 12, "do_sample": False, "temperature": 0.7})
     assert (given.temperature, given.max_tokens, given.stop) == (0.0, 12, ("\n",))
     sampled = parameters({"until": "x", "do_sample": True, "temperature": 0.7, "top_p": 0.9})
     assert (sampled.temperature, sampled.top_p, sampled.stop, sampled.max_tokens) == (0.7, 0.9, ("x",), 256)
 
 
-def test_the_class_answers_instances_and_tells_the_harnesss_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_class_answers_instances_and_fills_the_harnesss_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[tuple[str, dict[str, Any]]] = []
 
     def fake(pretrained: str, **settings: Any) -> Any:
@@ -127,7 +127,7 @@ def test_the_class_answers_instances_and_tells_the_harnesss_cache(monkeypatch: p
         model_class(StandIn)()
 
 
-def test_without_the_harness_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_the_harness_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     monkeypatch.setitem(sys.modules, "lm_eval.api.model", None)
     with pytest.raises(UsageError, match=r"infeng-quality\[lm-eval\]"):

@@ -55,14 +55,14 @@ def test_figures_do_not_depend_on_how_rows_are_cut(monkeypatch: pytest.MonkeyPat
     assert all((a == b).all() for a, b in zip(whole, measures.measure(p, q, targets), strict=True))
 
 
-def test_a_known_shift_of_one_logit_has_the_divergence_of_two_outcomes() -> None:
+def test_the_divergence_of_one_shifted_logit_is_the_binary_one() -> None:
     p, q = np.zeros((1, 2), np.float32), np.array([[1.0, 0.0]], np.float32)
     share = 1 / (1 + math.exp(-1))
     expected = 0.5 * math.log(0.5 / share) + 0.5 * math.log(0.5 / (1 - share))
     assert measures.measure(p, q, np.zeros(1, np.int32)).kl[0] == pytest.approx(expected)
 
 
-def test_logits_that_are_no_numbers_do_not_pass_for_figures() -> None:
+def test_logits_that_are_not_finite_give_no_figures() -> None:
     p, q = random_logits(2, 8, 6), random_logits(2, 8, 7)
     q[1, 3] = np.nan
     found = measures.measure(p, q, np.zeros(2, np.int32))
@@ -105,7 +105,7 @@ def test_a_hostile_text_is_one_clear_error(tmp_path: Path, name: str, content: b
         texts.read(tmp_path)
 
 
-def test_a_packed_file_is_read_to_its_end_or_not_at_all(tmp_path: Path) -> None:
+def test_a_truncated_compressed_file_is_refused(tmp_path: Path) -> None:
     packed = tmp_path / "a.jsonl.gz"
     packed.write_bytes(gzip.compress(b'"one"\n') + gzip.compress(b'"two"\n'))  # as of cat a.gz b.gz
     assert texts.read(packed).documents == ("one", "two")
@@ -114,14 +114,14 @@ def test_a_packed_file_is_read_to_its_end_or_not_at_all(tmp_path: Path) -> None:
         texts.read(packed)
 
 
-def test_a_packed_file_is_not_unpacked_beyond_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decompression_stops_at_the_size_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts, "MOST_BYTES", 1000)
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b" " * 100_000))
     with pytest.raises(UsageError, match="more than 1000 bytes"):
         texts.read(tmp_path / "a.jsonl.gz")
 
 
-def test_windows_hold_every_token_once_behind_the_beginning_of_text() -> None:
+def test_windows_hold_every_token_once_after_a_bos_token() -> None:
     found = texts.windows([1, *range(10, 20)], 1, 4, 0, 7)
     assert [window.ids for window in found] == [(1, 10, 11, 12), (1, 13, 14, 15), (1, 16, 17, 18), (1, 19)]
     assert sum(window.predicted for window in found) == 10
@@ -152,7 +152,7 @@ RESULT = {
         ("greedy>=1", False),  # which this result does not have
     ],
 )
-def test_a_gate_is_held_to_the_bound_of_the_interval(gate: str, passed: bool) -> None:
+def test_a_gate_is_compared_with_the_bound_of_the_interval(gate: str, passed: bool) -> None:
     [one] = gates.parse(gate)
     judged = one.judge(RESULT)
     assert judged["passed"] is passed
@@ -162,17 +162,17 @@ def test_a_gate_is_held_to_the_bound_of_the_interval(gate: str, passed: bool) ->
 @pytest.mark.parametrize(
     "text", ["", "ppl", "ppl_ratio<1", "ppl_ratio<=x", "ppl_ratio<=1e", "foo<=1", "kl<=nan", "kl<=1,,"]
 )
-def test_a_gate_that_is_none_is_an_error(text: str) -> None:
+def test_an_invalid_gate_is_an_error(text: str) -> None:
     with pytest.raises(UsageError, match="--gate"):
         gates.parse(text)
 
 
-def test_gates_that_come_together_are_all_read() -> None:
+def test_several_gates_are_all_read() -> None:
     assert [str(gate) for gate in gates.parse("ppl_ratio<=1.008,kl<=0.02, top1>=0.94")] == [
         "ppl_ratio<=1.008", "kl<=0.02", "top1>=0.94"]  # fmt: skip
 
 
-def test_greedy_texts_differ_where_they_first_differ() -> None:
+def test_the_first_difference_of_greedy_texts_is_found() -> None:
     assert [first_difference([1, 2, 3], other) for other in ([1, 2, 3], [1, 5, 3], [4])] == [3, 1, 0]
 
 
@@ -184,7 +184,7 @@ def test_the_histogram_counts_every_token() -> None:
     assert found["counts"][-1] == 1
 
 
-def test_charts_are_well_formed_whatever_names_and_numbers_are() -> None:
+def test_charts_are_well_formed_for_any_names_and_numbers() -> None:
     name = "<b>&'\""
     drawn = [
         charts.intervals(name, [(name, Point(1.0, 0.5, math.inf)), ("b", Point(1.0, 1.0, 1.0))], mark=1.0),
@@ -199,13 +199,13 @@ def test_charts_are_well_formed_whatever_names_and_numbers_are() -> None:
     assert charts.lines("none", {}) == charts.intervals("none", []) == ""
 
 
-def test_ticks_are_round_and_within() -> None:
+def test_ticks_are_round_and_within_the_range() -> None:
     assert charts.ticks(0.0, 1.0) == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
     assert charts.ticks(1.0003, 1.0041)[0] == pytest.approx(1.001)
     assert charts.ticks(5, 5) == [5]
 
 
-def test_a_history_keeps_what_charts_need_and_skips_lines_that_were_cut(tmp_path: Path) -> None:
+def test_a_history_keeps_the_data_of_charts_and_skips_truncated_lines(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     results.append(path, results.record("quality", {"name": "a", "worst_documents": [1], "candidate": {"formats": {}}}))
     with path.open("a") as file:
@@ -220,7 +220,7 @@ def test_a_history_keeps_what_charts_need_and_skips_lines_that_were_cut(tmp_path
         results.history(tmp_path / "none")
 
 
-def test_a_line_that_was_cut_takes_no_other_with_it(tmp_path: Path) -> None:
+def test_a_truncated_line_damages_no_other_line(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     results.append(path, results.record("quality", {"name": "a"}))
     with path.open("ab") as file:
@@ -232,7 +232,7 @@ def test_a_line_that_was_cut_takes_no_other_with_it(tmp_path: Path) -> None:
     assert [one["name"] for one in results.history(path)] == ["a", "b\u2028\udc80", "c"]
 
 
-def test_where_results_cannot_go_is_said_before_the_work(tmp_path: Path) -> None:
+def test_an_unwritable_destination_is_reported_before_the_measurement(tmp_path: Path) -> None:
     (tmp_path / "old").write_text("")
     for name, path, says in (
         ("json", tmp_path / "none" / "a.json", "its folder is not there"),
@@ -246,7 +246,7 @@ def test_where_results_cannot_go_is_said_before_the_work(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
-def test_a_result_is_read_back_and_nothing_else(tmp_path: Path) -> None:
+def test_a_result_is_read_back_and_other_files_are_refused(tmp_path: Path) -> None:
     result = results.record("quality", {"x": 1.5})
     results.write(tmp_path / "a.json", result)
     assert results.read(tmp_path / "a.json") == json.loads(json.dumps(result, default=str))
@@ -255,6 +255,6 @@ def test_a_result_is_read_back_and_nothing_else(tmp_path: Path) -> None:
         results.read(tmp_path / "b.json")
 
 
-def test_every_figure_that_a_gate_may_name_is_documented() -> None:
+def test_every_figure_of_gates_is_documented() -> None:
     page = (Path(__file__).parents[3] / "docs/quality.md").read_text(encoding="utf-8")
     assert [name for name in gates.FIGURES if f"`{name}`" not in page] == []

@@ -32,7 +32,7 @@ def test_a_candidate_is_a_model_a_manifest_or_a_format(tmp_path: Path) -> None:
         "--model", "REF", "--format", "int8-row", "--set", "kv_cache.dtype=f16", "--threads", "2"]  # fmt: skip
 
 
-def test_throughput_is_that_of_the_model_that_a_manifest_names(tmp_path: Path) -> None:
+def test_throughput_is_measured_on_the_model_of_a_manifest(tmp_path: Path) -> None:
     own, plain = tmp_path / "own.yaml", tmp_path / "plain.yaml"
     own.write_text("infeng: 1\nmodel: {path: /models/own}\n")
     plain.write_text("infeng: 1\nkv_cache: {dtype: f16}\n")
@@ -50,7 +50,7 @@ def test_throughput_is_that_of_the_model_that_a_manifest_names(tmp_path: Path) -
         Candidate(str(plain)).arguments(str(plain), None)
 
 
-def test_bench_that_fails_is_one_error_with_its_last_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_failure_of_bench_is_one_error_with_its_last_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = tmp_path / "infeng"
     program.write_text(f"#!{sys.executable}\nimport sys\nsys.exit('first\\nlast words')\n")
     program.chmod(0o755)
@@ -76,7 +76,7 @@ def test_the_page_charts_quality_throughput_and_tasks_over_time() -> None:
     assert "History" not in page.render([], [])
 
 
-def test_a_damaged_line_of_the_history_leaves_the_page_without_its_points_alone() -> None:
+def test_a_damaged_line_of_the_history_loses_only_its_own_points() -> None:
     sound = {**results.record("throughput", {"name": "a", "work": "decode", "tokens_per_s": 9.0}), "time": "2026"}
     odd: list[dict[str, Any]] = [{key: value for key, value in sound.items() if key != gone} for gone in sound]
     values: list[Any] = [None, [], {}, "x", 7, 10**400, 1e999]
@@ -89,9 +89,7 @@ def test_a_damaged_line_of_the_history_leaves_the_page_without_its_points_alone(
 
 
 @pytest.mark.slow
-def test_candidates_are_measured_and_a_missed_gate_or_a_failure_is_the_status(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_exit_status_tells_a_missed_gate_or_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = tmp_path / "t.jsonl"
     texts.write_text("".join(json.dumps("Once upon a time there was a dog. " * n) + "\n" for n in (3, 4, 5, 6)))
     history, out = tmp_path / "history.jsonl", tmp_path / "page.html"

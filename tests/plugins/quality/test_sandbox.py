@@ -43,7 +43,7 @@ TESTS = "import math\nassert f(2) == 4\nassert math.isclose(f(3), 9)\n"
         ("print('x' * 10**8)", "passed"),  # to nobody
     ],
 )
-def test_a_program_ends_as_it_deserves(program: str, reason: str) -> None:
+def test_each_program_has_its_expected_outcome(program: str, reason: str) -> None:
     found = sandbox.run(program)
     assert found.reason == reason
     assert found.passed is (reason == "passed")
@@ -54,13 +54,13 @@ def test_a_program_ends_as_it_deserves(program: str, reason: str) -> None:
     ["while True: pass", "import time; time.sleep(60)", "import os, time; os.setsid(); time.sleep(60)"],
     ids=["loop", "sleep", "session"],
 )
-def test_a_program_without_end_is_ended(program: str) -> None:
+def test_an_endless_program_is_killed(program: str) -> None:
     begin = time.monotonic()
     assert sandbox.run(program, 0.7).reason == "timeout"
     assert time.monotonic() - begin < 5
 
 
-def test_a_program_that_takes_all_memory_is_ended_without_taking_it() -> None:
+def test_a_program_is_killed_at_its_memory_limit() -> None:
     assert sandbox.run("x = []\nwhile True: x.append(bytearray(1 << 28))", 20).reason == "failed"
 
 
@@ -77,7 +77,7 @@ def test_a_program_sees_no_network_no_files_to_write_and_no_other_process(tmp_pa
     assert sandbox.run(ours).passed
 
 
-def test_nothing_of_a_program_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_process_or_file_of_a_program_remains(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     tmp_path.chmod(0o755)
     for parent in tmp_path.parents[:2]:
@@ -109,12 +109,14 @@ def test_without_namespaces_limits_still_hold_and_the_outcome_says_so(
 
 @pytest.mark.skipif(not KEPT_APART, reason="no namespaces here")
 @pytest.mark.parametrize("name", CHEATS)
-def test_no_program_passes_its_tests_by_other_means_than_by_solving_them(name: str) -> None:
+def test_no_cheating_program_passes_its_tests(name: str) -> None:
     assert not sandbox.run(CHEATS[name], 2, tests=TESTS).passed
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_nor_does_one_without_namespaces(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cheating_program_passes_its_tests_without_namespaces(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sandbox, "JAIL", without_namespaces(tmp_path))
     assert not sandbox.run(CHEATS[name], 5, tests=TESTS).passed
 
@@ -142,7 +144,7 @@ def test_nor_does_one_without_namespaces(name: str, tmp_path: Path, monkeypatch:
         ("VALUES = [1, 2]", "assert VALUES == [1, 2]"),
     ],
 )
-def test_a_program_passes_tests_of_whatever_it_returns(program: str, tests: str) -> None:
+def test_a_program_may_return_any_type(program: str, tests: str) -> None:
     assert sandbox.run(program, tests=tests).passed
 
 
@@ -157,17 +159,17 @@ def test_a_program_passes_tests_of_whatever_it_returns(program: str, tests: str)
         ("def f(x): raise AssertionError", "try: f(1)\nexcept AssertionError: pass"),
     ],
 )
-def test_a_program_that_does_not_solve_them_fails(program: str, tests: str) -> None:
+def test_a_wrong_program_fails(program: str, tests: str) -> None:
     assert sandbox.run(program, tests=tests).reason == "failed"
 
 
-def test_what_the_question_asks_for_may_have_a_name_of_python_s() -> None:
+def test_a_function_may_have_the_name_of_a_builtin() -> None:
     program = "def sum(a, b): return a * b\ndef abs(x): return 0\ndef f(x): return 0"
     assert sandbox.run(program, tests="assert sum(3, 4) == 12", entries={"sum"}).passed
     assert not sandbox.run(program, tests="assert abs(f(2) - 4) < 1e-6", entries={"f"}).passed
 
 
-def test_helpers_of_the_question_are_not_the_answers(tmp_path: Path) -> None:
+def test_tests_call_the_questions_helpers_and_not_the_answers(tmp_path: Path) -> None:
     setup = "def helper(x): return x + 1\ndef f(x):\n    pass\n"
     tests = "def check(candidate):\n    assert candidate(1) == helper(1)\ncheck(f)\n"
     right = "def helper(x): return x + 1\ndef f(x): return helper(x)"
@@ -177,7 +179,7 @@ def test_helpers_of_the_question_are_not_the_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not KEPT_APART, reason="no namespaces here")
-def test_a_program_sees_nothing_of_this_machine_but_libraries(tmp_path: Path) -> None:
+def test_a_program_sees_only_libraries_of_this_machine(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     secret = tmp_path / "secret"
     secret.write_text("x")
@@ -205,7 +207,7 @@ else: raise SystemExit(1)
 
 
 @pytest.mark.skipif(not KEPT_APART, reason="no namespaces here")
-def test_a_program_reaches_no_memory_that_processes_of_this_machine_share() -> None:
+def test_a_program_reaches_no_shared_memory_of_this_machine() -> None:
     libc = ctypes.CDLL(None)
     shared = libc.shmget(0x1F3A7, 4096, 0o1666)  # created
     try:

@@ -22,7 +22,7 @@ from infeng_quality.statistics import (
 from infeng_quality.tasks.verb import wilson
 
 
-def test_the_bootstraps_interval_is_the_normals_where_blocks_are_normal() -> None:
+def test_the_bootstrap_interval_of_normal_blocks_is_the_normal_interval() -> None:
     blocks, spread = 400, 0.3
     values = np.random.default_rng(1).normal(0.5, spread, blocks)
     [found] = bootstrap(values[:, None], np.ones(blocks), seed=2)
@@ -32,7 +32,7 @@ def test_the_bootstraps_interval_is_the_normals_where_blocks_are_normal() -> Non
     assert found.high == pytest.approx(values.mean() + half, abs=0.06 * half)
 
 
-def test_the_bootstraps_interval_holds_the_mean_of_normal_blocks_95_times_in_100() -> None:
+def test_the_bootstrap_interval_covers_the_mean_of_normal_blocks_95_times_in_100() -> None:
     random = np.random.default_rng(3)
     held = 0
     for _ in range(200):
@@ -43,7 +43,7 @@ def test_the_bootstraps_interval_holds_the_mean_of_normal_blocks_95_times_in_100
     assert 0.89 <= held / 200 <= 0.985  # three standard errors about 0.94, which 60 blocks give
 
 
-def test_many_blocks_are_joined_and_give_the_same_interval_but_for_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_joining_many_blocks_changes_the_interval_by_chance_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(8).normal(size=(3001, 1))
     [joined] = bootstrap(values, np.ones(3001), resamples=1000)
     monkeypatch.setattr("infeng_quality.statistics.MOST_BLOCKS", 10_000)
@@ -52,7 +52,7 @@ def test_many_blocks_are_joined_and_give_the_same_interval_but_for_chance(monkey
     assert joined.high - joined.low == pytest.approx(apart.high - apart.low, rel=0.15)
 
 
-def test_pairs_stay_pairs() -> None:
+def test_resampling_keeps_pairs_together() -> None:
     random = np.random.default_rng(5)
     noise = random.normal(0, 10, 200)  # which both models share
     [difference] = bootstrap((noise + 0.01 - noise)[:, None], np.ones(200))
@@ -62,7 +62,7 @@ def test_pairs_stay_pairs() -> None:
     assert one.high - one.low > 1
 
 
-def test_the_bootstrap_is_the_same_for_the_same_seed_and_in_any_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bootstrap_depends_on_its_seed_and_not_on_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     sums, counts = np.random.default_rng(6).normal(size=(30, 2)), np.full(30, 7.0)
     first = bootstrap(sums, counts, seed=1)
     assert bootstrap(sums, counts, seed=1) == first != bootstrap(sums, counts, seed=2)
@@ -71,7 +71,7 @@ def test_the_bootstrap_is_the_same_for_the_same_seed_and_in_any_portions(monkeyp
         assert again.low == pytest.approx(one.low, rel=1e-12)
 
 
-def test_blocks_that_agree_have_an_interval_of_one_point_and_one_block_has_none() -> None:
+def test_equal_blocks_have_an_interval_of_one_point_and_one_block_has_none() -> None:
     counts = np.array([3.0, 7.0, 11.0])
     [found] = bootstrap((0.1 * counts)[:, None] * 0, counts)
     assert (found.value, found.low, found.high) == (0.0, 0.0, 0.0)
@@ -79,7 +79,7 @@ def test_blocks_that_agree_have_an_interval_of_one_point_and_one_block_has_none(
         bootstrap(np.ones((1, 1)), np.ones(1))
 
 
-def test_blocks_are_neighbours_that_have_enough_tokens_together() -> None:
+def test_blocks_join_neighbours_up_to_the_least_number_of_tokens() -> None:
     assert join_blocks(np.array([5, 5, 20, 1, 1, 8, 2]), 10).tolist() == [0, 0, 1, 2, 2, 2, 2]
     assert join_blocks(np.array([3]), 10).tolist() == [0]
     assert join_blocks(np.array([10, 10, 3]), 10).tolist() == [0, 1, 1]
@@ -87,7 +87,7 @@ def test_blocks_are_neighbours_that_have_enough_tokens_together() -> None:
 
 
 @pytest.mark.parametrize("count", range(9))
-def test_mcnemars_p_is_that_of_all_ways_coins_can_fall(count: int) -> None:
+def test_mcnemars_p_is_the_exact_binomial_one(count: int) -> None:
     for fewer in range(count // 2 + 1):
         ways = [sum(coins) for coins in product((0, 1), repeat=count)]
         extreme = sum(min(heads, count - heads) <= fewer for heads in ways)
@@ -113,7 +113,7 @@ def test_equivalence_needs_questions_even_where_no_answer_differs() -> None:
         tost(few[:0], few[:0], 0.01)
 
 
-def test_the_margin_that_gsm8k_and_humaneval_can_show_is_wider_than_a_thousandth() -> None:
+def test_the_margin_of_gsm8k_and_humaneval_is_wider_than_a_thousandth() -> None:
     random = np.random.default_rng(7)
     for questions in (164, 1319):
         first = random.random(questions) < 0.5
@@ -121,7 +121,7 @@ def test_the_margin_that_gsm8k_and_humaneval_can_show_is_wider_than_a_thousandth
         assert not tost(first, second, 0.003).is_resolved
 
 
-def test_a_share_has_wilsons_interval() -> None:
+def test_a_proportion_has_wilsons_interval() -> None:
     found = wilson(10, 100)  # Agresti and Coull (1998) give 0.055 to 0.174
     assert (round(found["low"], 3), round(found["high"], 3)) == (0.055, 0.174)
     assert wilson(0, 20)["low"] == 0.0

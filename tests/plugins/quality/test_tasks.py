@@ -66,7 +66,7 @@ def data(tmp_path: Path) -> Any:
         ("", None),
     ],
 )
-def test_the_final_number_of_an_answer(text: str, number: object) -> None:
+def test_the_final_number_of_an_answer_is_found(text: str, number: object) -> None:
     assert final_number(text) == number
 
 
@@ -109,7 +109,7 @@ def test_a_line_that_is_no_question_is_named(name: str, line: object, data: Any)
         items(TASKS[name], data())
 
 
-def test_questions_that_are_answered_before_the_others_are_not_asked(data: Any) -> None:
+def test_questions_used_as_shots_are_not_asked(data: Any) -> None:
     read = items(TASKS["gsm8k"], data(LINES["gsm8k"], {"question": "b?", "answer": "7"}))
     [asked] = with_shots(read, 1)
     assert asked.prompt == f"{read[0].prompt}{read[0].gold}\n\nQuestion: b?\nAnswer:"
@@ -117,7 +117,7 @@ def test_questions_that_are_answered_before_the_others_are_not_asked(data: Any) 
         with_shots(read, 2)
 
 
-def test_pairs_that_hardly_differ_are_unresolved_until_there_are_enough() -> None:
+def test_nearly_equal_pairs_stay_unresolved_until_there_are_enough() -> None:
     def answered(solved: np.ndarray, nll: float) -> Answered:
         count = len(solved)
         reasons = ["passed" if one else "wrong" for one in solved]

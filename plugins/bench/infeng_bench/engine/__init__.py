@@ -1,1 +1,1 @@
-"""An engine in this process under measurement."""
+"""Measurements of an engine in this process."""

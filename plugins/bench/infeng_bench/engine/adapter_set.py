@@ -1,4 +1,4 @@
-"""The adapters that an engine under measurement holds, and what it takes to give it others."""
+"""The adapters of an engine under measurement, and the time to load them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 
 class AdapterSet:
-    """Gives an engine adapters. A PEFT directory is read as it is the first time and converted then: from the second
-    time on its engine-native form is loaded. A context manager, for the converted ones lie in a temporary folder.
+    """Loads adapters into an engine. The first load of a PEFT directory reads it directly and then converts it; later
+    loads read the engine-native form. A context manager: converted adapters lie in a temporary folder.
     """
 
     def __init__(self, engine: Engine) -> None:
-        """Give adapters to ``engine``."""
+        """Load adapters into ``engine``."""
         self._engine = engine
         self._folder = Path(tempfile.mkdtemp(prefix="infeng-adapters-"))
         self._numbers = itertools.count()
         self._converted: dict[str, Path] = {}
 
     def replace(self, wanted: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """Let the engine hold ``wanted``, {"name", "path", "scale"}, and no others; return milliseconds of each.
+        """Replace the engine's adapters by ``wanted``, {"name", "path", "scale"}; return each one's load time in ms.
 
-        They stay in memory, unless the engine has room for fewer: then those that were asked for last. Raises
-        UsageError for what does not have this form, and what ``engine.adapters.load`` raises.
+        All are pinned in memory if the engine has room for all. Raises UsageError for an entry of another form, and
+        the errors of ``engine.adapters.load``.
         """
         try:
             asked = [(str(one["name"]), str(one["path"]), float(one["scale"])) for one in wanted]

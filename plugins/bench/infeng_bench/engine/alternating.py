@@ -1,4 +1,4 @@
-"""A scheduler for measurements: two groups of requests share an engine, and only one of them runs at a time."""
+"""A scheduling policy for measurements: two groups of requests share an engine, and one group runs at a time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ NAME = "bench-turns"
 
 
 class AlternatingGroups(FirstCome):
-    """Requests with adapters are one group, those without the other; each is served first come, first served.
+    """Two groups, requests with and without adapters; each is served first come, first served.
 
-    Both groups keep their places in the cache while the other runs, so that long contexts are read once and steps with
-    and without adapters follow each other as closely as one likes.
+    Both groups keep their KV blocks while the other runs, so long contexts are prefilled once and steps with and
+    without adapters can follow each other directly.
     """
 
     turn: bool | None = None
-    """True: only requests with adapters run. False: only those without. None: those without, and then the others."""
+    """True: requests with adapters run. False: requests without. None: first without adapters, then with."""
 
     def order(self, now: float) -> Sequence[RunningRequest]:
         """Return the waiting requests of the group whose turn it is."""

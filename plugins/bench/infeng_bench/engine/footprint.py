@@ -1,4 +1,4 @@
-"""A model made, or run, in a process of its own that says what memory it took.
+"""Pack or run a model in a process of its own and report the memory that it took.
 
 ``python -m infeng_bench.engine.footprint pack FOLDER --dest MODEL`` packs random weights of the config.json in FOLDER;
 ``run MODEL`` lets one sequence fill the engine's context. Each writes one JSON object to standard output.
@@ -33,7 +33,7 @@ from infeng_core.api import (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the arguments say and tell of it; return the exit status."""
+    """Pack or run, print the figures as JSON and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m infeng_bench.engine.footprint", description="measure memory")
     parser.add_argument("work", choices=("pack", "run"))
     parser.add_argument("folder", metavar="FOLDER", type=Path, help="a config.json, or a converted model")
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--new", metavar="N", type=int, default=4, help="tokens to decode (4)")
     add_config_options(parser)
     arguments = parser.parse_args(argv)
-    # The answer keeps standard output to itself: whatever else prints goes to standard error.
+    # Only the answer goes to standard output; other prints go to standard error.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer:
         os.dup2(2, 1)
         try:
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def packed(folder: Path, destination: Path, config: EngineConfig) -> dict[str, Any]:
-    """Pack random weights; return bytes of them, the most that the process grew by, and seconds."""
+    """Pack random weights; return their bytes, the peak growth of the process in bytes, and seconds."""
     lookup = Plugins.discover(config).quant_format
     files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
     drawn = Drawn(folder.name, json.loads(files["config.json"]), files)
@@ -68,7 +68,7 @@ def packed(folder: Path, destination: Path, config: EngineConfig) -> dict[str, A
 
 
 def ran(config: EngineConfig, new: int) -> dict[str, Any]:
-    """Load a model and decode ``new`` tokens behind a prompt that leaves no more of the context; return its memory."""
+    """Load a model, decode ``new`` tokens after a prompt that fills the rest of the context; return its memory."""
     begin = time.perf_counter()
     with Engine(config=config) as engine:
         seconds = time.perf_counter() - begin
@@ -89,7 +89,7 @@ def ran(config: EngineConfig, new: int) -> dict[str, Any]:
 def _taken() -> Footprint:
     found = footprint()
     if found is None:
-        raise ResourceError("memory", "this system does not say what a process has", "measure on Linux")
+        raise ResourceError("memory", "this system does not report the memory of a process", "measure on Linux")
     return found
 
 

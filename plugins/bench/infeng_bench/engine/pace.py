@@ -1,4 +1,4 @@
-"""Decoding beside a long prompt that comes in: the pace of tokens, and what the prompt loses."""
+"""Decoding beside the prefill of a long prompt: inter-token latency, and the prompt's delay."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from infeng_bench.load.prompts import random_ids
 from infeng_bench.stats.summary import percentile
 from infeng_core.api import Engine
 
-LEARNING = 256  # tokens of a prompt that runs first, from which the engine learns what its steps take
+LEARNING = 256  # tokens of a first prompt, from which the scheduler's cost model learns
 
 
 @dataclass(frozen=True)
 class PromptBeside:
-    """A long prompt, and what came meanwhile."""
+    """The prefill of a long prompt and the decoding beside it."""
 
-    seconds: float  # until its first token
-    tokens: int  # of the sequences that decoded
+    seconds: float  # until the prompt's first token
+    tokens: int  # new tokens of the decoding sequences meanwhile
     gaps: tuple[float, ...]  # seconds between two steps that gave them tokens
 
 
 def beside(engine: Engine, rows: int, tokens: int, seed: int) -> PromptBeside:
-    """Let ``rows`` sequences decode, and a prompt of ``tokens`` come in beside them.
+    """Decode ``rows`` sequences and submit a prompt of ``tokens`` beside them.
 
-    Raises MeasurementError where a sequence ends before the prompt has its first token.
+    Raises MeasurementError if a sequence ends before the prompt has its first token.
     """
     vocab = engine.model.config.vocab
     engine.submit(random_ids(min(LEARNING, tokens), seed, rows + 1, vocab), greedy(16)).result()
@@ -57,7 +57,7 @@ def beside(engine: Engine, rows: int, tokens: int, seed: int) -> PromptBeside:
 
 
 def figures(paced: list[PromptBeside], free: list[PromptBeside], tokens: int) -> dict[str, Any]:
-    """Return the figures of rounds with bounded steps, against those ``free`` of the bound."""
+    """Return the figures of rounds with bounded steps, compared with rounds of unbounded steps (``free``)."""
     gaps = [1000 * gap for one in paced for gap in one.gaps]
     rate, rate_free = (median(tokens / one.seconds for one in found) for found in (paced, free))
     work, work_free = (median((tokens + one.tokens) / one.seconds for one in found) for found in (paced, free))

@@ -1,4 +1,4 @@
-"""First tokens of prompts whose beginning is computed, in memory, or saved on disk."""
+"""TTFT of prompts whose prefix is computed, cached in memory, or saved on disk."""
 
 from __future__ import annotations
 
@@ -21,30 +21,28 @@ from infeng_core.api import Engine
 
 @dataclass
 class FirstTokens:
-    """Seconds to first tokens; ``steps`` are those of steps after them."""
+    """TTFT in seconds by where the prefix comes from."""
 
-    cold: list[float] = field(default_factory=list)
-    hit: list[float] = field(default_factory=list)
-    steps: list[float] = field(default_factory=list)
-    saved: list[float] = field(default_factory=list)
+    cold: list[float] = field(default_factory=list)  # computed
+    hit: list[float] = field(default_factory=list)  # in memory
+    saved: list[float] = field(default_factory=list)  # on disk
+    steps: list[float] = field(default_factory=list)  # seconds of a decode step after the first token
 
 
 First = Callable[[list[int]], tuple[float, float]]
-
-
-"""Asks for four tokens after a prompt: returns the seconds to the first, and the median of the next three."""
+"""Requests four tokens after a prompt; returns the seconds to the first and the median of the next three."""
 
 
 class Prompts:
-    """Prompts that are computed, found in memory, and found on disk."""
+    """Prompts that share their prefixes."""
 
     def __init__(self, shared: int, tail: int, count: int, seed: int, vocab: int) -> None:
-        """Draw ``count`` prompts of ``shared`` tokens, and three ends of ``tail``."""
+        """Draw ``count`` prefixes of ``shared`` tokens and three tails of ``tail`` tokens."""
         self._prompts = [random_ids(shared, seed + k, 0, vocab) for k in range(count)]
         self._tails = [random_ids(tail, seed, 1 + k, vocab) for k in range(3)]
 
     def compute(self, first: First, found: FirstTokens) -> None:
-        """Ask for each prompt, and for others that begin like it."""
+        """Request each prefix with the first tail (computed) and with the two others (in memory)."""
         for prompt in options.progress(self._prompts, "prefix"):
             found.cold.append(first(prompt + self._tails[0])[0])
             for end in self._tails[1:]:
@@ -53,22 +51,22 @@ class Prompts:
                 found.steps.append(each)
 
     def restore(self, first: First, found: FirstTokens) -> None:
-        """Ask for them where another process, or engine, has saved them."""
+        """Request the prompts from an engine or server that finds their prefixes on disk."""
         first(self._tails[0])
         found.saved += [first(prompt + self._tails[1])[0] for prompt in self._prompts]
 
 
 class Inside(NamedTuple):
-    """What was measured on engines of this process."""
+    """The measurement on engines of this process."""
 
     firsts: FirstTokens
-    nbytes: int  # of the cache of a prompt's beginning
+    nbytes: int  # KV cache bytes of one prefix
     prompts: Prompts
     record: dict[str, Any]
 
 
 def in_process(arguments: argparse.Namespace, shared: int, tail: int, rounds: int, kind: str = "prefix") -> Inside:
-    """Measure one engine, and another one that starts with what the first has saved. kind: of the record."""
+    """Measure one engine, then a second one that starts with the saved prefixes. kind: of the record."""
     found = FirstTokens()
     with tempfile.TemporaryDirectory(prefix="infeng-prefix-") as folder:
         with opened(arguments, **as_served(folder)) as session:
@@ -96,12 +94,12 @@ def _first(engine: Engine, ids: list[int]) -> tuple[float, float]:
 
 
 def _cached_bytes(engine: Engine, tokens: int) -> int:
-    """Return the bytes of the cache that hold the whole blocks of ``tokens``."""
+    """Return the bytes of the whole KV blocks of ``tokens``."""
     return tokens // 16 * (engine.executable.kv_bytes // engine.limits.kv_blocks) * len(engine.limits.windows)
 
 
 def figures_of(found: FirstTokens, nbytes: int) -> dict[str, Any]:
-    """Return the figures; nbytes: of the cache of one prompt's beginning."""
+    """Return the figures. nbytes: KV cache bytes of one prefix."""
     of_cold, of_hit, of_step, of_saved = map(statistics.median, (found.cold, found.hit, found.steps, found.saved))
     return {
         "cold_ttft_ms": 1000 * of_cold,

@@ -1,4 +1,4 @@
-"""Runs a work on an engine and takes the time; decoding is timed apart from the prompts."""
+"""Run a work on an engine and time it; prefill and decoding are timed separately."""
 
 from __future__ import annotations
 
@@ -18,45 +18,44 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Timing:
-    """What one work took."""
+    """The times of one work."""
 
-    tokens: int  # tokens that count, as ``Work.tokens`` says; more where guesses of the engine were right
-    seconds: float  # wall-clock seconds of the part that counts
+    tokens: int  # ``Work.tokens``, or more if speculated tokens were accepted
+    seconds: float  # wall-clock seconds of the timed part
     prefill_seconds: float  # until every sequence had its first token
-    steps: Sequence[float]  # seconds of each of the engine's steps of the part that counts
-    first_tokens: Sequence[float]  # of each sequence, seconds from the beginning until its first token
+    steps: Sequence[float]  # seconds of each step of the timed part
+    first_tokens: Sequence[float]  # seconds until the first token, by sequence
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens that count per second."""
+        """Timed tokens per second."""
         return self.tokens / self.seconds
 
 
 class MeasurementError(InfengError):
-    """What was timed is not the work that was asked for, so there is no figure."""
+    """The engine did not do the requested work, so there is no figure."""
 
 
 def greedy(tokens: int) -> SamplingParams:
-    """Return how what is measured is drawn: the likeliest token, ``tokens`` of them, whatever they are."""
+    """Return greedy sampling of exactly ``tokens`` tokens, end-of-sequence tokens included."""
     return SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
 
 
 def perform(engine: Engine, work: Work, seed: int, adapters: Sequence[str] = ()) -> Timing:
-    """Do ``work`` on random prompts of ``seed``; the engine has nothing else to do and keeps nothing of it.
+    """Do ``work`` on random prompts of ``seed`` and return its times; the engine must be idle.
 
-    Every verb that times rows that decode, or prompts, does it here. The settings that a work needs are made here too:
-    prompts come in by steps as large as they may be, whatever ``scheduler.step_ms`` says, so that all rows are in
-    before the first of them ends.
+    Steps have no time bound here, whatever ``scheduler.step_ms`` says, so that all prompts are prefilled before the
+    first sequence ends.
 
-    adapters: the sequences use these in turn. Raises UsageError where the engine is too small for the work, and
-    MeasurementError where a row did not decode in every step that was timed.
+    adapters: the sequences use these in turn. Raises UsageError if the engine is too small for the work, and
+    MeasurementError if a row did not decode in every timed step.
     """
     check(engine, work)
     params = greedy(_room(engine, work))
     prompts = work.prompts(seed, engine.model.config.vocab)
     streams: list[Stream] = []
     with _steps_of_any_length(engine):
-        for name in dict.fromkeys(adapters):  # in memory before: rows would decode while others wait for theirs
+        for name in dict.fromkeys(adapters):  # loaded first: rows would decode while others wait for an adapter
             engine.submit([1], greedy(1), adapter=name).result()
         try:
             begin = time.perf_counter()
@@ -84,25 +83,23 @@ def perform(engine: Engine, work: Work, seed: int, adapters: Sequence[str] = ())
 
 
 def collected(engine: Engine, streams: Sequence[Stream], steps: int, what: str) -> int:
-    """Take what ``steps`` steps of ``engine`` gave the rows ``streams``; return how many tokens.
+    """Return the number of tokens that ``steps`` steps of ``engine`` gave the rows ``streams``.
 
-    what: the measurement, for the error. Raises MeasurementError unless every row decoded in every step: it has a token
-    of each (at least one, where the engine guesses), and has not ended before the last.
+    what: the measurement, for the error. Raises MeasurementError unless every row decoded in every step: one token per
+    step (at least one with speculation), and no row ended before the last step.
     """
     guesses = engine.config.speculation.use != "none"
     counts = [sum(len(event.token_ids) for event in stream.pending()) for stream in streams]
     for row, (count, stream) in enumerate(zip(counts, streams, strict=True)):
         if count < steps or (count > steps and not guesses) or (guesses and stream.finished):
-            why = (
-                f"row {row} of {len(streams)} has {count} tokens of {steps} steps: not all rows decoded in all of them"
-            )
-            raise MeasurementError(what, why, "give the cache more room, or leave out what ends or holds back rows")
+            why = f"row {row} of {len(streams)} has {count} tokens of {steps} steps: it did not decode in every step"
+            raise MeasurementError(what, why, "give the cache more room, or drop settings that end or delay rows")
     return sum(counts)
 
 
 @contextlib.contextmanager
 def _steps_of_any_length(engine: Engine) -> Iterator[None]:
-    """Let steps take as long as they like inside of a ``with`` block, beside rows that decode too."""
+    """Lift the bound on the time of steps inside a ``with`` block."""
     scheduler = engine.scheduler
     bound, scheduler.step_seconds = scheduler.step_seconds, None
     try:
@@ -112,7 +109,7 @@ def _steps_of_any_length(engine: Engine) -> Iterator[None]:
 
 
 def _until_first_tokens(engine: Engine, streams: Sequence[Stream]) -> tuple[list[float], list[float]]:
-    """Run steps until every stream has a token; return when each step ended, and when each stream had its token."""
+    """Run steps until every stream has a token; return the end of each step and the first token time by stream."""
     ends: list[float] = []
     firsts: dict[int, float] = {}
     while len(firsts) < len(streams):
@@ -125,29 +122,29 @@ def _until_first_tokens(engine: Engine, streams: Sequence[Stream]) -> tuple[list
 
 
 def _room(engine: Engine, work: Work) -> int:
-    """Return the most new tokens of a sequence: none ends before the steps are over, as far as the context allows."""
+    """Return ``max_tokens`` of a sequence: as far as the context allows, none ends before the timed steps do."""
     if work.kind == "prefill":
-        return 1  # no row decodes beside the prompts that are timed
+        return 1  # no row decodes beside the timed prompts
     wanted = (work.positions - work.context + waiting(engine, work)) * most_of_a_step(engine)
     free = engine.limits.tokens // work.rows // 16 * 16  # positions that each sequence can have
     return max(1, min(wanted, min(engine.limits.context, free) - work.context))
 
 
 def most_of_a_step(engine: Engine) -> int:
-    """Return how many tokens a step may give a sequence: one, and what the engine guesses."""
+    """Return how many tokens a step may give a sequence: one, plus speculated ones."""
     speculation = engine.config.speculation
     return 1 if speculation.use == "none" else 1 + speculation.tokens
 
 
 def waiting(engine: Engine, work: Work) -> int:
-    """Return how many steps a sequence may decode, at most, while the prompts of the others are read."""
+    """Return the most steps that a sequence may decode while the other prompts are prefilled."""
     if work.kind == "prefill" or work.rows == 1:
         return 0
     return -(-work.rows * work.context // engine.limits.max_rows) + 1
 
 
 def check(engine: Engine, work: Work) -> None:
-    """Raise UsageError where ``engine`` is too small for ``work``."""
+    """Raise UsageError if ``engine`` is too small for ``work``."""
     limits = engine.limits
     running = min(limits.max_segments, limits.max_samples)
     if work.rows > running:

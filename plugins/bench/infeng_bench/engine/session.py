@@ -1,4 +1,4 @@
-"""An engine under measurement: opened as the options say, with what its results have in common."""
+"""An engine under measurement: opened from the options, with the facts that its results share."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ WARM_UP = 16  # tokens of the prompt, and steps, before anything is timed
 
 
 class Session:
-    """An engine, and the machine's ceilings."""
+    """An engine and the machine's ceilings."""
 
     def __init__(
         self, engine: Engine, name: str, loaded: float, ceilings: Roofline | None, settings: Sequence[str] = ()
     ) -> None:
-        """Made by ``opened``; settings: those that the user gave, ``section.key=value``."""
+        """Made by ``opened``. loaded: seconds. settings: the user's, ``section.key=value``."""
         self.engine = engine
         self.threads = engine.cpu.place(engine.config.threads, engine.model.nbytes).workers
         self.cost: Costs = costs(engine.model, engine.config.kv_cache.dtype)
@@ -43,11 +43,11 @@ class Session:
         self._meter = Meter(self.threads)
 
     def restart(self) -> None:
-        """Count the process's time from now on."""
+        """Measure the process's utilization and waits from now on."""
         self._meter = Meter(self.threads)
 
     def ceiling(self, rows: int) -> Ceiling | None:
-        """Return what linears on ``rows`` rows could reach with the instructions that their kernels use."""
+        """Return the ceiling of linears on ``rows`` rows with the instructions that their kernels use."""
         features: set[str] = set()
         integer = False
         for op in self.engine.bound():
@@ -57,7 +57,7 @@ class Session:
         return Ceiling.of(self._ceilings, features, integer)
 
     def record(self, kind: str, figures: Mapping[str, Any], **context: Any) -> dict[str, Any]:
-        """Return a result with the figures of the process and of the engine."""
+        """Return a result: ``figures`` and those of the process and the engine; context as in ``results.record``."""
         config, formats = self.engine.config, self.engine.model.formats_used
         common: dict[str, Any] = {
             "cpu_utilization": self._meter.utilization(),
@@ -88,29 +88,29 @@ class Session:
 
 
 class Meter:
-    """What this process did since its making: the share of the workers' cores that it kept busy, and its waits."""
+    """The CPU utilization of this process since a moment, and the time that its threads waited."""
 
     def __init__(self, threads: int) -> None:
-        """Begin."""
+        """Start now. threads: of the engine."""
         self._threads = threads
         self._wall, self._cpu = time.perf_counter(), time.process_time()
         self._mark = Mark.now()
 
     def utilization(self) -> float:
-        """Return processor time over wall time and threads: 1 is all of them all the time."""
+        """Return CPU time over wall time and threads; 1: all threads were busy all the time."""
         wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
         return cpu / wall / self._threads
 
     def contention(self) -> dict[str, Any]:
-        """Return how long the threads waited for a processor, as ``contention.judged`` says it."""
+        """Return how long the threads waited for a core, in the form of ``contention.judged``."""
         return judged({OURS: [self._mark.waits()]})
 
 
 @contextlib.contextmanager
 def opened(arguments: argparse.Namespace, **settings: object) -> Iterator[Session]:
-    """Load the model that the options name, warm up, and measure the machine if that was asked for.
+    """Load the model that the options name, warm up, and measure the machine if ``--roofline`` says so.
 
-    settings: as in ``options.config``, for what the verb needs unless the user said otherwise.
+    settings: the verb's, as in ``options.config``; the user's take precedence.
     """
     name = options.model_name(arguments)
     config = options.config(arguments, **settings)

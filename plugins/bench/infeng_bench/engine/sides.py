@@ -1,4 +1,4 @@
-"""Two ways of doing the same work, measured in turn: A B B A A B, a ratio for each pair."""
+"""Two sides that do the same work in turn, A B B A A B, and the ratio of each pair."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Side:
-    """One way: an engine, and the adapters that its requests use."""
+    """An engine and the adapters that its requests use."""
 
     engine: Engine
-    adapters: Sequence[str] = ()  # row i uses ``adapters[i % len(adapters)]``; none: the base alone
+    adapters: Sequence[str] = ()  # row i uses ``adapters[i % len(adapters)]``; empty: the base model
     _streams: list[Stream] = field(default_factory=list)
 
     def start(self, prompts: Sequence[Sequence[int]], new: int) -> None:
@@ -53,11 +53,11 @@ class Side:
         return all(stream.is_ready for stream in self._streams)
 
     def collect(self, steps: int, what: str) -> int:
-        """Take what came in ``steps`` steps and return how many tokens; raises MeasurementError as ``collected``."""
+        """Return the number of tokens of ``steps`` steps; raises MeasurementError like ``collected``."""
         return collected(self.engine, self._streams, steps, what)
 
     def stop(self) -> None:
-        """End all requests."""
+        """Cancel all requests."""
         for stream in self._streams:
             stream.cancel()
         self._streams.clear()
@@ -65,14 +65,14 @@ class Side:
 
 @dataclass(frozen=True)
 class Pair:
-    """The same work done by both sides: seconds, and tokens that count."""
+    """The same work done by both sides: seconds and timed tokens."""
 
     seconds: tuple[float, float]
     tokens: tuple[int, int]
 
     @property
     def ratio(self) -> float:
-        """Seconds a token of the second side over those of the first."""
+        """Seconds per token of the second side over the first."""
         first, second = (seconds / tokens for seconds, tokens in zip(self.seconds, self.tokens, strict=True))
         return second / first
 
@@ -80,12 +80,12 @@ class Pair:
 def pairs(
     sides: tuple[Side, Side], work: Work, count: int, seed: int, done: Callable[[], object] = lambda: None
 ) -> list[Pair]:
-    """Measure ``work`` ``count`` times with each side, in turn, after one pair that warms up and is not kept.
+    """Measure ``work`` ``count`` times with each side in turn; one more pair before them warms up and is dropped.
 
-    ``decode``: both sides read the prompts, then take turns of ``work.steps`` steps while their contexts grow alike.
-    ``prefill``: each pair has new prompts, seed, seed + 1, ...; sides take turns step by step.
+    ``decode``: both sides prefill the prompts, then take turns of ``work.steps`` steps, so their contexts grow alike.
+    ``prefill``: each pair has new prompts, of seed, seed + 1, ...; sides take turns step by step.
     The side that begins alternates.
-    Raises UsageError where an engine is too small, MeasurementError where a row did not decode in every step.
+    Raises UsageError if an engine is too small, MeasurementError if a row did not decode in every step.
     """
     measure = _decode if work.kind == "decode" else _prefill
     shared = 2 if sides[0].engine is sides[1].engine else 1
@@ -139,7 +139,7 @@ def _order(number: int) -> tuple[int, int]:
 
 
 def _new_tokens(work: Work, count: int, engine: Engine) -> int:
-    """Return the most new tokens of a sequence: one whose prompt is done decodes while the others' are read."""
+    """Return ``max_tokens`` of a sequence; sequences decode already while the other prompts are prefilled."""
     if work.kind == "prefill":
         return 1
     return ((count + 1) * work.steps + waiting(engine, work) + 1) * most_of_a_step(engine)

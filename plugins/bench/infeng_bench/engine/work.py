@@ -1,4 +1,4 @@
-"""What an engine is asked to do while it is timed, as a short text: ``decode:rows=1,context=1024``."""
+"""A work, the unit of measurement of one engine, written as a short text: ``decode:rows=1,context=1024``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KINDS = {"decode": ("rows", "context", "steps"), "prefill": ("rows", "context")}
 """Each kind of work and the numbers that describe it."""
 
 STEPS = 32
-MOST = 1 << 24  # of any number: beyond it is a slip of the keyboard
+MOST = 1 << 24  # largest number accepted; a larger one is a typing error
 FIRST_ID = 3  # ids below are special tokens in the tokenizers of Llamas
 
 
@@ -20,9 +20,9 @@ FIRST_ID = 3  # ids below are special tokens in the tokenizers of Llamas
 class Work:
     """One measurement of one engine.
 
-    ``decode``: ``rows`` sequences that hold ``context`` tokens each generate ``steps`` more; the first token of a
-    sequence belongs to its prompt and is not timed. ``prefill``: ``rows`` prompts of ``context`` tokens until each has
-    its first token.
+    ``decode``: ``rows`` sequences with ``context`` tokens each generate ``steps`` more; the first token of a sequence
+    belongs to prefill and is not timed. ``prefill``: ``rows`` prompts of ``context`` tokens until each has its first
+    token.
     """
 
     kind: str
@@ -32,7 +32,7 @@ class Work:
 
     @staticmethod
     def parse(text: str) -> Work:
-        """Read ``KIND[:NAME=NUMBER,...]``; raises UsageError with what was probably meant."""
+        """Read ``KIND[:NAME=NUMBER,...]``; raises UsageError that suggests the nearest name."""
         kind, _, rest = text.partition(":")
         if kind not in KINDS:
             raise UsageError(f"work {text!r}", f"there is no kind {kind!r}", unknown_key_remedy(kind, KINDS))
@@ -50,23 +50,23 @@ class Work:
         return Work(kind, **given)
 
     def __str__(self) -> str:
-        """Return the text that ``parse`` reads back; numbers of steps only where they are not the default."""
+        """Return the text that ``parse`` reads back; a default number of steps is left out."""
         shown = {field.name: getattr(self, field.name) for field in fields(self)}
         names = [name for name in KINDS[self.kind] if name != "steps" or self.steps != STEPS]
         return f"{self.kind}:" + ",".join(f"{name}={shown[name]}" for name in names)
 
     @property
     def tokens(self) -> int:
-        """Tokens that count: those decoded, or those of the prompts."""
+        """Timed tokens: decoded tokens, or tokens of the prompts."""
         return self.rows * (self.steps if self.kind == "decode" else self.context)
 
     @property
     def positions(self) -> int:
-        """Positions that one sequence takes in the cache."""
+        """Cache positions of one sequence."""
         return self.context + (self.steps if self.kind == "decode" else 0) + 1
 
     def prompts(self, seed: int, vocab: int) -> list[list[int]]:
-        """Return ``rows`` prompts of ``context`` random ids; another seed or row gives other ids."""
+        """Return ``rows`` prompts of ``context`` random ids, determined by seed and row."""
         first = min(FIRST_ID, vocab - 1)
         return [
             np.random.default_rng([seed, row]).integers(first, vocab, self.context).tolist() for row in range(self.rows)

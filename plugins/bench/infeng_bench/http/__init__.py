@@ -1,1 +1,1 @@
-"""Servers behind HTTP, and clients light enough to measure them."""
+"""Servers behind HTTP, and clients that take little CPU time."""

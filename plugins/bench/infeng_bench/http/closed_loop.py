@@ -1,8 +1,8 @@
-"""Clients that stream answers over HTTP and take next to no processor time: raw sockets, one thread, nothing parsed.
+"""Closed-loop clients that stream answers over HTTP and take little CPU time: raw sockets, one thread, no parsing.
 
-What arrives is searched for the marks of a frame that has text and of the end; the number of tokens is read from the
-last frame once an answer is complete. Bytes are neither decoded nor cut into frames: that would cost a client in Python
-more than a small model's token costs the server, on the same cores.
+The client searches the received bytes for the mark of a frame with text and for the end of the body, and reads the
+number of tokens from the last frame of a complete answer. Parsing each frame in Python would cost more than a small
+model's token costs the server, on the same cores.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from typing import Any
 from infeng_bench.load.serving import Job, Trace
 from infeng_bench.peers import PeerError
 
-END = b"\r\n0\r\n\r\n"  # the last chunk of a body, behind the one before
+END = b"\r\n0\r\n\r\n"  # the last chunk of a chunked body, after the end of the previous chunk
 PIECE = 1 << 16  # bytes read at a time
-SHOWN = 200  # characters of an answer that is none
+SHOWN = 200  # characters of an unexpected answer in an error
 
 
 @dataclass(frozen=True)
 class Wire:
-    """How one kind of server is asked, and how its frames look."""
+    """The requests and frames of one kind of server."""
 
     path: str
-    body: Callable[[Job], Mapping[str, Any]]  # return the JSON of a request
-    mark: bytes  # in every frame that brings text, and in no other
+    body: Callable[[Job], Mapping[str, Any]]  # returns the JSON of a request
+    mark: bytes  # occurs in every frame with text and in no other
     count: re.Pattern[bytes]  # its last match in an answer is the number of new tokens
-    ready: str  # a path that answers 200 once requests are served
-    headers: str = ""  # further lines of a request's head, each with its end
+    ready: str  # a path that answers 200 once the server takes requests
+    headers: str = ""  # further header lines, each with its line end
 
 
 @dataclass(frozen=True)
@@ -52,37 +52,37 @@ class Address:
         return made
 
     def request(self, wire: Wire, job: Job) -> bytes:
-        """Return all bytes of a request."""
+        """Return the bytes of a request."""
         body = json.dumps(wire.body(job), separators=(",", ":")).encode()
         head = f"POST {wire.path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\nContent-Type: application/json\r\n"
         head += wire.headers
         return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
     def look(self, path: str) -> bytes:
-        """Return all bytes of a GET."""
+        """Return the bytes of a GET."""
         return f"GET {path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n\r\n".encode()
 
 
 @dataclass(eq=False)
 class _Client:
-    """One connection, and the answer that it waits for."""
+    """A connection and the answer that it waits for."""
 
     connection: socket.socket
     trace: Trace
     request: bytes
-    is_reused: bool  # whether the connection had an answer before: a server may close such a one without a word
+    is_reused: bool  # whether it carried an answer before; a server may close such a connection at any time
     parts: list[bytes] = field(default_factory=list)
-    last: bytes = b""  # the end of what came so far
+    last: bytes = b""  # the last bytes received
 
 
 def drive(
     name: str, address: Address, wire: Wire, jobs: Sequence[Job], clients: int, timeout: float
 ) -> tuple[list[Trace], float, float]:
-    """Send ``jobs``, at most ``clients`` at a time, the next one when an answer has ended.
+    """Send ``jobs``, at most ``clients`` at a time; each ended answer starts the next request.
 
-    Returns what became of each, with the moments at which text came; the seconds from the first request to the last
-    answer; and the processor time of this thread meanwhile. timeout: seconds without a byte. name: for errors. Raises
-    PeerError where an answer is no stream, or does not have the tokens that were asked for.
+    Returns the traces, with the times at which text came; the seconds from the first request to the last answer; and
+    the CPU seconds of this thread. timeout: seconds without a byte. name: for errors. Raises PeerError if an answer is
+    not a stream or lacks tokens.
     """
     loop = _Loop(name, address, wire, jobs, timeout)
     try:
@@ -103,7 +103,7 @@ class _Loop:
         self._begin = 0.0
 
     def run(self, clients: int) -> tuple[list[Trace], float, float]:
-        """Return traces, seconds, and this thread's processor time."""
+        """Return traces, seconds, and this thread's CPU seconds."""
         opened = [self._address.connect(self._timeout) for _ in range(min(clients, len(self._waiting)))]
         for connection in opened:
             self._selector.register(connection, selectors.EVENT_READ)
@@ -128,7 +128,7 @@ class _Loop:
     def _send(self, connection: socket.socket, trace: Trace, request: bytes, *, is_reused: bool) -> None:
         trace.admitted = trace.admitted or time.perf_counter() - self._begin
         self._selector.modify(connection, selectors.EVENT_READ, _Client(connection, trace, request, is_reused))
-        with contextlib.suppress(ConnectionError):  # reading will tell
+        with contextlib.suppress(ConnectionError):  # the next read reports it
             connection.sendall(request)
 
     def _receive(self, client: _Client) -> None:
@@ -157,7 +157,7 @@ class _Loop:
             why = f"gave {found[-1].decode() if found else 'no'} tokens where {wanted} were asked for"
             raise PeerError(self._name, why, "look at its log")
         self._left -= 1
-        if not self._waiting:  # a server may close it now
+        if not self._waiting:  # the connection is not needed again
             self._selector.unregister(client.connection)
             client.connection.close()
             return
@@ -167,7 +167,7 @@ class _Loop:
         self._send(connection, *self._waiting.popleft(), is_reused=is_reused)
 
     def _anew(self, connection: socket.socket) -> socket.socket:
-        """Return a new connection in the place of one that the server has closed."""
+        """Replace a connection that the server has closed."""
         self._selector.unregister(connection)
         connection.close()
         made = self._address.connect(self._timeout)

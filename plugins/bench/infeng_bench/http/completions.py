@@ -1,4 +1,4 @@
-"""Traffic on a server behind HTTP: POST /v1/completions with streaming, as OpenAI's clients send it."""
+"""Traffic on any OpenAI-compatible server: POST /v1/completions with streaming."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from infeng_bench.load.outcomes import Outcomes
 from infeng_bench.load.traffic import Arrival, Traffic
 from infeng_core.api import ResourceError, UsageError
 
-VOCAB = 256  # ids of prompts are below: every vocabulary has these
-CONTEXT = 2048  # most positions of a request where the server does not tell
+VOCAB = 256  # bound of the prompts' ids: every vocabulary has these
+CONTEXT = 2048  # most positions of a request if the server does not report max_model_len
 
 
 @dataclass(frozen=True)
 class Server:
-    """Where requests go."""
+    """The server's URL and how to reach it."""
 
     url: str
     key: str | None = None  # sent as a bearer token
     timeout: float = 600.0  # seconds without a byte after which a request has failed
 
     def connect(self) -> http.client.HTTPConnection:
-        """Return a connection, which opens when it is used; raises UsageError for a URL of no HTTP server."""
+        """Return a connection, which opens at first use; raises UsageError for a URL that is not HTTP."""
         try:
             parts = urlsplit(self.url)
             host, port = parts.hostname, parts.port
@@ -43,18 +43,18 @@ class Server:
         return http.client.HTTPConnection(host, port, timeout=self.timeout)
 
     def path(self, route: str) -> str:
-        """Return the path of ``route``; a URL may end in /v1 or not."""
+        """Return the path of ``route``; the URL may end in /v1 or not."""
         base = urlsplit(self.url).path.rstrip("/").removesuffix("/v1")
         return f"{base}/v1/{route}"
 
     @property
     def headers(self) -> dict[str, str]:
-        """What every request carries."""
+        """The headers of every request."""
         found = {"Content-Type": "application/json"}
         return found | {"Authorization": f"Bearer {self.key}"} if self.key else found
 
     def models(self) -> list[dict[str, Any]]:
-        """Return what /v1/models lists; raises ResourceError for no answer, or another one."""
+        """Return the entries of /v1/models; raises ResourceError if there are none or the answer has another form."""
         connection = self.connect()
         try:
             connection.request("GET", self.path("models"), headers=self.headers)
@@ -65,16 +65,16 @@ class Server:
                 return listed
             why = f"/v1/models answers {answer.status} with {len(listed)} models"
         except (OSError, http.client.HTTPException) as error:
-            why = f"nobody answers ({error})"
+            why = f"no server answers ({error})"
         except (ValueError, KeyError, TypeError) as error:
-            why = f"/v1/models is not as OpenAI's ({error})"
+            why = f"/v1/models does not have the form of OpenAI's API ({error})"
         finally:
             connection.close()
         raise ResourceError(self.url, why, "start a server, or give another --url")
 
 
 class _FailedError(Exception):
-    """A request ended without an answer; its text is the reason that results count."""
+    """A request ended without an answer; the text is the reason under which results count it."""
 
 
 def drive(
@@ -85,11 +85,10 @@ def drive(
     clients: float = math.inf,
     done: Callable[[], object] = lambda: None,
 ) -> Outcomes:
-    """Send all requests of ``traffic``, each on a thread of its own, and return what became of them.
+    """Send all requests of ``traffic``, each on a thread of its own, and return their outcomes.
 
-    model: the name that answers requests without an adapter; an adapter is a model too. The tenant is sent as
-    ``user``.
-    clients, done: as of Driver.
+    model: the model's name for requests without an adapter; an adapter has a name of its own. The tenant is sent as
+    ``user``. clients, done: as in Driver.
     """
     driver = _HttpDriver(server, model, traffic, clients, done)
     driver.run()
@@ -97,7 +96,7 @@ def drive(
 
 
 class _HttpDriver(Driver):
-    """Sends each request on a thread of its own, and takes times there."""
+    """Sends and times each request on a thread of its own."""
 
     def __init__(
         self, server: Server, model: str, traffic: Traffic, clients: float, done: Callable[[], object]
@@ -107,16 +106,16 @@ class _HttpDriver(Driver):
         self._model = model
 
     def prepared(self, place: int, arrival: Arrival) -> str:
-        """Return the body."""
+        """Return the body as JSON."""
         return json.dumps(self._body(place, arrival))
 
     def submit(self, place: int, arrival: Arrival, made: str) -> None:
-        """Send a request."""
+        """Start a thread that sends the request."""
         connection = self._server.connect()
         threading.Thread(target=self._send, args=(place, made, connection), daemon=True).start()
 
     def _send(self, place: int, body: str, connection: http.client.HTTPConnection) -> None:
-        """Send a request, read its answer to the end, and hand in the next request."""
+        """Send a request, read its answer to the end, and start the next request."""
         times: list[float] = []
         why: str | None = None
         try:
@@ -152,7 +151,7 @@ class _HttpDriver(Driver):
         return body
 
     def _read(self, answer: http.client.HTTPResponse, times: list[float]) -> Mapping[str, Any]:
-        """Fill ``times`` with when each piece came; return the usage of the last chunk, {} where there is none."""
+        """Append the time of each piece of text to ``times``; return the usage of the last chunk, {} if none."""
         if answer.status != 200:
             raise _FailedError(_reason(answer.read(), f"http {answer.status}"))
         usage: Mapping[str, Any] = {}
@@ -177,7 +176,7 @@ class _HttpDriver(Driver):
 
 
 def _events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
-    """Yield the JSON of each ``data:`` line up to [DONE]; raises _FailedError for what is no such stream."""
+    """Yield the JSON of each ``data:`` line up to [DONE]; raises _FailedError if the answer is not such a stream."""
     for line in answer:
         name, _, data = line.decode("utf-8", "replace").strip().partition(":")
         if name != "data":
@@ -195,7 +194,7 @@ def _events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
 
 
 def _reason(body: bytes, otherwise: str) -> str:
-    """Return the code or type of an error as OpenAI's API has it."""
+    """Return the code or type of an error of OpenAI's API; ``otherwise`` if the body has neither."""
     try:
         error = json.loads(body)["error"]
         return str(error.get("code") or error.get("type") or otherwise)

@@ -1,7 +1,7 @@
-"""How soon the blocks of a client that leaves are free, in steps: in this process, and over HTTP.
+"""The number of steps until the KV blocks of a disconnected client are free, in-process and over HTTP.
 
-Another sequence decodes all the while: each of its tokens is a step. The engine's, or the server's, own figures say
-when the blocks are free, and are asked again and again.
+A companion sequence decodes meanwhile, and each of its tokens counts one step. The engine's load, or the server's
+/load, is polled until it shows that the blocks are free.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from infeng_bench.load.prompts import random_ids
 from infeng_core.api import Engine, Stream
 
 PHASES = ("decode", "prefill")
-DECODED = 4  # tokens that a client has when it leaves in decode
-ATTEMPTS = 4  # for each round: a short prompt may be computed before anybody can leave
-PAUSE = 0.0001  # seconds
+DECODED = 4  # tokens that a client receives before it disconnects in decode
+ATTEMPTS = 4  # per round: a short prompt may be prefilled before the client disconnects
+PAUSE = 0.0001  # seconds between two polls
 
 _RUNNING = re.compile(rb'"running":(\d+)')
 
 
 def measured(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
-    """Return the steps until blocks are free, of each side, for clients that leave in decode and in prefill."""
+    """Return the steps until blocks are free, by side, for clients that disconnect in decode and in prefill."""
     load = arguments.load
     rounds = int(load["rounds"])
     settings = {**load_options.AS_SERVED, "kv_cache__prefix": False}
@@ -80,7 +80,7 @@ class _InProcess:
         self._engine.stop()
 
     def leave(self, phase: str, number: int) -> int | None:
-        """Let one leave, and return the steps until its blocks were free; None where it was over before."""
+        """Cancel a request and return the steps until its blocks were free; None if it ended before."""
         other = self._companion()
         one = self._engine.submit(self._ids(phase, number), greedy(1 << 20 if phase == "decode" else 1))
         had = 0
@@ -103,7 +103,7 @@ class _InProcess:
         return random_ids(SHORT if phase == "decode" else self._prompt, 0, 1 + number, self._vocab)
 
     def _companion(self) -> Stream:
-        """Return one that decodes, and will for a while."""
+        """Start the companion sequence and return it once it decodes."""
         if self._other is not None:
             self._other.cancel()
         while self._engine.load().running:
@@ -115,7 +115,7 @@ class _InProcess:
 
 
 class _OverHttp:
-    """The server."""
+    """The server, from one client."""
 
     def __init__(self, sides: PairedEngines, prompt: int) -> None:
         self._sides, self._prompt = sides, prompt
@@ -131,7 +131,7 @@ class _OverHttp:
         self._entered.__exit__(None, None, None)
 
     def leave(self, phase: str, number: int) -> int | None:
-        """Do what ``_InProcess.leave`` does."""
+        """Disconnect in the middle of an answer; returns what ``_InProcess.leave`` returns."""
         other, client, sides = self._companion(), self._client, self._sides
         length, new = (SHORT, sides.context - SHORT) if phase == "decode" else (self._prompt, 1)
         one = client.ask(asked(sides, random_ids(length, 0, 1 + number, sides.vocab), new))
@@ -153,7 +153,7 @@ class _OverHttp:
         return int(found[1]) if found else 0
 
     def _companion(self) -> Reply:
-        """Return one that decodes, and will for a while."""
+        """Start the companion sequence and return it once it decodes."""
         if self._other is not None:
             self._client.drop(self._other)
         while self._running():

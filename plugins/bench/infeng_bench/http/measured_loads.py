@@ -1,4 +1,4 @@
-"""`infeng bench serve --http --load L`: what a load does to an engine in this process, beside the same behind HTTP."""
+"""`infeng bench serve --http --load L`: the same load on an engine in this process and on a server over HTTP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOADS: Mapping[str, Callable[[argparse.Namespace], tuple[Figures, dict[str, Any]
     "zipf": traffic.zipf,
     "overload": traffic.overload,
 }
-"""What measures a kind of load; others are traffic like any."""
+"""The measurement of each special kind of load; ``traffic.any_load`` measures the others."""
 
 MB, GB = 1e6, 1e9
 
@@ -79,7 +79,7 @@ SHOWN: Mapping[str, tuple[str, float]] = {
     "client_cpu_share": ("the client: share of a core", 1),
     "client_lag_p99_ms": ("sent later than due, p99 ms", 1),
 }
-"""What people read of the figures, and what they are multiplied with; results have all of them."""
+"""Figure -> its label in the table and the factor from the result's unit to the table's."""
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,9 +1,9 @@
-"""A client over HTTP that sends when a request is due, whatever became of those before, and is light.
+"""An open-loop HTTP client: it sends each request when it is due, whether earlier ones were answered or not.
 
-One thread, epoll, and bytes that were made beforehand; of what comes in return a head's length and marks are looked
-for, and nothing is decoded: on the cores that serve, a client that parses would be measured with the server. Latencies
-count from when a request was due, so that a client, or a server, that is late hides nothing. Connections stay open and
-are used again; as many are opened as there are requests in flight.
+It takes little CPU time, because it runs on the server's cores: one thread, epoll, requests serialized beforehand, and
+no parsing of answers beyond the head and the marks of frames. Latencies count from the moment at which a request was
+due, so they include the delays of a late client. Connections are kept open and reused; there are as many as requests
+in flight.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from infeng_bench.stats.summary import percentile
 from infeng_core.api import shorten_slice
 
 FRAME = b"data: "  # begins each event of a stream
-TAIL = 512  # bytes of an answer that are kept, from its end: usage stands there
+TAIL = 512  # bytes kept of an answer's end, which has the usage
 MOST_FILES = 1 << 16
-AT_ONCE = 8  # requests that are late and sent before answers are looked at
+AT_ONCE = 8  # overdue requests sent before answers are read
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)")
 _IN_CHUNKS = -1
@@ -36,7 +36,7 @@ _IN_CHUNKS = -1
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A request that is to be sent ``at`` seconds after the beginning."""
+    """A request and the time to send it, in seconds after the beginning."""
 
     at: float
     request: bytes
@@ -45,20 +45,20 @@ class Due:
 
 @dataclass(slots=True, eq=False)
 class Reply:
-    """What became of a request; moments are seconds after the beginning, NaN for what never was."""
+    """The answer to a request; times are seconds after the beginning, NaN for an event that did not happen."""
 
     due: Due
     sent: float = math.nan
-    status: int = 0  # of HTTP; 0 where there was no answer
-    pieces: list[float] = field(default_factory=list)  # when frames came; of an answer in one piece, when it ended
-    frames: int = 0  # how many came: several may come at once
+    status: int = 0  # of HTTP; 0 without an answer
+    pieces: list[float] = field(default_factory=list)  # arrival of frames; of an answer without frames, its end
+    frames: int = 0  # several may arrive at once
     ended: float = math.nan
     is_whole: bool = False
     tail: bytes = b""  # the last bytes of the body
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes."""
+        """Whether the answer has ended."""
         return not math.isnan(self.ended)
 
 
@@ -68,25 +68,25 @@ class _Connection:
     reply: Reply | None = None
     uses: int = 0
     head: bytes = b""
-    left: int = 0  # bytes of the body that are still to come, or _IN_CHUNKS
+    left: int = 0  # bytes of the body still to come, or _IN_CHUNKS
     closes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What the client itself took."""
+    """The cost and the delay of the client itself."""
 
-    cpu_share: float  # processor time of its thread over time that passed: of one core
-    lag_p99: float  # seconds by which requests were sent later than they were due
+    cpu_share: float  # CPU time of its thread over wall time
+    lag_p99: float  # seconds between a request's due time and its sending, 99th percentile
 
 
 class Client:
-    """Sends requests, and takes in what comes while ``pump`` runs. A context manager."""
+    """Sends requests and receives answers while ``pump`` runs. A context manager."""
 
     def __init__(self, name: str, address: Address, timeout: float) -> None:
-        """Ask ``address``. name: for errors. timeout: seconds without a byte after which it has failed."""
+        """Connect to ``address``. name: for errors. timeout: seconds without a byte until PeerError."""
         self._name, self._address, self._timeout = name, address, timeout
-        self._epoll = select.epoll()  # the first file, whose number select(2) can take
+        self._epoll = select.epoll()  # opened first: select(2) needs a low file number
         self._open: dict[int, _Connection] = {}
         self._idle: list[_Connection] = []
         self._begin = time.perf_counter()
@@ -109,9 +109,9 @@ class Client:
     def run(
         self, dues: Sequence[Due], ended: Callable[[Reply], object] = lambda reply: None
     ) -> tuple[list[Reply], Effort]:
-        """Send all requests, in the order of their times, and return what became of each, and what that took.
+        """Send all requests, which are in order of time, and return the answers and the client's effort.
 
-        The beginning is now. ended: called after each. Raises PeerError where nothing comes for too long.
+        The beginning is now. ended: called after each answer. Raises PeerError after ``timeout`` without a byte.
         """
         replies: list[Reply] = []
         with _like_another_machine():
@@ -146,20 +146,20 @@ class Client:
         return self.send(Due(self.now(), request))
 
     def send(self, due: Due) -> Reply:
-        """Send a request now; raises PeerError where no connection can be opened."""
+        """Send a request now; raises PeerError if no connection can be opened."""
         reply = Reply(due)
         self._send(self._idle.pop() if self._idle else self._connected(), reply)
         return reply
 
     def drop(self, reply: Reply) -> None:
-        """Leave: close the connection on which an answer comes."""
+        """Disconnect: close the connection of an answer."""
         for connection in list(self._open.values()):
             if connection.reply is reply:
                 self._close(connection)
                 reply.ended = self.now()
 
     def until(self, is_so: Callable[[], bool]) -> None:
-        """Take in what comes until ``is_so``; raises PeerError where nothing comes for too long."""
+        """Receive until ``is_so()``; raises PeerError after ``timeout`` without a byte."""
         heard = time.perf_counter()
         while not is_so():
             if self.pump(self._timeout):
@@ -168,7 +168,7 @@ class Client:
                 raise self._silent()
 
     def whole(self, request: bytes) -> Reply:
-        """Send a request and wait for its whole answer; raises PeerError for any other than 200."""
+        """Send a request and return its whole answer; raises PeerError unless its status is 200."""
         reply = self.ask(request)
         self.until(lambda: reply.is_over)
         if reply.status != 200 or not reply.is_whole:
@@ -179,8 +179,8 @@ class Client:
     # -------------------------------------------------------------------------------------------------- receiving ---
 
     def pump(self, wait: float) -> list[Reply]:
-        """Take in what is there, or comes first within ``wait`` seconds; return whose it is."""
-        if wait > 0:  # to the microsecond: epoll waits for whole milliseconds
+        """Receive bytes, waiting at most ``wait`` seconds for the first; return the answers that got some."""
+        if wait > 0:  # select waits to the microsecond, epoll for whole milliseconds
             select.select([self._epoll], [], [], wait)
         heard = []
         for number, _ in self._epoll.poll(0):
@@ -198,7 +198,7 @@ class Client:
         if reply is None or not data:
             self._close(connection)
             if reply is not None and connection.uses > 1 and not reply.status and not connection.head:
-                self._send(self._connected(), reply)  # the server had closed it when the request came
+                self._send(self._connected(), reply)  # the server closed it before the request arrived
             elif reply is not None:
                 reply.ended = self.now()
             return reply
@@ -232,13 +232,13 @@ class Client:
         connection.reply = reply
         connection.uses += 1
         reply.sent = self.now()
-        with contextlib.suppress(ConnectionError):  # reading will tell
+        with contextlib.suppress(ConnectionError):  # the next read reports it
             connection.link.sendall(reply.due.request)
 
     def _connected(self) -> _Connection:
         try:
             made = self._address.connect(self._timeout)
-            made.settimeout(None)  # epoll says when there is something: no poll(2) before each call
+            made.settimeout(None)  # a timeout would cost a poll(2) before each call
         except OSError as error:
             raise PeerError(self._name, f"no connection can be opened ({error})", "look at its log") from error
         connection = _Connection(made)
@@ -259,7 +259,7 @@ class Client:
 
 @contextlib.contextmanager
 def _like_another_machine() -> Iterator[None]:
-    """Let this thread collect no garbage and come in as soon as something is there for it, though others serve here."""
+    """Reduce this thread's delays on cores that it shares with the server: no garbage collection, a short slice."""
     gc.collect()
     gc.disable()
     shorten_slice()
@@ -271,7 +271,7 @@ def _like_another_machine() -> Iterator[None]:
 
 
 def _head(connection: _Connection, reply: Reply, data: bytes) -> bytes:
-    """Read the head of an answer, once all of it is there, and return what is behind it."""
+    """Parse the head of an answer once it is complete; return the bytes after it."""
     data = connection.head + data
     end = data.find(b"\r\n\r\n")
     if end < 0:
@@ -287,7 +287,7 @@ def _head(connection: _Connection, reply: Reply, data: bytes) -> bytes:
 
 
 def _raise_open_files() -> None:
-    """Let this process have as many connections as it may need, as far as the system allows."""
+    """Raise the limit of open files to MOST_FILES, or as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,4 +1,4 @@
-"""`infeng bench serve --http`: an engine driven in-process against the same behind HTTP, and other servers, in turn."""
+"""`infeng bench serve --http`: the engine in-process, the engine over HTTP and other servers, measured in turn."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WARM = 4  # new tokens of each client's request before the first round
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add what ``--http`` takes besides the model and its settings."""
+    """Add the options of ``--http``."""
     group = parser.add_argument_group("over HTTP")
     help = "the engine in-process against infeng serve: closed loops, or what --load says"
     group.add_argument("--http", action="store_true", help=help)
@@ -54,20 +54,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Setup:
-    """The model and its adapters, as each side is started on them."""
+    """The model, the adapters and the sizes with which each side starts."""
 
-    ours: Sequence[str]  # arguments of both of our processes: model, threads, settings
+    ours: Sequence[str]  # arguments of both INF-ENG processes: model, threads, settings
     adapters: Mapping[str, Path]
     threads: int
     places: int  # the most clients
     positions: int  # the most positions of a request
     timeout: float
-    source: Path | None  # the Hugging Face directory, where a peer needs it
+    source: Path | None  # the Hugging Face directory, for a peer
     format: str
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print and write; the file is written after each number of clients."""
+    """Measure, print and write; the JSON file is written after each number of clients."""
     begin = time.monotonic()
     clients = arguments.clients or list(CLIENTS)
     options.model_name(arguments)
@@ -118,7 +118,7 @@ def _setup(arguments: argparse.Namespace, places: int) -> Setup:
 
 @contextlib.contextmanager
 def _ours(setup: Setup) -> Iterator[tuple[EngineProcess, ServerProcess]]:
-    """Load the engine twice with the same settings: in a process that drives it itself, and behind HTTP."""
+    """Load the engine twice with the same settings: in a worker process, and in a server."""
     logs = cache_root() / "bench" / "peers"
     worker = [sys.executable, "-P", "-m", "infeng_bench.worker", *setup.ours]
     with contextlib.ExitStack() as stack:
@@ -136,7 +136,7 @@ def _ours(setup: Setup) -> Iterator[tuple[EngineProcess, ServerProcess]]:
 
 @contextlib.contextmanager
 def _peer(arguments: argparse.Namespace, setup: Setup, places: int) -> Iterator[list[ServerProcess]]:
-    """Start the peer's server with as many places as there are clients; none where no peer is asked for."""
+    """Start the peer's server with ``places`` slots; yield an empty list without --peer."""
     if not arguments.peer:
         yield []
         return
@@ -173,8 +173,8 @@ def _rounds(
     count: int,
     bar: tqdm[Any],
 ) -> list[Round]:
-    """Let all sides serve each round's requests, A B C and then C B A, after short requests that warm up."""
-    positions = 1 << 30  # lengths were checked before
+    """Serve each round's requests on all sides, A B C and then C B A, after short requests that warm up."""
+    positions = 1 << 30  # lengths are already checked
     short = [replace(job, new=min(job.new, WARM)) for job in load.jobs(0, names, vocab, positions)[:clients]]
     for side in sides:
         side.serve(short, clients)

@@ -1,4 +1,4 @@
-"""What rounds of the same requests in-process and over HTTP say: ratios, what HTTP costs, latencies."""
+"""Figures from rounds of the same requests in-process and over HTTP: ratios, the cost of HTTP, latencies."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Round:
 
     @property
     def waits(self) -> Waits:
-        """Return what the in-process side's threads waited for: there, nothing of ours runs beside them."""
+        """The waits of the in-process side's threads: none of our other processes runs beside them."""
         return self.served[IN_PROCESS].waits
 
     @property
     def steal(self) -> float:
-        """Return the share of the processors' time that the host gave to others meanwhile."""
+        """The share of the cores' time that the host gave to other machines meanwhile."""
         return self.waits.stolen
 
 
 def figures(clients: int, adapters: int, rounds: Sequence[Round]) -> dict[str, Any]:
-    """Return the figures of one number of clients. adapters: how many the requests were for; 0: the base alone."""
+    """Return the figures of one number of clients. adapters: number of adapters in the requests; 0: base only."""
     names = list(rounds[0].served)
     rates = {name: [_rate(one.served[name]) for one in rounds] for name in names}
     ratio = paired.ratios(rates[SERVED], rates[IN_PROCESS])
@@ -105,7 +105,7 @@ def lines(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _side(served: Sequence[Served], rates: Sequence[float]) -> dict[str, Any]:
-    """Return the figures of one side; latencies are those of all requests of all rounds."""
+    """Return the figures of one side; latencies are over all requests of all rounds."""
     waits = delays([trace for one in served for trace in one.traces], is_closed=True)
     found: dict[str, Any] = {
         "tokens_per_s": quartiles(rates),
@@ -132,7 +132,7 @@ def _rate(served: Served) -> float:
 
 
 def _costs(rounds: Sequence[Round], seconds: Callable[[Served], float]) -> list[float]:
-    """Return what a token over HTTP takes more than in-process, in microseconds, pair by pair."""
+    """Return the microseconds that a token over HTTP takes more than in-process, pair by pair."""
     return [
         1e6 * (seconds(one.served[SERVED]) - seconds(one.served[IN_PROCESS])) / _tokens(one.served[SERVED])
         for one in rounds

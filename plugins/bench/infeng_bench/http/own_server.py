@@ -1,4 +1,4 @@
-"""`infeng serve` as a child process of a measurement: how it is started, and how it is asked."""
+"""`infeng serve` as a child process of a measurement: its command line and its requests."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from infeng_bench.http.server_process import ServerProcess
 from infeng_bench.load.serving import Job
 from infeng_core.api import cache_root
 
-NAME = "served"  # what results call it
-MODEL = "bench"  # what it calls the base model
+NAME = "served"  # the server's name in results
+MODEL = "bench"  # the server's name of the base model
 
 
 def started(
     ours: Sequence[str], adapters: Mapping[str, Path], timeout: float, more: Sequence[str] = (), key: str = ""
 ) -> ServerProcess:
-    """Start our server. ours: model, threads, settings. more: further arguments. key: which ``wire`` sends."""
+    """Start the server. ours: model, threads, settings. more: further arguments. key: API key of requests."""
     infeng = [sys.executable, "-P", "-c", "import sys; from infeng_core.cli import main; sys.exit(main())", "serve"]
     loras = [word for name, path in adapters.items() for word in ("--lora", f"{name}={path}")]
-    waits = ("--set", "scheduler.max_wait_ms=0")  # a closed loop comes all at once, and no request is to be refused
+    waits = ("--set", "scheduler.max_wait_ms=0")  # a closed loop sends all at once, and no request may be refused
     command = [*infeng, *waits, *ours, *more, "--served-model-name", MODEL, *loras]
     log = cache_root() / "bench" / "peers" / "infeng-serve.log"
     return ServerProcess(NAME, lambda port: [*command, "--port", str(port)], wire(key=key), log, timeout)
 
 
 def wire(*, streams: bool = True, key: str = "") -> Wire:
-    """Return how our server is asked: as OpenAI's clients ask, with token ids."""
+    """Return the wire format of the server: OpenAI's completions with token ids as the prompt."""
 
     def body(job: Job) -> Mapping[str, Any]:
         streamed = {"stream": True, "stream_options": {"include_usage": True}} if streams else {}

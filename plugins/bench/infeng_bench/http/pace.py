@@ -1,4 +1,4 @@
-"""What sequences that decode feel of a long prompt beside them: in this process, and over HTTP."""
+"""Inter-token latency beside the prefill of a long prompt, in-process and over HTTP."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from infeng_bench.load.prompts import random_ids
 from infeng_bench.load.serving import Job
 from infeng_bench.peers import PeerError
 
-SHORT = 16  # tokens of the prompts of sequences that decode
+SHORT = 16  # prompt tokens of the decoding sequences
 
 
 def measured(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
-    """Return the pace of tokens beside a long prompt, of each side, with steps of bounded time and without."""
+    """Return each side's figures beside a long prompt, with and without a bound on the time of steps."""
     load = arguments.load
     rows, tokens, step = int(load["rows"]), int(load["prompt"]), int(load["step"])
     found: dict[str, dict[int, list[PromptBeside]]] = {side: {step: [], 0: []} for side in SIDES}
@@ -38,7 +38,7 @@ def measured(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
 
 
 def _beside(sides: PairedEngines, rows: int, tokens: int, seed: int) -> PromptBeside:
-    """Do over HTTP what ``engine_pace.beside`` does."""
+    """Measure over HTTP what ``engine_pace.beside`` measures in-process."""
 
     def request(length: int, index: int, new: int) -> bytes:
         return asked(sides, random_ids(length, seed, index, sides.vocab), new)
@@ -51,7 +51,7 @@ def _beside(sides: PairedEngines, rows: int, tokens: int, seed: int) -> PromptBe
         prompt = client.ask(request(tokens, rows, 1))
         client.until(lambda: prompt.is_over)
         until_begun(client, [prompt])
-        client.pump(0)  # what the same step gave the others
+        client.pump(0)  # tokens of the same step for the decoding sequences
         for one in decoding:
             client.drop(one)
     count = sum(one.frames for one in decoding) - before
@@ -61,12 +61,12 @@ def _beside(sides: PairedEngines, rows: int, tokens: int, seed: int) -> PromptBe
 
 
 def asked(sides: PairedEngines, prompt: list[int], new: int) -> bytes:
-    """Return a request that streams."""
+    """Return the bytes of a streaming request."""
     return sides.server.address.request(own_server.wire(), Job(0.0, prompt, new))
 
 
 def until_begun(client: Client, replies: list[Reply]) -> None:
-    """Wait until each answer has a token; raises PeerError where one is refused, or ends without."""
+    """Wait until each answer has a token; raises PeerError if one is refused or ends without a token."""
 
     def are_begun() -> bool:
         if any(one.status not in (0, 200) or (one.is_over and not one.frames) for one in replies):

@@ -1,4 +1,4 @@
-"""An engine in this process and the same behind HTTP: one model, the same settings; one side sleeps at any time."""
+"""An engine in this process and a server with the same model and settings; one of the two sleeps at any time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from infeng_core.api import Engine
 
 SIDES = (IN_PROCESS, SERVED)
 NONE: Mapping[str, Path] = MappingProxyType({})
-CAPACITY_SECONDS = 2.0  # of a closed loop that finds out how many requests a second are answered
+CAPACITY_SECONDS = 2.0  # length of the closed loop that measures the capacity
 CAPACITY_SEED = 1 << 31
 SAMPLE_SECONDS = 0.25
 
@@ -38,7 +38,7 @@ class PairedEngines:
 
     @property
     def engine(self) -> Engine:
-        """That of this process."""
+        """The engine of this process."""
         return self.session.engine
 
     @property
@@ -48,20 +48,17 @@ class PairedEngines:
 
     @property
     def vocab(self) -> int:
-        """Ids of prompts are below."""
+        """The vocabulary size: a bound of the prompts' ids."""
         return self.engine.model.config.vocab
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:
-        """Return a client of the server, which is awake within."""
+        """Yield a client of the server, which is awake inside the block."""
         with self.server.awake(), Client(SERVED, self.server.address, self.timeout) as client:
             yield client
 
     def capacity(self, prompt: float, new: float) -> float:
-        """Return the requests a second that the server answers in a closed loop that takes all of its places.
-
-        prompt, new: tokens of each request.
-        """
+        """Return the requests/s of a closed loop that fills the server's batch. prompt, new: tokens per request."""
         places = min(self.engine.limits.max_segments, self.engine.limits.max_samples)
         done, seconds, rounds = 0, 0.0, 0
         while seconds < CAPACITY_SECONDS:
@@ -72,7 +69,7 @@ class PairedEngines:
                 for k in numbers
             ]
             served = self.server.serve(jobs, places)
-            if rounds:  # the first warms up
+            if rounds:  # the first round warms up
                 done, seconds = done + len(jobs), seconds + served.seconds
             rounds += 1
         return done / seconds
@@ -86,10 +83,10 @@ def both(
     more: Sequence[str] = (),
     key: str = "",
 ) -> Iterator[PairedEngines]:
-    """Load the engine twice: here, and in `infeng serve`.
+    """Load the engine twice: in this process and in `infeng serve`.
 
-    settings: ``section__key=value`` for both, which the user's outrank; None: as an engine has it. adapters: by their
-    names. more: further arguments of the server; key: one that it asks for.
+    settings: ``section__key=value`` for both; the user's take precedence, None means the engine's default.
+    adapters: paths by name. more: further arguments of the server. key: its API key.
     """
     with contextlib.ExitStack() as stack:
         server = server_of(arguments, settings, adapters, more, key)
@@ -108,7 +105,7 @@ def server_of(
     more: Sequence[str] = (),
     key: str = "",
 ) -> ServerProcess:
-    """Start the server alone, as ``both`` does."""
+    """Start only the server; arguments as in ``both``."""
     options.model_name(arguments)
     ours = lineup.own_arguments(arguments, Path(arguments.model or ""), options.threads(arguments))
     given = [word for name, value in settings.items() if value is not None for word in ("--set", _word(name, value))]
@@ -117,13 +114,13 @@ def server_of(
 
 @contextlib.contextmanager
 def resident(pid: int | str) -> Iterator[list[int]]:
-    """Yield a list that gets the resident bytes of a process, four times a second, as long as this lasts."""
+    """Yield a list to which a thread appends the resident bytes of a process four times a second."""
     found: list[int] = []
     is_over = threading.Event()
     status = Path(f"/proc/{pid}/status")
 
     def watch() -> None:
-        with contextlib.suppress(OSError):  # another system
+        with contextlib.suppress(OSError):  # no /proc on this system
             while True:
                 lines = status.read_text(encoding="ascii", errors="replace").splitlines()
                 found.extend(1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))

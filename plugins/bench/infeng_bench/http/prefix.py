@@ -1,4 +1,4 @@
-"""How soon a first token comes over HTTP when a prompt's beginning is in memory, or saved by a server before."""
+"""TTFT over HTTP of prompts whose prefix is computed, cached in memory, or saved on disk before a restart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from infeng_bench.load.serving import Job
 
 
 def measured(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
-    """Return the figures of each side: first tokens computed, from memory, and from disk after a restart."""
+    """Return each side's figures: TTFT with the prefix computed, in memory, and on disk after a restart."""
     load = arguments.load
     shared, tail, rounds = int(load["prompt"]), int(load["tail"]), int(load["rounds"])
     inside = engine_prefix.in_process(arguments, shared, tail, rounds, "serve-load")
@@ -38,7 +38,7 @@ def measured(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
 
 
 def _asked(arguments: argparse.Namespace, folder: str, ask: Callable[[engine_prefix.First], None]) -> None:
-    """Let ``ask`` ask a server that saves prefixes in ``folder``, and end it."""
+    """Call ``ask`` with a function that measures one request on a server that saves prefixes in ``folder``."""
     server = server_of(arguments, {**engine_prefix.as_served(folder), "scheduler__step_ms": 0})
     try:
         server.ready()

@@ -1,4 +1,4 @@
-"""Servers as child processes that are asked over HTTP: started, measured from outside, asleep in between, ended."""
+"""Servers as child processes: started, measured over HTTP, stopped by a signal between measurements, ended."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from infeng_bench.load.serving import Job, Served
 from infeng_bench.peers import PeerError
 from infeng_bench.peers.environment import clean, last_words
 
-GRACE = 10.0  # seconds to end in
-POLL = 0.05  # seconds
+GRACE = 10.0  # seconds between SIGTERM and SIGKILL
+POLL = 0.05  # seconds between two checks of readiness
 HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True)
 class ServedOverHttp(Served):
-    """All requests of one round: ``cpu_seconds`` are the server's."""
+    """All requests of one round; ``cpu_seconds`` are the server's."""
 
     client_cpu_seconds: float = 0.0  # of the clients, on the same cores
     loop_cpu_seconds: float | None = None
-    """Of the server's first thread, which is the event loop of ours; None where the system does not tell."""
+    """CPU seconds of the server's first thread, INF-ENG's event loop; None if the system does not report it."""
 
 
 class ServerProcess:
-    """One server, resident; between two rounds its process is stopped by a signal, threads and all."""
+    """A server that stays in memory; SIGSTOP stops all its threads between two measurements."""
 
     def __init__(
         self,
@@ -45,7 +45,9 @@ class ServerProcess:
         timeout: float,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """Start it. command: of a port. timeout: seconds of loading, and without a byte. Raises PeerError."""
+        """Start the process. command: returns the command line for a port. timeout: seconds until the server is
+        ready, and seconds without a byte. Raises PeerError.
+        """
         self.name = name
         self._wire, self._log, self._timeout = wire, log, timeout
         self.address = Address(HOST, _free_port())
@@ -60,7 +62,7 @@ class ServerProcess:
                 raise PeerError(name, f"{line[0]}: {error.strerror}", "install it again") from error
 
     def ready(self) -> None:
-        """Wait until it serves requests, then let it sleep. Raises PeerError."""
+        """Wait until it takes requests, then stop it by SIGSTOP. Raises PeerError."""
         end = time.monotonic() + self._timeout
         while not self._answers():
             if self._process.poll() is not None:
@@ -72,7 +74,7 @@ class ServerProcess:
         self._signal(signal.SIGSTOP)
 
     def serve(self, jobs: Sequence[Job], places: int) -> ServedOverHttp:
-        """Let ``places`` clients send ``jobs``; the process is awake for that only. Raises PeerError."""
+        """Send ``jobs`` from ``places`` clients; the process runs only meanwhile. Raises PeerError."""
         with self.awake():
             begin, looped = self._cpu(), self._first_thread()
             traces, seconds, client = closed_loop.drive(
@@ -84,18 +86,18 @@ class ServerProcess:
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[None]:
-        """Let the process run within. Raises PeerError."""
+        """Let the process run inside the block. Raises PeerError."""
         self._signal(signal.SIGCONT)
         yield
         self._signal(signal.SIGSTOP)
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """The process id."""
         return self._process.pid
 
     def close(self) -> None:
-        """End the process, by force where it does not listen."""
+        """End the process, by SIGKILL after GRACE seconds."""
         if self._process.poll() is None:
             with contextlib.suppress(PeerError):
                 self._signal(signal.SIGCONT)
@@ -118,11 +120,11 @@ class ServerProcess:
             connection.close()
 
     def _cpu(self) -> float:
-        """Return the processor seconds of all its threads, to the nanosecond: what clock_getcpuclockid(3) makes."""
+        """Return the CPU seconds of all threads, to the nanosecond, by the clock of clock_getcpuclockid(3)."""
         return time.clock_gettime((~self._process.pid << 3) | 2)
 
     def _first_thread(self) -> float | None:
-        """Return the processor seconds of the process's first thread, to the nanosecond, where the system counts."""
+        """Return the CPU seconds of the first thread, to the nanosecond; None if the system does not report them."""
         try:
             told = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/schedstat").read_text(encoding="ascii")
             return int(told.split()[0]) / 1e9

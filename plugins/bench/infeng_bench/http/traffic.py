@@ -1,4 +1,4 @@
-"""Traffic put on an engine in this process, and then on the same behind HTTP: tenants, adapters, overload, any load."""
+"""The same traffic on an engine in this process, then on a server: tenants, adapters, overload, any load."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from infeng_core.api import UsageError
 
 Figures = dict[str, dict[str, Any]]  # by side
 
-POLICIES = ("fair", "fcfs")  # under which tenants are measured: the second is what the first is compared with
+POLICIES = ("fair", "fcfs")  # policies of the tenants measurement; the second is the baseline
 PROBE_SECONDS = 0.25  # between two calls of /health
-PROBE = -1  # the place of such a call
+PROBE = -1  # ``Due.place`` of a call of /health
 REFUSED = (429, 503)
-DRAWN = 512  # requests from whose lengths a rate follows
-ROOM = ("--max-requests", "65536", "--max-connections", "65536")  # the engine in this process has no such bounds either
+DRAWN = 512  # requests whose mean lengths determine the rate of an overload
+ROOM = ("--max-requests", "65536", "--max-connections", "65536")  # the in-process engine has no such bounds either
 
 _COUNT = re.compile(rb'"completion_tokens":(\d+)')
 _CACHED = re.compile(rb'"cached_tokens":(\d+)')
@@ -41,7 +41,7 @@ _CACHED = re.compile(rb'"cached_tokens":(\d+)')
 
 @dataclass(frozen=True)
 class Run:
-    """What became of traffic on one side."""
+    """The outcome of traffic on one side."""
 
     outcomes: Outcomes
     memory: Sequence[int]  # resident bytes, four times a second
@@ -50,7 +50,7 @@ class Run:
 
 
 def any_load(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
-    """Return the usual figures of traffic, of each side, and the record of the run."""
+    """Return the usual figures of traffic by side, and the record of the run."""
     with both(arguments, load_options.AS_SERVED, more=ROOM) as sides:
         traffic = drawn(arguments, sides)
         wanted = load_options.targets(arguments)
@@ -63,7 +63,10 @@ def any_load(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
 
 
 def tenants(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
-    """Return what the other tenants feel of the greedy one, under `fair` and first-come, each with a key of its own."""
+    """Return the latencies of the other tenants with and without the greedy one, under `fair` and `fcfs`.
+
+    Each tenant has an API key of its own.
+    """
     names = [GREEDY, *(f"other{k}" for k in range(int(arguments.load["others"])))]
     keys = {name: f"key-of-{name}" for name in names}
     found: Figures = {side: {} for side in SIDES}
@@ -76,7 +79,7 @@ def tenants(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
             settings = {**load_options.AS_SERVED, "scheduler__use": policy}
             with both(arguments, settings, more=more, key=keys[GREEDY]) as sides:
                 traffic = drawn(arguments, sides)
-                arguments.load = _at_rate(arguments.load, traffic.rate)  # the other policy gets the same requests
+                arguments.load = _at_rate(arguments.load, traffic.rate)  # so that both policies get the same requests
                 for side in SIDES:
                     beside = _run(side, sides, traffic, keys)
                     told = _fairness(beside, load_options.targets(arguments))
@@ -94,7 +97,7 @@ def tenants(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
 
 
 def zipf(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
-    """Return what requests for adapters wait where all are resident, and where half of them are."""
+    """Return the TTFT of requests with adapters when all adapters are resident, and when half of them fit."""
     count = int(arguments.load["adapters"])
     shape = arguments.synthetic or arguments.model
     made = adapters.random_adapters(shape, count, arguments.rank, arguments.targets)
@@ -116,9 +119,9 @@ def zipf(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
 
 
 def overload(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
-    """Return how refusals, /health and memory stand several times the load that can be served."""
+    """Return latencies of refusals and of /health, and memory, at several times the server's capacity."""
     load = arguments.load
-    if load.needs_capacity:  # of a server that refuses no request: a closed loop comes all at once
+    if load.needs_capacity:  # measured on a server that refuses nothing: a closed loop sends all at once
         with both(arguments, load_options.AS_SERVED) as sides:
             arguments.load = _at_rate(load, drawn(arguments, sides, DRAWN).rate)
     settings = {**load_options.AS_SERVED, "scheduler__max_waiting": int(load["waiting"])}
@@ -138,7 +141,7 @@ def overload(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
 
 
 def drawn(arguments: argparse.Namespace, sides: PairedEngines, count: int | None = None) -> Traffic:
-    """Return the requests of the load; a rate of ``auto`` is a share of what the server answers in a closed loop.
+    """Return the requests of the load; a rate of ``auto`` is a share of the server's closed-loop throughput.
 
     Raises UsageError for urgent requests: the client does not send priorities.
     """
@@ -148,14 +151,14 @@ def drawn(arguments: argparse.Namespace, sides: PairedEngines, count: int | None
 
 
 def _at_rate(load: Load, rate: float) -> Load:
-    """Return a load whose rate, if that was ``auto``, is known."""
+    """Return the load with a rate of ``auto`` replaced by ``rate``."""
     if not load.needs_capacity or load.kind == "trace":
         return load
     return replace(load, values={**load.values, "rate": rate})
 
 
 def _touch(sides: PairedEngines, names: Sequence[str]) -> None:
-    """Let each adapter answer once on both sides: what is made at first use is there then."""
+    """Use each adapter once on both sides, so that first-use costs are not measured."""
     with sides.client() as client:
         for name in names:
             sides.engine.generate([1, 1, 1, 1], greedy(2), adapters=name)
@@ -171,7 +174,7 @@ def _run(
     streams: bool = True,
     has_probes: bool = False,
 ) -> Run:
-    """Put traffic on one side. keys: of the tenants. streams: how answers come. has_probes: ask for /health as well."""
+    """Send traffic to one side. keys: API keys by tenant. streams: whether answers stream. has_probes: call /health."""
     if side == IN_PROCESS:
         with paired.resident("self") as memory:
             return Run(in_process.drive(sides.engine, traffic, sides.vocab), memory)

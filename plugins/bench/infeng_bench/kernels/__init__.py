@@ -1,1 +1,1 @@
-"""Single ops: which kernels, and programs of nothing but one of them."""
+"""Single ops: the choice of kernels, and programs that consist of one op."""

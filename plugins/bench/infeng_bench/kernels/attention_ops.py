@@ -1,4 +1,4 @@
-"""Programs of nothing but attention, a layer after the other as in the model, over a cache that is filled."""
+"""Programs that consist of attention only, layer after layer as in the model, over a filled KV cache."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class AttentionOps:
         self._choices.close()
 
     def subjects(self, shape: ModelConfig, work: Work) -> tuple[list[Choice], list[KernelProgram]]:
-        """Return the kernels for ``work`` and a program of each; all read the same cache."""
+        """Return the kernels for ``work`` and a program for each; all read the same cache."""
         steps = self.steps(work)
         rows = max(sum(count for count, _ in step) for step in steps)
         sizes = {"kv": self.kv, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "context": work.context}
@@ -54,7 +54,7 @@ class AttentionOps:
         return kernels, ours
 
     def steps(self, work: Work) -> list[list[tuple[int, int]]]:
-        """Return one step of a row of each sequence, or for each prompt its chunks, as the engine would cut them."""
+        """Return the steps as (rows, position) by sequence: one decode step, or the engine's prefill chunks."""
         if work.kind == "decode":
             return [[(1, work.context - 1)] * work.rows]
         return [
@@ -65,19 +65,19 @@ class AttentionOps:
 
 
 def macs(shape: ModelConfig, work: Work) -> int:
-    """Return the multiply-adds of one layer: two per head, dimension, row and position that the row attends to."""
+    """Return the multiply-adds of one layer: two per head, dimension, row and attended position."""
     attended = work.context if work.kind == "decode" else work.context * (work.context + 1) // 2
     return 2 * shape.heads * shape.head_dim * work.rows * attended
 
 
 def kv_bytes(shape: ModelConfig, work: Work, kv: str) -> int:
-    """Return the bytes of one layer's cache that are read, each counted once."""
+    """Return the distinct bytes of one layer's cache that ``work`` reads."""
     block = api.KvCache.bytes_per_block(kv, layers=1, kv_heads=shape.kv_heads, head_dim=shape.head_dim)
     return work.rows * work.context * block // BLOCK
 
 
 def oracle_size(shape: ModelConfig, work: Work) -> dict[str, int]:
-    """Return what an oracle needs to know of a work."""
+    """Return the sizes of a work in the form of ``Oracle.attention``."""
     return {
         "sequences": work.rows,
         "queries": 1 if work.kind == "decode" else work.context,

@@ -1,4 +1,4 @@
-"""The linears of a model: their shapes, and weights like theirs to compute with."""
+"""The linears of a model: their shapes, and programs on random weights of these shapes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from infeng_core import api
 from infeng_core.api import FormatLookup, OneOp, QuantFormat, UsageError, layout, unknown_key_remedy
 
 PANEL = 16
-MAC_BUDGET = 1 << 35  # of one reading of large batches: some tens of milliseconds
+MAC_BUDGET = 1 << 35  # multiply-adds of one reading, some tens of milliseconds
 
 
 @dataclass(frozen=True)
 class Linear:
-    """Weights of one shape: ``count`` of them in the model, each ``n`` outputs by ``k`` inputs."""
+    """A weight of ``n`` outputs by ``k`` inputs, ``count`` times in the model."""
 
     name: str  # "layers.*.down_proj"
     n: int
@@ -36,7 +36,7 @@ class Linear:
 
 
 def linears(shape: ModelShape, lookup: FormatLookup) -> list[Linear]:
-    """Return the linears of a model in the order in which a step reads them; the head is the last."""
+    """Return the linears of a model in the order in which a step reads them; the head is last."""
     config = shape.config
     found: dict[str, Linear] = {}
     for tensor in layout(config).tensors:
@@ -58,13 +58,13 @@ def add_linear(parser: argparse.ArgumentParser) -> None:
 
 
 def shaped(measured: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield measurements with the shape of their weights as people read it."""
+    """Yield measurements with their weight's shape as a column for people, such as 4096x4096."""
     for line in measured:
         yield {**line, "shape": f"{line['n']}x{line['k']}"} if "n" in line else {**line}
 
 
 def named(every: list[Linear], names: Sequence[str]) -> list[Linear]:
-    """Return the linears that the user named, by their last part or in full; all where none is named."""
+    """Return the linears that the user named, in full or by the last part; all if none is named."""
     known = {linear.name: linear for linear in every} | {linear.name.rsplit(".", 1)[-1]: linear for linear in every}
     for name in names:
         if name not in known:
@@ -74,10 +74,10 @@ def named(every: list[Linear], names: Sequence[str]) -> list[Linear]:
 
 
 def copies_for(linear: Linear, rows: int, footprint: int) -> int:
-    """Return how many weights one reading goes through.
+    """Return how many copies of a weight one reading goes through.
 
-    As many as the whole model is large, so that a weight has left the caches when it is read again; fewer for large
-    batches, which compute rather than read.
+    The copies are as large as the whole model, so that a weight has left the caches before it is read again; large
+    batches, which are bound by arithmetic, get fewer.
     """
     affordable = MAC_BUDGET // (rows * linear.n * linear.k)
     return max(1, min(-(-footprint // linear.nbytes), affordable))
@@ -86,7 +86,7 @@ def copies_for(linear: Linear, rows: int, footprint: int) -> int:
 def subject(
     linear: Linear, choice: Choice, copies: int, rows: int, pool: api.Pool, choices: Choices, like: OneOp | None
 ) -> KernelProgram:
-    """Return a program of ``copies`` linears on ``rows`` random rows; ``like``: another, whose weights it shares."""
+    """Return a program of ``copies`` linears on ``rows`` random rows. like: an op whose weights it shares."""
     op = OneOp(
         case(linear, rows),
         choice.kernel,
@@ -101,6 +101,6 @@ def subject(
 
 
 def case(linear: Linear, rows: int, *epilogues: str) -> dict[str, Any]:
-    """Return what a linear is asked to do."""
+    """Return the fields of a linear's kernel problem."""
     fields = {"op": "linear", "rows": [1, rows], "n": linear.panels * PANEL, "k": linear.k}
     return {**fields, "weight": linear.quant.stored, "act": linear.quant.activation, "epilogues": list(epilogues)}

@@ -1,4 +1,4 @@
-"""A linear with adapters on its rows as a program of its own: fused, unfused or without adapters."""
+"""Programs of a linear with LoRA adapters on its rows: fused, unfused or without adapters."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from infeng_core import api
 from infeng_core.api import ModelConfig, OneOp, Part, RandomAdapters, a_form, layout
 
 WAYS = ("base", "fused", "unfused")
-"""The linear alone; shrink, and the linear expands in its epilogue; shrink, the linear, and an op of its own."""
+"""base: the linear only. fused: shrink, then a linear that expands in its epilogue. unfused: shrink, linear, expand."""
 
 
 @dataclass(frozen=True)
 class Adapted:
-    """Adapters on the rows of a linear: each has ``rank`` for every projection."""
+    """Adapters on the rows of a linear, each of rank ``rank`` for every projection."""
 
     parts: Sequence[Part]
     rank: int
@@ -26,23 +26,23 @@ class Adapted:
 
     @property
     def stacked(self) -> int:
-        """Rank rows of all projections: those of one A."""
+        """Rows of one adapter's A: the ranks of all projections."""
         return self.rank * len(self.parts)
 
     @property
     def a_format(self) -> str:
-        """The format in which A is packed."""
+        """The packed format of A."""
         return a_form(self.storage)[0]
 
     @property
     def act(self) -> str:
-        """What shrink reads."""
+        """The activation format that shrink reads."""
         return a_form(self.storage)[1]
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """The kernels that a way needs: shrink except for the base, epilogue for the unfused way."""
+    """The kernels of one of WAYS; base has no shrink, only unfused has an epilogue kernel."""
 
     linear: Choice
     shrink: Choice | None = None
@@ -66,7 +66,7 @@ def subject(
 ) -> KernelProgram:
     """Return a program of ``copies`` linears on ``rows`` random rows; every copy has adapters of its own in memory.
 
-    ``like``: another, whose weights it shares.
+    like: an op whose weights it shares.
     """
     adapters = None
     if kernels.shrink is not None:

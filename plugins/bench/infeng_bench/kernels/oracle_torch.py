@@ -1,10 +1,11 @@
-"""PyTorch on the CPU (oneDNN, MKL) as an oracle of single ops; run by the Python of an environment that has it.
+"""PyTorch on the CPU (oneDNN, MKL) as an oracle of single ops; run by the Python of an environment with PyTorch.
 
-One JSON object per line. Out first: {"ready", "engine", "version", "types": {op: [number types]}}. In:
-{"make": "linear", "type", "n", "k", "rows", "footprint"} or
-{"make": "attention", "type", "sequences", "queries", "context", "heads", "kv_heads", "head_dim", "copies"},
-answered by {"id", "name", "calls", "nbytes"}; {"run": id} by {"seconds"}; {"clear": true} by {}. The end of the input
-ends it.
+The protocol is one JSON object per line. The first line of output is {"ready", "engine", "version", "types": {op:
+[number types]}}. Each line of input gets one line of output:
+{"make": "linear", "type", "n", "k", "rows", "footprint"} and
+{"make": "attention", "type", "sequences", "queries", "context", "heads", "kv_heads", "head_dim", "copies"} get
+{"id", "name", "calls", "nbytes"}; {"run": id} gets {"seconds"}; {"clear": true} gets {}. The process ends with its
+input.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 BYTES = {"int8": 1, "bf16": 2, "f32": 4}
 
 Step = Callable[[], None]
-Made = tuple[str, int, int, Step]  # name, calls of a step, bytes that one call reads, and the step itself
+Made = tuple[str, int, int, Step]  # name, op calls of a step, bytes that one call reads, the step
 
 
 def linear(kind: str, n: int, k: int, rows: int, footprint: int) -> Made:
-    """Return x W^T over weights of ``footprint`` bytes altogether."""
+    """Return x W^T over copies of W of ``footprint`` bytes together."""
     copies = max(1, -(-footprint // (n * k * BYTES[kind])))
     if kind == "int8":
         return "int8 dynamic", copies, n * k, int8_linear(n, k, rows, copies)
@@ -44,7 +45,7 @@ def linear(kind: str, n: int, k: int, rows: int, footprint: int) -> Made:
 
 
 def int8_linear(n: int, k: int, rows: int, copies: int) -> Step:
-    """Weights with a scale per output, activations quantized on the way in: PyTorch's dynamic int8 linear."""
+    """Return PyTorch's dynamic int8 linear: a weight scale per output, activations quantized in the op."""
     source = torch.randn(n, k).mul_(0.02)
     scales = source.abs().amax(dim=1).div(127).clamp(min=1e-8)
     quantized = torch.quantize_per_channel(source, scales, torch.zeros(n, dtype=torch.int64), 0, torch.qint8)
@@ -80,7 +81,7 @@ MAKERS: dict[str, Callable[..., Made]] = {"linear": linear, "attention": attenti
 
 
 def answer(request: dict[str, Any], made: list[Step]) -> dict[str, Any]:
-    """Do what one line asks for."""
+    """Return the answer to one line of input."""
     if "make" in request:
         name, calls, nbytes, step = MAKERS[request.pop("make")](request.pop("type"), **request)
         made.append(step)
@@ -94,19 +95,19 @@ def answer(request: dict[str, Any], made: list[Step]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serve until the input ends."""
+    """Answer lines until the input ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, required=True)
     torch.set_num_threads(parser.parse_args().threads)
     torch.manual_seed(0)
-    warnings.filterwarnings("ignore", category=UserWarning)  # that int8 tensors will get another interface
+    warnings.filterwarnings("ignore", category=UserWarning)  # int8 tensors' interface will change
     made: list[Step] = []
     print(json.dumps({"ready": True, "engine": "torch", "version": torch.__version__, "types": TYPES}), flush=True)
     with torch.inference_mode():
         for line in sys.stdin:
             try:
                 said = answer(json.loads(line), made)
-            except Exception as error:  # whatever it is, the other side shall read it
+            except Exception as error:  # any error becomes an answer
                 said = {"error": f"{type(error).__name__}: {error}"}
             print(json.dumps(said), flush=True)
 

@@ -1,4 +1,4 @@
-"""Others that compute the same op, to compare with: each in a process and a Python environment of its own."""
+"""Oracles: other implementations of the same op, each in a process and a Python environment of its own."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from infeng_core.api import PluginError, UsageError, unknown_key_remedy
 if TYPE_CHECKING:
     from infeng_bench.kernels.linears import Linear
 
-SCRIPTS = {"torch": "oracle_torch.py"}  # oracle -> its program, a single file that imports nothing of ours
+SCRIPTS = {"torch": "oracle_torch.py"}  # oracle -> its program, a file that imports nothing of this project
 
-PEERS = {"torch": "transformers"}  # oracle -> the peer in whose environment it is
+PEERS = {"torch": "transformers"}  # oracle -> the peer whose environment has it
 
-PAUSE = 0.005  # seconds after its turn until an oracle's idle threads have gone to sleep
+PAUSE = 0.005  # seconds after a call until an oracle's idle threads sleep
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,13 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @contextlib.contextmanager
 def started(arguments: argparse.Namespace, threads: int) -> Iterator[list[Oracle]]:
-    """Run the oracles that were asked for while the block runs."""
+    """Start the oracles of ``--against`` and end them after the block."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(Oracle(name, arguments.oracle_python, threads)) for name in arguments.against]
 
 
 def interpreter(name: str, given: str | None) -> str:
-    """Return the Python that has an oracle; raises UsageError or PeerError with the command that gets one."""
+    """Return the Python interpreter of an oracle; raises UsageError or PeerError with the command that installs it."""
     if name not in SCRIPTS:
         raise UsageError(f"--against {name}", "there is no such oracle", unknown_key_remedy(name, SCRIPTS))
     if given is None:
@@ -57,7 +57,7 @@ def interpreter(name: str, given: str | None) -> str:
 
 @dataclass(eq=False)
 class OracleOp:
-    """One op that an oracle has ready."""
+    """An op that an oracle holds ready."""
 
     oracle: Oracle
     id: int
@@ -67,17 +67,17 @@ class OracleOp:
     nbytes: int
 
     def once(self) -> float:
-        """Do it ``calls`` times and return the seconds."""
+        """Run it ``calls`` times and return the seconds."""
         seconds = float(self.oracle.ask({"run": self.id})["seconds"])
         time.sleep(PAUSE)
         return seconds
 
 
 class Oracle:
-    """A process that answers one JSON line with another."""
+    """A process that answers each JSON line with another."""
 
     def __init__(self, name: str, python: str | None, threads: int) -> None:
-        """Start it; raises UsageError or PluginError where that fails."""
+        """Start the process; raises UsageError or PluginError."""
         self.engine = name
         self._python = interpreter(name, python)
         command = [self._python, "-P", str(Path(__file__).parent / SCRIPTS[name]), "--threads", str(threads)]
@@ -91,22 +91,22 @@ class Oracle:
         self._types: dict[str, list[str]] = said.get("types", {})
 
     def linear(self, linear: Linear, rows: int, copies: int) -> list[OracleOp]:
-        """Make x W^T in each of the oracle's number types, with weights of as many bytes altogether as ours."""
+        """Make x W^T in each of the oracle's number types, with weights of as many bytes in total as ours."""
         size = {"n": linear.n, "k": linear.k, "rows": rows, "footprint": copies * linear.nbytes}
         return [self._make("linear", kind, size) for kind in self._types["linear"]]
 
     def attention(self, **size: int) -> list[OracleOp]:
-        """Make causal attention: ``sequences, queries, context, heads, kv_heads, head_dim, copies``."""
+        """Make causal attention. size: ``sequences, queries, context, heads, kv_heads, head_dim, copies``."""
         return [self._make("attention", kind, size) for kind in self._types["attention"]]
 
     def clear(self) -> None:
-        """Give the memory of everything made back."""
+        """Free all ops."""
         self.ask({"clear": True})
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Send a line and return the answer; raises PluginError where the process fails."""
+        """Send a line and return the answer; raises PluginError if the process fails."""
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended: what it said, or that it did not, is the error below
+        with contextlib.suppress(BrokenPipeError):  # if the process has ended, _read raises the error
             print(json.dumps(request), file=self._process.stdin, flush=True)
         return self._read()
 

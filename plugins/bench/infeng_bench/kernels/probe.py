@@ -1,10 +1,8 @@
-"""The loops of `libinfeng_bench`: core clock, reading memory, int8 multiplications. All times come from inside them."""
+"""The loops of `libinfeng_bench`: core clock, memory reads, int8 multiplications. The loops time themselves."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -31,15 +29,15 @@ def _library() -> ctypes.CDLL:
 
 
 def clock_hz(readings: int = 5, seconds: float = 0.004) -> float:
-    """Return cycles per second of one core now, from a chain of dependent additions.
+    """Return the present cycles per second of one core, from a chain of dependent additions.
 
-    The best of several readings: while another program has the core, time passes and no cycle is counted.
+    The best of several readings counts: a reading during which another program has the core is too low.
     """
     return max(float(_library().infeng_bench_clock(seconds)) for _ in range(readings))
 
 
 class Memory:
-    """Touched anonymous memory with huge pages advised."""
+    """Anonymous memory, all pages touched, huge pages advised."""
 
     def __init__(self, nbytes: int, threads: int) -> None:
         """Map and touch ``nbytes``, rounded down to whole huge pages."""
@@ -50,34 +48,24 @@ class Memory:
             raise ResourceError("roofline", f"there are no {self.nbytes >> 20} MB of memory", "give a smaller --buffer")
 
     def read(self, threads: int, streams: int, prefetch: int) -> float:
-        """Return bytes per second of reading everything once.
+        """Read the memory once and return bytes per second.
 
-        Each thread reads a contiguous part, as ``streams`` (1, 2 or 4) streams side by side, with a prefetch
-        ``prefetch`` bytes ahead (0: none).
+        Each thread reads a contiguous part as ``streams`` (1, 2 or 4) interleaved streams and prefetches ``prefetch``
+        bytes ahead (0: none). Raises ValueError after ``close``.
         """
         if not self._address:
             raise ValueError("read after close")
         return self.nbytes / float(_library().infeng_bench_read(self._address, self.nbytes, threads, streams, prefetch))
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Unmap the memory."""
         address, self._address = self._address, None
         if address:
             _library().infeng_bench_unmap(address, self.nbytes)
 
 
-@contextlib.contextmanager
-def memory(nbytes: int, threads: int) -> Iterator[Memory]:
-    """Hold ``Memory`` for a block."""
-    held = Memory(nbytes, threads)
-    try:
-        yield held
-    finally:
-        held.close()
-
-
 def int8_isas() -> list[str]:
-    """Return the instruction sets with a loop that this processor may run, the oldest first."""
+    """Return the instruction sets of the loops that this processor can run, the oldest first."""
     features, found = detect().features, []
     index = 0
     while name := _library().infeng_bench_int8_isa(index):
@@ -88,7 +76,7 @@ def int8_isas() -> list[str]:
 
 
 def int8_macs_per_s(isa: str, threads: int, seconds: float = 0.05) -> float:
-    """Return int8 multiply-adds per second of all threads; raises UsageError where the processor lacks ``isa``."""
+    """Return int8 multiply-adds per second of all threads; raises UsageError if the processor lacks ``isa``."""
     usable = int8_isas()
     if isa not in usable:
         why = "this processor does not have it" if isa in NEEDS else "there is no such instruction set"

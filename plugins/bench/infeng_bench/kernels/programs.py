@@ -1,4 +1,4 @@
-"""Kernels to be measured: which ones, and a program of nothing but one of them."""
+"""The choice of the kernels to measure, and programs that consist of one op."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ ALL = "all"
 
 
 class Subject(Protocol):
-    """Something that does one op again and again."""
+    """A repeatable op: one of our kernels or an oracle's."""
 
     name: str
-    calls: int  # how often ``once`` does the op
+    calls: int  # op calls of one ``once``
 
     def once(self) -> float:
-        """Do it and return the seconds of all calls together."""
+        """Run it and return the seconds of all calls together."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A kernel with the features that it may use."""
+    """A kernel and the processor features that it may use."""
 
     name: str  # library/kernel
     kernel: api.Kernel
@@ -33,14 +33,14 @@ class Choice:
 
 
 class Choices:
-    """The kernels that an engine, or the user, would choose.
+    """The kernels of an op that the engine, or the user, chooses.
 
-    wanted: empty for the engine's own choice, "all" for every kernel that accepts a problem (the reference only if it
-    is named), or names such as "avx512" or "avx512/linear_vnni". Raises KernelError for a name that is none.
+    wanted: empty for the engine's choice, "all" for every kernel that accepts a problem (the reference only if it is
+    named), or names such as "avx512" or "avx512/linear_vnni". Raises KernelError for an unknown name.
     """
 
     def __init__(self, config: EngineConfig, op: str, wanted: Sequence[str]) -> None:
-        """Find the libraries."""
+        """Load the kernel libraries."""
         self._op = op
         self._most = config.scheduler.max_batch_tokens
         self.plugins = Plugins.discover(config)
@@ -54,13 +54,13 @@ class Choices:
 
     @property
     def reference(self) -> api.Library:
-        """The library whose kernels do what is around the op that is measured."""
+        """The library whose kernels run the other ops of a program."""
         native = next(state.native for state in self._plain.states if state.name == REFERENCE)
         assert native is not None
         return native
 
     def of(self, rows: int, **fields: Any) -> list[Choice]:
-        """Return the kernels for batches of ``rows``, best first; raises KernelError where none accepts."""
+        """Return the kernels for batches of ``rows``, best first; raises KernelError if none accepts."""
         span = next(span for span in row_ranges(max(self._most, rows)) if span[0] <= rows <= span[1])
         problem = api.Problem(self._op, rows=span, **fields)
         found: dict[str, Choice] = {}
@@ -104,14 +104,14 @@ class KernelProgram:
         self.name, self.op, self.calls = name, op, op.calls
 
     def once(self) -> float:
-        """Do it and return the seconds."""
+        """Run it and return the seconds."""
         start = time.perf_counter()
         self.op.once()
         return time.perf_counter() - start
 
 
 def pool(config: EngineConfig, threads: int) -> api.Pool:
-    """Return workers as an engine would have them."""
+    """Return the worker pool that an engine would have."""
     where = detect().place(replace(config.threads, count=threads))
     return api.Pool(threads, pin=where.pinned, cpus=where.mask)
 
@@ -119,7 +119,7 @@ def pool(config: EngineConfig, threads: int) -> api.Pool:
 def readings(subjects: Sequence[Subject], rounds: int) -> list[list[float]]:
     """Return seconds per call, ``rounds`` of each subject, taken in turn: A B C A B C."""
     for subject in subjects:
-        subject.once()  # memory is touched, caches and clock settle
+        subject.once()  # warms up: pages, caches, clock
     found: list[list[float]] = [[] for _ in subjects]
     for _ in range(rounds):
         for times, subject in zip(found, subjects, strict=True):

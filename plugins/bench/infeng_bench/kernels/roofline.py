@@ -1,7 +1,8 @@
-"""What this machine can do at most: DRAM bandwidth and int8 peak, to judge a kernel's figure by."""
+"""The machine's roofline: DRAM bandwidth and int8 peak, the ceilings of a kernel's figures."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,23 +13,15 @@ from infeng_core import api
 from infeng_core.api import UsageError, closure, detect
 
 KIND = "roofline"
-
-
 STREAMS = (1, 2, 4)
-
-
 PREFETCH = (0, 512, 1024, 2048, 4096, 8192)  # bytes ahead
-
-
-BUFFER = 1 << 30
-
-
+BUFFER = 1 << 30  # bytes
 ROUNDS = 5
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """Ceilings: the best of several readings, for a disturbed reading can only be too low."""
+    """Ceilings, each the best of several readings: a disturbed reading can only be too low."""
 
     threads: int
     dram_bytes_per_s: float  # all threads together
@@ -39,16 +32,16 @@ class Roofline:
 
     @property
     def int8_macs_per_s(self) -> float:
-        """The peak of the fastest instruction set; 0 where no loop is built for this processor."""
+        """The peak of the fastest instruction set; 0 if no loop is built for this processor."""
         return max(self.int8.values(), default=0.0)
 
     def int8_of(self, features: Collection[str]) -> float:
-        """Return the peak that a kernel which uses only ``features`` could reach, 0 if unknown."""
+        """Return the peak of a kernel that uses only ``features``; 0 if unknown."""
         allowed = closure(features)
         return max((rate for isa, rate in self.int8.items() if isa in allowed), default=0.0)
 
     def to_dict(self) -> dict[str, object]:
-        """Return the figures by the names that results use."""
+        """Return the figures by their names in results."""
         return {
             "dram_bytes_per_s": self.dram_bytes_per_s,
             "dram_bytes_per_s_one_thread": self.dram_one_thread,
@@ -59,12 +52,12 @@ class Roofline:
 
 
 def measure(threads: int, *, buffer: int | None = None, rounds: int = ROUNDS, seconds: float = 0.05) -> Roofline:
-    """Measure the machine on ``threads`` threads; takes some seconds.
+    """Measure the machine on ``threads`` threads in some seconds.
 
-    buffer: bytes to read; by default ``default_buffer()``. rounds: readings per setting. seconds: of one int8 reading.
+    buffer: bytes to read (default: ``default_buffer()``). rounds: readings per setting. seconds: of one int8 reading.
     """
     clock = probe.clock_hz()
-    with probe.memory(buffer or default_buffer(), threads) as memory:
+    with contextlib.closing(probe.Memory(buffer or default_buffer(), threads)) as memory:
         settings = [(streams, prefetch) for streams in STREAMS for prefetch in PREFETCH]
         first = {setting: memory.read(threads, *setting) for setting in settings}
         best = sorted(first, key=lambda setting: -first[setting])[:3]
@@ -72,11 +65,12 @@ def measure(threads: int, *, buffer: int | None = None, rounds: int = ROUNDS, se
         streams, prefetch = max(again, key=lambda setting: again[setting])
         one = max(memory.read(1, streams, prefetch) for _ in range(max(1, rounds // 2)))
     int8 = {isa: max(probe.int8_macs_per_s(isa, threads, seconds) for _ in range(rounds)) for isa in probe.int8_isas()}
-    return Roofline(threads, max(*first.values(), *again.values()), one, int8, clock, _reading(streams, prefetch))
+    reading = {"streams": streams, "prefetch": prefetch}
+    return Roofline(threads, max(*first.values(), *again.values()), one, int8, clock, reading)
 
 
 def from_result(path: str | Path, threads: int) -> Roofline:
-    """Return what an earlier result says; raises UsageError where it is none, or of another machine or thread count."""
+    """Read an earlier result; raises UsageError unless it is of ``roofline``, this machine and this thread count."""
     result = results.read(path)
     if result["kind"] != KIND:
         raise UsageError(str(path), f"is a result of {result['kind']}", "give one of infeng bench roofline")
@@ -99,11 +93,7 @@ def from_result(path: str | Path, threads: int) -> Roofline:
 
 
 def default_buffer() -> int:
-    """Return bytes that are read: 1 GB, more where the caches are larger, at most a quarter of the free memory."""
+    """Return 1 GB, or twice the L3 cache if that is more, but at most a quarter of the available memory, in bytes."""
     caches = detect().caches
     wanted = max(BUFFER, 2 * int(caches.get("l3") or 0))
     return min(wanted, max(api.memory().get("available", wanted) // 4, probe.HUGE))
-
-
-def _reading(streams: int, prefetch: int) -> dict[str, int]:
-    return {"streams": streams, "prefetch": prefetch}

@@ -1,1 +1,1 @@
-"""Requests: what they ask for, when they come, and what became of them."""
+"""Requests: prompts, arrivals and outcomes."""

@@ -1,4 +1,4 @@
-"""Requests that come in: when, and how long their prompts and answers are. Everything follows from one seed."""
+"""Arrival times and lengths of requests, drawn from one seed or read from a trace."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Arrival:
-    """One request: ``at`` seconds after the beginning come ``prompt`` tokens, and ``new`` are wanted."""
+    """A request: its time in seconds after the beginning, its prompt tokens and its new tokens."""
 
     at: float
     prompt: int
@@ -74,8 +74,8 @@ class Arrival:
 def arrivals(count: int, rate: float, prompts: Lengths, answers: Lengths, seed: int, context: int) -> list[Arrival]:
     """Return ``count`` requests in order of arrival.
 
-    rate: requests per second of a Poisson process, infinite for all at once. context: most positions of one request;
-    longer prompts are cut so that one new token fits, then answers.
+    rate: requests per second of a Poisson process; infinite: all at once. context: most positions of one request;
+    longer prompts are cut so that one new token fits, then the numbers of new tokens.
     """
     times, lengths = (np.random.default_rng([seed, stream]) for stream in range(2))
     gaps = np.zeros(count) if math.isinf(rate) else times.exponential(1 / rate, count)
@@ -90,14 +90,14 @@ def arrivals(count: int, rate: float, prompts: Lengths, answers: Lengths, seed: 
 
 
 COLUMNS = (("TIMESTAMP", "ContextTokens", "GeneratedTokens"), ("arrival", "prompt_tokens", "output_tokens"))
-"""What a trace may call arrival, prompt and new tokens: the Azure LLM inference trace, and plainer names."""
+"""Column names of a trace for arrival, prompt and new tokens: those of the Azure LLM inference trace, or plain ones."""
 
 
 def trace(path: str | Path, count: int, speed: float, context: int) -> list[Arrival]:
     """Return the first ``count`` requests of a trace, in order of arrival, the first at 0 seconds.
 
-    path: CSV with a header of COLUMNS; arrivals are seconds, or dates and times. speed: 2 lets them come twice as fast.
-    context: as in ``arrivals``. Raises UsageError for a file that is no such trace.
+    path: CSV with a header of COLUMNS; arrivals are seconds, or dates and times. speed: 2 halves all arrival times.
+    context: as in ``arrivals``. Raises UsageError if the file is not such a trace.
     """
     try:
         with Path(path).open(encoding="utf-8", newline="") as file:
@@ -121,7 +121,7 @@ def trace(path: str | Path, count: int, speed: float, context: int) -> list[Arri
 
 
 def _moment(text: str) -> float:
-    """Return seconds; dates may have more digits after the point than Python keeps."""
+    """Return a time in seconds; ISO dates may have more fractional digits than Python reads."""
     try:
         return float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Hands requests in at their times or, in a closed loop, where others have gone; keeps what became of them."""
+"""The loop that submits requests at their arrival times or, in a closed loop, as others end."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from infeng_bench.load.traffic import Arrival, Traffic
 
 
 class Driver(ABC):
-    """Puts traffic on what serves it. A subclass hands one request in, and tells of its end."""
+    """Submits traffic and collects its outcomes. A subclass submits one request and calls ``ended`` after it."""
 
     def __init__(self, traffic: Traffic, clients: float, done: Callable[[], object]) -> None:
-        """Hand nothing in yet.
+        """Prepare the run.
 
-        clients: requests in flight at most, the next one comes when one has gone; infinite: they come at their times.
+        clients: most requests in flight of a closed loop; infinite: an open loop, requests come at their times.
         done: called after each request.
         """
         self.outcomes = Outcomes.of(traffic)
         self.traffic = traffic
         self.lock = threading.RLock()
-        """Guards the outcomes and the requests in flight, which may end on other threads than they came from."""
+        """Guards the outcomes and counters: requests may end on another thread than the one that submitted them."""
         self._clients = clients
         self._done = done
         self._coming = deque(enumerate(traffic))
@@ -37,14 +37,14 @@ class Driver(ABC):
 
     @abstractmethod
     def prepared(self, place: int, arrival: Arrival) -> Any:
-        """Return what a request needs that takes time to make, which is not to be part of its own."""
+        """Return the request's prompt or body, made before its time so that this cost is not measured."""
 
     @abstractmethod
     def submit(self, place: int, arrival: Arrival, made: Any) -> None:
-        """Hand a request in, with what ``prepared`` made for it."""
+        """Submit a request. made: the result of ``prepared``."""
 
     def run(self) -> None:
-        """Hand in all requests on this thread, in a closed loop the first of them; return after the last answer."""
+        """Submit all requests of an open loop, or the first of a closed loop; return after the last answer."""
         self._begin = time.perf_counter()
         self.fill()
         while math.isinf(self._clients) and self._coming:
@@ -57,14 +57,14 @@ class Driver(ABC):
         self._is_over.wait()
 
     def fill(self) -> None:
-        """In a closed loop: hand in requests while there are places."""
+        """Submit requests of a closed loop up to ``clients`` in flight."""
         with self.lock:
             while math.isfinite(self._clients) and self._coming and self._in_flight < self._clients:
                 place, arrival = self._coming.popleft()
                 self._hand_in(place, arrival, self.prepared(place, arrival), self.now())
 
     def ended(self, refused: str | None = None) -> None:
-        """Count a request that is answered, or that is not for the reason ``refused``."""
+        """Count the end of a request. refused: the reason if it was not answered."""
         with self.lock:
             if refused is not None:
                 self.outcomes.refuse(refused)

@@ -1,4 +1,4 @@
-"""Traffic on a real engine in this process: its own thread runs the steps, requests come from outside."""
+"""Traffic on an engine in this process, whose own thread runs the steps."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def drive(
     clients: float = math.inf,
     done: Callable[[], object] = lambda: None,
 ) -> Outcomes:
-    """Serve all requests of ``traffic``, greedily and past end tokens, and return what became of them.
+    """Serve all requests of ``traffic``, greedily and past end tokens, and return their outcomes.
 
-    clients, done: as of Driver. What one request fails with is counted, and the others go on.
+    clients, done: as in Driver. A failed request is counted, and the others go on.
     """
     driver = _EngineDriver(engine, traffic, vocab, clients, done)
     engine.start(on_step=driver.collect)
@@ -41,7 +41,7 @@ def drive(
 
 
 class _EngineDriver(Driver):
-    """Hands requests in on the calling thread, or after a step; collects tokens on the engine's own."""
+    """Submits requests on the calling thread, or after a step; collects tokens on the engine's thread."""
 
     def __init__(
         self, engine: Engine, traffic: Traffic, vocab: int, clients: float, done: Callable[[], object]
@@ -56,7 +56,7 @@ class _EngineDriver(Driver):
         return self.traffic.ids(place, self._vocab)
 
     def submit(self, place: int, arrival: Arrival, made: list[int]) -> None:
-        """Queue a request."""
+        """Submit a request to the engine."""
         request = Request(tuple(made), greedy(arrival.new), arrival.priority, arrival.tenant, arrival.adapter)
         begin = time.perf_counter()
         try:
@@ -66,13 +66,13 @@ class _EngineDriver(Driver):
             self.ended(reason(error))
 
     def cancel(self) -> None:
-        """Cancel what still runs."""
+        """Cancel all running requests."""
         with self.lock:
             for _, stream in self._running:
                 stream.cancel()
 
     def collect(self) -> None:
-        """Take the tokens of a step; called on the engine's thread."""
+        """Collect the tokens of a step; called on the engine's thread."""
         now = self.now()
         with self.lock:
             for place, stream in self._running:

@@ -1,4 +1,4 @@
-"""What traffic is made of, as a short text: ``tenants:greedy=100,others=3,prompt=lognormal:256:0.8``."""
+"""The grammar of loads: ``tenants:greedy=100,others=3,prompt=lognormal:256:0.8``."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ AUTO = "auto"
 
 
 class Key(NamedTuple):
-    """What a key of a load may be."""
+    """A key of a load."""
 
-    read: Callable[[str], Any]  # returns the value of a text; raises ValueError that says what is wanted
+    read: Callable[[str], Any]  # returns the value of a text; raises ValueError that names the accepted values
     default: str
     help: str
 
@@ -128,21 +128,21 @@ SERVED: Mapping[str, Mapping[str, Key]] = {
         "rounds": Key(_positive, "10", "how often in decode, and in prefill"),
     },
 }
-"""Kinds that are no traffic: what is measured over HTTP, beside the same in-process."""
+"""Special measurements of `serve --http` that are not traffic."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """One kind of traffic with all its values."""
+    """A kind of load with the values of all its keys."""
 
     kind: str
-    values: Mapping[str, Any] = field(default_factory=dict)  # of every key of its kind
+    values: Mapping[str, Any] = field(default_factory=dict)  # by key
     file: Path | None = None  # of a trace
-    text: str = ""  # as it was given
+    text: str = ""  # as the user wrote it
 
     @staticmethod
     def parse(text: str) -> Load:
-        """Read ``KIND[:KEY=VALUE,...]`` or ``trace:FILE[,KEY=VALUE,...]``; raises UsageError naming what may stand."""
+        """Read ``KIND[:KEY=VALUE,...]`` or ``trace:FILE[,KEY=VALUE,...]``; raises UsageError that names the choices."""
         kind, _, rest = text.partition(":")
         kinds = {**KINDS, **SERVED}
         if kind not in kinds:
@@ -172,7 +172,7 @@ class Load:
 
     @property
     def needs_capacity(self) -> bool:
-        """Whether its rate is a share of the capacity, which the caller has to know."""
+        """Whether the rate is a share of the capacity, which the caller has to provide."""
         return bool(self["scale" if self.kind == "trace" else "rate"] == AUTO)
 
     def __str__(self) -> str:
@@ -186,7 +186,7 @@ class Load:
 
 
 def check_traffic(load: Load) -> None:
-    """Raise UsageError for a load that is no traffic."""
+    """Raise UsageError for a kind of SERVED."""
     if load.kind in SERVED:
         raise UsageError(f"load {load.text!r}", "it is no traffic", "measure it with infeng bench serve --http")
 

@@ -1,4 +1,4 @@
-"""The options that decide the requests of a load, what they should keep, and what results say of them."""
+"""The options of a load and of its latency targets, and their record in results."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from infeng_bench.load.outcomes import Targets
 from infeng_bench.load.traffic import Traffic
 
 AS_SERVED: Mapping[str, object] = {"kv_cache__prefix": None, "scheduler__step_ms": None}
-
-
-"""Settings that other verbs change: traffic is served as an engine does it."""
+"""Restores the engine's defaults that ``options.config`` changes for other measurements."""
 
 
 def add_load(parser: argparse.ArgumentParser, requests: int, clients: Callable[[str], Any] = options.positive) -> None:
-    """Add what decides the requests, and what they should keep. clients: how their number is read."""
+    """Add the options of requests and of latency targets. clients: the type of ``--clients``."""
     parser.epilog = f"loads and their defaults:\n{help_text()}"
     targets = Targets()
     parser.add_argument("--load", type=Load.parse, default="poisson", metavar="L", help="traffic, see below")
@@ -35,12 +33,12 @@ def add_load(parser: argparse.ArgumentParser, requests: int, clients: Callable[[
 
 
 def targets(arguments: argparse.Namespace) -> Targets:
-    """Return what the options ask of a request."""
+    """Return the latency targets of the options."""
     return Targets(arguments.ttft_target / 1000, arguments.tpot_target / 1000, arguments.patience)
 
 
 def load_facts(arguments: argparse.Namespace, traffic: Traffic) -> dict[str, Any]:
-    """Return what results say of the requests."""
+    """Return the facts of the requests for a result."""
     wanted = targets(arguments)
     return {
         "load": str(arguments.load),

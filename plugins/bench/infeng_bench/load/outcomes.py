@@ -1,4 +1,4 @@
-"""What became of many requests, in arrays: a million of them fit, and figures come from them by arithmetic alone."""
+"""Outcomes of many requests, in arrays with room for millions, and the figures computed from them."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from infeng_bench.stats.summary import latencies, rate_within
 Seconds = NDArray[np.float64]
 
 QUANTILES = (0.0, 0.01, 0.05, *(k / 20 for k in range(2, 19)), 0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0)
-"""Shares of the requests at which results give the time to first token, for a chart."""
+"""Quantiles of TTFT in results, for a chart."""
 
 
 @dataclass(frozen=True)
 class Targets:
-    """What a request must keep to count as served well, and from when on one has starved."""
+    """The latency targets of goodput, and the limit beyond which a request has starved."""
 
     ttft: float = 2.0  # seconds to the first token
     tpot: float = 0.2  # mean seconds for each token after it
     patience: float = 100.0
-    """A request starved if it waited this many times the median wait, and longer than ``ttft``, for its first step."""
+    """A request starved if its wait for the first step exceeds ``ttft`` and this many times the median wait."""
 
 
 class Gaps:
-    """Times between two tokens: exact count, mean and deviation; quantiles to a quarter of a percent.
+    """Inter-token latencies: exact count, mean and deviation, and quantiles with an error of 0.25%.
 
-    Bins are a factor of 1.005 wide, from a microsecond to more than a day, so that memory does not grow with tokens.
+    A histogram of fixed size: bins are a factor of 1.005 wide, from a microsecond to more than a day.
     """
 
     _LOW, _STEP, _BINS = 1e-6, math.log(1.005), 5120
 
     def __init__(self) -> None:
-        """Hold none."""
+        """Make an empty histogram."""
         self._counts = [0] * self._BINS
         self._total, self._sum, self._squares = 0, 0.0, 0.0
 
     def add(self, seconds: float, count: int = 1) -> None:
-        """Add a time that ``count`` pairs of tokens had between them."""
+        """Add a latency ``count`` times."""
         self._counts[self._bin(seconds)] += count
         self._total += count
         self._sum += seconds * count
         self._squares += seconds * seconds * count
 
     def add_all(self, ascending: Sequence[float], count: int) -> None:
-        """Add several times, each ``count`` times over."""
+        """Add each latency ``count`` times."""
         if not ascending:
             return
         edge = -math.inf
@@ -71,12 +71,12 @@ class Gaps:
         return self._total
 
     def quantile(self, share: float) -> float:
-        """Return the time, in seconds, that ``share`` (0 to 1) of them do not exceed: the middle of its bin."""
+        """Return the quantile ``share`` (0 to 1) in seconds, as the middle of its bin."""
         place = int(np.searchsorted(np.cumsum(self._counts), max(1.0, share * self._total)))
         return self._LOW * math.exp((place + 0.5) * self._STEP)
 
     def figures(self) -> dict[str, float]:
-        """Return ``{mean,median,std,p99}_itl_ms``; nothing without any."""
+        """Return ``{mean,median,std,p99}_itl_ms``; {} without latencies."""
         if not self._total:
             return {}
         mean = self._sum / self._total
@@ -90,24 +90,23 @@ class Gaps:
 
 @dataclass(eq=False)
 class Outcomes:
-    """One entry per request of ``traffic``; moments are seconds after the beginning, NaN for what never was."""
+    """The outcomes of ``traffic``, arrays of shape (requests,); times are seconds after the beginning, or NaN."""
 
     traffic: Traffic
-    arrived: Seconds  # from when on latencies count: its arrival or, in a closed loop, when it was handed in
-    begun: Seconds  # when its first row was computed
-    first: Seconds
-    last: Seconds  # when it had its first and its last token
-    tokens: NDArray[np.int32]  # new tokens that it had
-    cached: NDArray[np.int32]  # tokens of its prompt that were in the cache already
-    is_done: NDArray[np.bool_]  # whether it was answered to its end
-    refused: dict[str, int] = field(default_factory=dict)  # requests that were not answered, by the reason
-    refusals: list[float] = field(default_factory=list)
-    """Seconds that each refusal of the engine, or the server, took."""
+    arrived: Seconds  # from which latencies count: the arrival, or the submission in a closed loop
+    begun: Seconds  # first step
+    first: Seconds  # first token
+    last: Seconds  # last token
+    tokens: NDArray[np.int32]  # new tokens
+    cached: NDArray[np.int32]  # prompt tokens found in the prefix cache
+    is_done: NDArray[np.bool_]  # whether the answer was complete
+    refused: dict[str, int] = field(default_factory=dict)  # number of unanswered requests by reason
+    refusals: list[float] = field(default_factory=list)  # seconds until each refusal
     gaps: Gaps = field(default_factory=Gaps)
 
     @staticmethod
     def of(traffic: Traffic) -> Outcomes:
-        """Return the outcomes of requests of which none has come yet."""
+        """Return empty outcomes of ``traffic``."""
         count = len(traffic)
         begun, first, last = (np.full(count, np.nan) for _ in range(3))
         tokens, cached = (np.zeros(count, np.int32) for _ in range(2))
@@ -119,23 +118,24 @@ class Outcomes:
 
     @property
     def ttft(self) -> Seconds:
-        """Seconds to the first token, of every request that had one."""
+        """Seconds to the first token, of every request that got one."""
         return (self.first - self.arrived)[~np.isnan(self.first)]
 
     def only(self, mask: NDArray[Any]) -> Outcomes:
-        """Return the outcomes of some of the requests, by a mask or by their places; gaps and refusals are left out."""
+        """Return the outcomes of some requests, by a mask or indices, without gaps and refusals."""
         names = ("arrived", "begun", "first", "last", "tokens", "cached", "is_done")
         return Outcomes(self.traffic.only(mask), *(getattr(self, name)[mask] for name in names))
 
 
 def figures(outcomes: Outcomes, targets: Targets) -> dict[str, Any]:
-    """Return the figures of a run by the names of ``vllm bench serve``, and those of fairness.
+    """Return the figures of a run, named as in ``vllm bench serve``, and figures of fairness.
 
-    ``prefill_tokens_per_s`` are the prompts' tokens over the time in which some request was between its first step and
-    its first token, ``decode_tokens_per_s`` the others over the time in which one was between first and last.
-    TTFT and end-to-end latency count from ``Outcomes.arrived``. TPOT is a request's mean time per token after its
-    first, ITL the time between two steps that gave it tokens. ``goodput`` are requests a second that kept both targets,
-    ``goodput_share`` their share of all. ``jain`` is told in fairness.py, ``starved`` by ``Targets.patience``.
+    ``prefill_tokens_per_s``: prompt tokens over the time in which some request was between its first step and its first
+    token. ``decode_tokens_per_s``: new tokens after the first over the time in which some request was between its first
+    and last token. TTFT and end-to-end latency count from ``Outcomes.arrived``. TPOT: a request's mean time per token
+    after its first. ITL: the time between two steps that gave a request tokens. ``goodput``: requests per second that
+    met both targets; ``goodput_share``: their share of all. ``jain``: see fairness.py. ``starved``: see
+    ``Targets.patience``.
     """
     done = outcomes.only(outcomes.is_done)
     completed = len(done.traffic)
@@ -166,7 +166,7 @@ def figures(outcomes: Outcomes, targets: Targets) -> dict[str, Any]:
 
 
 def delays(done: Outcomes) -> dict[str, float]:
-    """Return ``{mean,median,std,p99}_{ttft,tpot,e2el}_ms`` of requests that were answered."""
+    """Return ``{mean,median,std,p99}_{ttft,tpot,e2el}_ms`` of answered requests."""
     several = done.tokens > 1
     return {
         **latencies("ttft", done.first - done.arrived),
@@ -176,7 +176,7 @@ def delays(done: Outcomes) -> dict[str, float]:
 
 
 def groups(outcomes: Outcomes, targets: Targets) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return ``per_tenant`` and ``per_adapter``: the figures of each one's requests, where there are several."""
+    """Return ``per_tenant`` and ``per_adapter``, the figures of each one's requests; {} for a single tenant."""
     traffic = outcomes.traffic
     found: dict[str, dict[str, dict[str, Any]]] = {}
     if len(traffic.tenants) > 1:
@@ -191,15 +191,15 @@ def groups(outcomes: Outcomes, targets: Targets) -> dict[str, dict[str, dict[str
 
 
 def ttft_curve(outcomes: Outcomes) -> list[float]:
-    """Return the milliseconds to the first token at each of QUANTILES; nothing without any."""
+    """Return the TTFT in milliseconds at each of QUANTILES; [] if no request got a token."""
     ttft = outcomes.ttft
     return [1000 * float(value) for value in np.quantile(ttft, QUANTILES)] if len(ttft) else []
 
 
 def starved(outcomes: Outcomes, targets: Targets) -> int:
-    """Return how many requests starved: waited ``patience`` times the median wait, and longer than the TTFT target.
+    """Return the number of requests whose wait exceeded ``patience`` times the median wait and the TTFT target.
 
-    The wait is that for the first step or, where an engine behind HTTP does not tell it, for the first token.
+    The wait ends with the first step or, over HTTP, where that is unknown, with the first token.
     """
     moment = outcomes.first if np.isnan(outcomes.begun).all() else outcomes.begun
     waits = (moment - outcomes.arrived)[~np.isnan(moment)]
@@ -230,7 +230,7 @@ def _is_good(done: Outcomes, targets: Targets) -> NDArray[np.bool_]:
 
 
 def victims_ratio(served: Outcomes, alone: Outcomes) -> float | None:
-    """Return the 99th percentile of the other tenants' TTFT beside the greedy one over that without him."""
+    """Return the p99 TTFT of the other tenants with the greedy tenant, over that without; None without tokens."""
     greedy = list(served.traffic.tenants).index(GREEDY)
     beside, without = served.only(served.traffic.tenant != greedy).ttft, alone.ttft
     if not len(beside) or not len(without):

@@ -1,4 +1,4 @@
-"""Which adapter each request asks for: popularity falls as in Zipf's law."""
+"""The adapter of each request, with popularity by Zipf's law."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-STREAM = 3  # of a seed's random streams; arrivals and prompts have others
+STREAM = 3  # of the random streams of a seed; arrivals and prompts use others
 
 
 def weights(count: int, alpha: float) -> list[float]:
-    """Return the probabilities of ``count`` choices: the k-th, from 0, weighs 1 / (k + 1) ** alpha."""
+    """Return the probabilities of ``count`` choices: the k-th, from 0, has weight 1 / (k + 1) ** alpha."""
     raw = [(k + 1) ** -alpha for k in range(count)]
     return [weight / sum(raw) for weight in raw]
 
 
 def choices(requests: int, adapters: int, alpha: float, include_base: bool, seed: int) -> NDArray[np.int64]:
-    """Return the number of each request's adapter, (requests,); ``adapters`` stands for the base model.
+    """Return the index of each request's adapter, (requests,); the index ``adapters`` means the base model.
 
-    The first is the most popular. alpha: 0 or less takes them in turn. include_base: the base is one more choice, the
-    last. The same seed gives the same adapters.
+    Adapter 0 is the most popular. alpha: 0 or less means in turn. include_base: the base is one more choice, the last.
     """
     count = adapters + bool(include_base or not adapters)
     if alpha <= 0:
@@ -29,6 +28,6 @@ def choices(requests: int, adapters: int, alpha: float, include_base: bool, seed
 
 
 def draw(requests: int, names: Sequence[str], alpha: float, include_base: bool, seed: int) -> list[str | None]:
-    """Return the adapter of each request by its name, None for the base model; arguments as of ``choices``."""
+    """Return the adapter's name of each request, None for the base model; arguments as in ``choices``."""
     every = [*names, None]
     return [every[k] for k in choices(requests, len(names), alpha, include_base, seed)]

@@ -1,4 +1,4 @@
-"""Prompts of benchmarks: random ids, well-known sets of questions, or a file of the user's."""
+"""Prompts: random ids, well-known data sets, or a user's file."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ SETS = {
     "gsm8k": ("gsm8k_test.jsonl", "gsm8k.jsonl", "test.jsonl"),
     "specbench": ("specbench.jsonl", "question.jsonl"),
 }
-"""Name -> what its file is called, by its makers or by people who keep several in one folder. No set is part of this
-wheel: they are read from the folder that the user names, or from one below it."""
+"""Data set -> its usual file names. No set is part of this wheel: files are read from the user's folder or from a
+folder below it."""
 
 FIELDS = ("prompt", "question", "turns", "text", "instruction")
-"""Where a line of JSON has its prompt; of several turns it is the first."""
+"""Keys of the prompt in a line of JSON; of a list of turns the first counts."""
 
 
 def texts(name: str, folder: str | None) -> list[str]:
     """Return the prompts of a known set or of a file: JSON lines (also gzipped), or plain lines.
 
-    folder: where known sets lie, default ``$INFENG_BENCH_DATA``. Raises UsageError with what is missing.
+    folder: of the known sets (default: ``$INFENG_BENCH_DATA``). Raises UsageError that names what is missing.
     """
     path = _find(name, folder)
     try:
@@ -48,21 +48,21 @@ def texts(name: str, folder: str | None) -> list[str]:
 
 
 def shuffled(prompts: Sequence[list[int]], seed: int) -> Iterator[list[int]]:
-    """Yield prompts without end, each once before any comes again, in an order that the seed decides; none of none."""
+    """Yield prompts endlessly, each pass over all of them in a new random order; nothing if there are none."""
     rng = np.random.default_rng([seed, 4])
     while prompts:
         yield from (prompts[index] for index in rng.permutation(len(prompts)))
 
 
 def random_ids(length: int, seed: int, index: int, vocab: int) -> list[int]:
-    """Return the ids of request ``index``; another seed or index gives others."""
+    """Return ``length`` random ids of request ``index``."""
     rng = np.random.default_rng([seed, 2, index])
     drawn: list[int] = rng.integers(min(FIRST_ID, vocab - 1), vocab, length).tolist()
     return drawn
 
 
 def random_lengths(name: str) -> Lengths | None:
-    """Return the lengths that ``random:LENGTH`` asks for; None for the name of a set or file."""
+    """Return the lengths of ``random:LENGTH``; None for the name of a set or file."""
     return Lengths.parse(name.removeprefix(RANDOM)) if name.startswith(RANDOM) else None
 
 

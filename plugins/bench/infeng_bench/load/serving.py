@@ -1,4 +1,4 @@
-"""Requests in flight on our engine: submitted when their time has come, as many at a time as there are places."""
+"""Serve jobs on our engine: submitted at their times, with a bounded number in flight."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from infeng_core.api import Request, SamplingParams
 if TYPE_CHECKING:
     from infeng_core.api import Engine, Stream
 
-PAUSE = 0.0005  # seconds, where all requests wait for their adapters to be read
+PAUSE = 0.0005  # seconds between two steps while all requests wait for their adapters
 
 
 @dataclass(frozen=True)
 class Job:
-    """One request: ``at`` seconds after the beginning comes ``prompt``, and ``new`` tokens are wanted."""
+    """A request: its time in seconds after the beginning, its prompt's ids and its new tokens."""
 
     at: float
     prompt: Sequence[int]
@@ -33,51 +33,49 @@ class Job:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Job:
-        """Read what ``to_dict`` made; raises KeyError, TypeError or ValueError for anything else."""
+        """Read the form of ``to_dict``; raises KeyError, TypeError or ValueError for another form."""
         return Job(float(data["at"]), [int(token) for token in data["prompt"]], int(data["new"]), data["adapter"])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the form in which a request goes to an engine's process; it is answered greedily there."""
+        """Return the JSON of a request for an engine's process, which answers greedily."""
         return {"at": self.at, "prompt": list(self.prompt), "new": self.new, "adapter": self.adapter}
 
 
 @dataclass(eq=False)
 class Trace:
-    """What became of one request; moments are seconds after the beginning."""
+    """The course of one request; times are seconds after the beginning."""
 
     job: Job
-    admitted: float = 0.0  # when it had a place: before, it waits outside of the engine
-    tokens: list[float] = field(default_factory=list)  # when each new token was there
+    admitted: float = 0.0  # when it was submitted to the engine
+    tokens: list[float] = field(default_factory=list)  # time of each new token
     ids: list[int] = field(default_factory=list)
     drafted: int = 0
     accepted: int = 0
 
     def since(self, is_closed: bool) -> float:
-        """Return from when latencies count: its arrival, or its place in a closed loop, where the next one comes as
-        soon as one has gone.
-        """
+        """Return the time from which latencies count: the arrival, or the admission in a closed loop."""
         return self.admitted if is_closed else self.job.at
 
 
 @dataclass(frozen=True)
 class Served:
-    """All requests of one round on one engine, and what the process took."""
+    """All requests of one round on one engine, and the time and memory of its process."""
 
     traces: Sequence[Trace]
     seconds: float
     cpu_seconds: float
     peak_rss_bytes: int
-    waits: Waits = NOTHING  # what the engine's threads waited for; nothing where it was not measured
+    waits: Waits = NOTHING  # of the engine's threads; NOTHING if not measured
 
     @staticmethod
     def of(jobs: Sequence[Job], answer: Mapping[str, Any]) -> Served:
-        """Read what ``to_dict`` made; raises KeyError, TypeError or ValueError for anything else."""
+        """Read the form of ``to_dict``; raises KeyError, TypeError or ValueError for another form."""
         pairs = zip(jobs, answer["requests"], strict=True)
         traces = [Trace(job, float(one["admitted"]), list(one["times"]), list(one["ids"])) for job, one in pairs]
         return Served(traces, float(answer["seconds"]), float(answer["cpu_seconds"]), int(answer["peak_rss_bytes"]))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the form in which an engine's process answers."""
+        """Return the JSON of an engine's process."""
         return {
             "requests": [{"admitted": one.admitted, "times": one.tokens, "ids": one.ids} for one in self.traces],
             "seconds": self.seconds,
@@ -92,7 +90,7 @@ def serve(
 ) -> list[Trace]:
     """Run the engine until every job, in order of arrival, is answered; call ``done`` after each.
 
-    places: most jobs in flight; others wait their turn.
+    places: most jobs in flight.
     """
     traces = [Trace(job) for job in jobs]
     waiting = deque(traces)
@@ -112,7 +110,7 @@ def _run(
     places: float,
     done: Callable[[], object],
 ) -> None:
-    """Empty ``waiting`` and ``running``."""
+    """Run steps until ``waiting`` and ``running`` are empty."""
     begin = time.perf_counter()
     while waiting or running:
         now = time.perf_counter() - begin
@@ -139,18 +137,18 @@ def _run(
 
 
 def summary(traces: Sequence[Trace], *, is_closed: bool = False) -> dict[str, Any]:
-    """Return the figures by the names of ``vllm bench serve``.
+    """Return the figures, named as in ``vllm bench serve``.
 
-    Latencies count from a request's arrival, also while it waits for a place in the batch; in a closed loop it arrives
-    when it has one. TPOT is a request's mean time per token after its first, ITL the time between two steps that gave
-    it tokens. ``prefill_tokens_per_s`` are the prompts' tokens over the time in which some request waited, admitted,
-    for its first token; ``decode_tokens_per_s`` the others over the time in which some request had had its first.
+    Latencies count from a request's arrival, or from its admission in a closed loop. TPOT: a request's mean time per
+    token after its first. ITL: the time between two steps that gave a request tokens. ``prefill_tokens_per_s``: prompt
+    tokens over the time in which some admitted request had no token yet. ``decode_tokens_per_s``: new tokens after the
+    first over the time in which some request was between its first and last token.
     """
     return {**rates(traces), **delays(traces, is_closed=is_closed)}
 
 
 def rates(traces: Sequence[Trace]) -> dict[str, Any]:
-    """Return how much was done, and how much of it a second."""
+    """Return counts of requests and tokens, and their rates."""
     duration = max(trace.tokens[-1] for trace in traces)
     prompts = sum(len(trace.job.prompt) for trace in traces)
     new, firsts = sum(len(trace.tokens) for trace in traces), [trace.tokens[0] for trace in traces]
@@ -168,7 +166,7 @@ def rates(traces: Sequence[Trace]) -> dict[str, Any]:
 
 
 def delays(traces: Sequence[Trace], *, is_closed: bool = False) -> dict[str, Any]:
-    """Return the latencies; traces may be of several rounds."""
+    """Return the latencies of traces of one or several rounds."""
     several = [trace for trace in traces if len(trace.tokens) > 1]
     gaps = [late - early for trace in traces for early, late in pairwise(trace.tokens) if late > early]
     return {

@@ -1,4 +1,4 @@
-"""Requests drawn from a load: when each comes, whose it is, what it asks for. Everything follows from one seed."""
+"""Requests drawn from a load and a seed: arrival, tenant, adapter, lengths and shared prefix of each."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from infeng_core.api import UsageError
 
 GREEDY = "greedy"
 CHUNK = 4096
-ABSENT = -1  # of ``adapter``: the base model; of ``prefix``: a prompt that shares nothing
+ABSENT = -1  # as ``adapter``: the base model; as ``prefix``: no shared prefix
 
 TIMES, LENGTHS, TENANTS, URGENT, PREFIXES, PREFIX_IDS = range(10, 16)  # streams of random numbers of a seed
 
 Capacity = Callable[[float, float], float]
-"""``(mean prompt tokens, mean new tokens)`` -> requests a second that can be served."""
+"""``(mean prompt tokens, mean new tokens)`` -> requests per second that can be served."""
 
 
 class Arrival(NamedTuple):
@@ -33,22 +33,22 @@ class Arrival(NamedTuple):
     tenant: str
     priority: int
     adapter: str | None
-    prompt: int  # tokens of the prompt, the shared ones among them
-    new: int  # new tokens that are wanted
-    prefix: int  # which shared beginning the prompt has, or ABSENT
+    prompt: int  # tokens of the prompt, with its shared prefix
+    new: int  # new tokens
+    prefix: int  # index of the shared prefix, or ABSENT
     prefix_length: int
 
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """All requests of a run in the order of their arrival, one array per property, each of shape (requests,)."""
+    """All requests of a run in order of arrival; arrays have shape (requests,)."""
 
     seed: int
     tenants: Sequence[str]
     adapters: Sequence[str]
-    rate: float  # mean requests a second; infinite where all are there at the beginning
+    rate: float  # mean requests per second; infinite if all arrive at the beginning
     prefix_length: int
-    index: NDArray[np.int64]  # the number of each request, which decides its prompt's ids
+    index: NDArray[np.int64]  # determines the ids of the request's prompt
     at: NDArray[np.float64]
     tenant: NDArray[np.int16]
     priority: NDArray[np.int8]
@@ -63,23 +63,23 @@ class Traffic:
     def __iter__(self) -> Iterator[Arrival]:
         names = [*self.adapters, None]  # the last for ABSENT
         columns = (self.at, self.tenant, self.priority, self.adapter, self.prompt, self.new, self.prefix)
-        for begin in range(0, len(self), CHUNK):  # objects of few requests at a time
+        for begin in range(0, len(self), CHUNK):  # few Python objects at a time
             rows = zip(*(column[begin : begin + CHUNK].tolist() for column in columns), strict=True)
             for at, tenant, priority, adapter, prompt, new, prefix in rows:
                 length = self.prefix_length if prefix != ABSENT else 0
                 yield Arrival(at, self.tenants[tenant], priority, names[adapter], prompt, new, prefix, length)
 
     def only(self, mask: NDArray[Any]) -> Traffic:
-        """Return some of the requests, by a mask or by their places; the others never come."""
+        """Return some of the requests, by a mask or indices."""
         names = ("index", "at", "tenant", "priority", "adapter", "prompt", "new", "prefix")
         return replace(self, **{name: getattr(self, name)[mask] for name in names})
 
     def without(self, tenant: str) -> Traffic:
-        """Return the requests of all tenants but one."""
+        """Return the requests of all other tenants."""
         return self.only(self.tenant != list(self.tenants).index(tenant))
 
     def ids(self, place: int, vocab: int) -> list[int]:
-        """Return the prompt of the request at ``place`` as token ids: its shared beginning, then its own."""
+        """Return the prompt's token ids of the request at index ``place``: the shared prefix, then its own."""
         length, prefix = int(self.prompt[place]), int(self.prefix[place])
         shared: list[int] = []
         if prefix != ABSENT:
@@ -92,11 +92,10 @@ class Traffic:
 def draw(load: Load, count: int, seed: int, context: int, capacity: Capacity | None = None) -> Traffic:
     """Return ``count`` requests of ``load``; the same arguments give the same requests.
 
-    context: most positions of one request; longer prompts are cut so that one new token fits, then answers.
-    capacity: what a rate or scale of ``auto`` is a share of; None where the load names its rate.
+    context: most positions of one request; longer prompts are cut so that one new token fits, then the numbers of new
+    tokens. capacity: of which a rate or scale of ``auto`` is a share; None if the load states its rate.
 
-    Raises UsageError for a trace that cannot be read, a load that is no traffic, or where a rate is wanted and nothing
-    tells it.
+    Raises UsageError for an unreadable trace, a load that is not traffic, or a rate of ``auto`` without a capacity.
     """
     check_traffic(load)
     prompt, new, recorded = _lengths(load, count, seed, context)
@@ -139,7 +138,7 @@ def _lengths(load: Load, count: int, seed: int, context: int) -> tuple[Ints, Int
         lines = trace(load.file, count, 1.0, context)
         table = np.array([(line.at, line.prompt, line.new) for line in lines])
         turns = -(-count // len(lines))
-        pause = table[-1, 0] / max(1, len(lines) - 1)  # a trace that is too short begins again
+        pause = table[-1, 0] / max(1, len(lines) - 1)  # between two passes over a trace that is too short
         times = np.concatenate([table[:, 0] + turn * (table[-1, 0] + pause) for turn in range(turns)])[:count]
         lengths = np.tile(table[:, 1:], (turns, 1))[:count].astype(np.int64)
         return lengths[:, 0], lengths[:, 1], times
@@ -151,7 +150,7 @@ def _lengths(load: Load, count: int, seed: int, context: int) -> tuple[Ints, Int
 
 
 def _rate(load: Load, prompt: Ints, new: Ints, capacity: Capacity | None) -> float:
-    """Return the mean rate that is wanted, 0 for a trace at its own times a number."""
+    """Return the mean rate in requests per second; 0 for a trace with a numeric scale."""
     if not load.needs_capacity:
         return 0.0 if load.kind == "trace" else float(load["rate"])
     if capacity is None:
@@ -168,7 +167,7 @@ def _scale(load: Load, recorded: NDArray[np.float64], rate: float) -> float:
 
 
 def _times(load: Load, count: int, seed: int, rate: float) -> NDArray[np.float64]:
-    """Return ascending times, the first of a Poisson process at 0."""
+    """Return ascending arrival times; a Poisson process starts at 0."""
     if math.isinf(rate):
         return np.zeros(count)
     rng = np.random.default_rng([seed, TIMES])

@@ -1,4 +1,4 @@
-"""What `infeng bench zipf` asks of engines: the same requests, in the same order, of each of them."""
+"""The requests of `infeng bench zipf`, the same in the same order for every engine."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from infeng_bench.load.arrivals import Arrival, Lengths, arrivals
 from infeng_bench.load.serving import Job
 
 VARIANTS = ("mixed", "single", "base")
-"""The requests with the adapters that were drawn, all of them with the first adapter, or all without one."""
+"""mixed: the drawn adapters. single: the first adapter for all requests. base: no adapter."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Everything that decides the requests of a round; another round has other ones."""
+    """The parameters from which the requests of each round are drawn."""
 
     requests: int
-    new: int | None  # new tokens of each request; of a trace, the most
+    new: int | None  # new tokens of each request; for a trace, an upper bound
     alpha: float
     include_base: bool
     seed: int
-    rate: float  # requests a second of a Poisson process; infinite: all are there at the beginning
+    rate: float  # requests per second of a Poisson process; infinite: all arrive at the beginning
     lengths: Lengths | None  # of random prompts; None: ``texts``
     texts: Sequence[list[int]] = field(default=(), repr=False)  # prompts as token ids
     trace: Sequence[Arrival] = field(default=(), repr=False)
@@ -34,7 +34,7 @@ class Workload:
     def jobs(self, number: int, names: Sequence[str], vocab: int, context: int) -> list[Job]:
         """Return the requests of round ``number``.
 
-        names: adapters, the most popular first. context: most positions of a request; longer prompts lose their ends.
+        names: adapters, the most popular first. context: most positions of a request; longer prompts are truncated.
         """
         seed = self.seed + number
         first = number * self.requests
@@ -60,13 +60,13 @@ class Workload:
 
 
 def variant(jobs: Sequence[Job], kind: str, names: Sequence[str]) -> list[Job]:
-    """Return the same requests with the adapters that ``kind``, one of VARIANTS, wants."""
+    """Return the same requests with the adapters of a variant. kind: one of VARIANTS."""
     if kind == "mixed":
         return list(jobs)
     return [replace(job, adapter=names[0] if kind == "single" else None) for job in jobs]
 
 
 def trial(names: Sequence[str], vocab: int, new: int = 2) -> list[Job]:
-    """Return a short request for each adapter and the base: what is made at first use is made before a round."""
+    """Return a short request for each adapter and the base, so that first-use costs are not measured."""
     ids = np.random.default_rng(0).integers(0, vocab, 8).tolist()
     return [Job(0.0, ids, new, name) for name in (*names, None)]

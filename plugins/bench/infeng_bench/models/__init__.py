@@ -1,1 +1,1 @@
-"""Models and adapters of random weights, and what a token costs by arithmetic."""
+"""Models and adapters of random weights, and the computed cost of a token."""

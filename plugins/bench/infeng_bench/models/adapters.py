@@ -1,7 +1,7 @@
 """Random LoRA adapters for a model's shapes, made once and kept in the cache: speed does not depend on their values.
 
-An adapter is a PEFT directory, as training would leave it: A uniform as PEFT begins with, B normal and not zero, alpha
-twice the rank. Its output differs from the base's, by about a tenth of the weights of ``synthetic``'s models.
+An adapter is a PEFT directory: A uniform as in PEFT's initialization, B normal instead of zero, alpha twice the rank.
+B A is about a tenth as large as the weights of ``synthetic``'s models, so an adapter changes the output.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from infeng_bench.models.cache import digest, header, made_once
 from infeng_bench.models.shapes import SHAPES, model_config
 from infeng_core.api import ModelConfig, UsageError, cache_root, layout, read_config, unknown_key_remedy
 
-VERSION = 1  # counts changes of what this file writes: other versions do not share a place in the cache
+VERSION = 1  # part of the cache key; raised when the written files change
 
 TARGETS: Mapping[str, tuple[str, ...]] = {
     "all": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
     "qv": ("q_proj", "v_proj"),
 }
-"""Short names of usual sets of modules; embed_tokens and lm_head can be named besides."""
+"""Short names of usual sets of modules; users can also name modules, embed_tokens and lm_head included."""
 
-DTYPES = {"bf16": "BF16", "f32": "F32"}  # what the file stores, and what safetensors calls it
+DTYPES = {"bf16": "BF16", "f32": "F32"}  # stored type -> its name in safetensors
 
 MOST_RANK = 1024
 DEVIATION = 0.02  # of B, and of the weights of synthetic models
@@ -44,7 +44,7 @@ class Module:
 
     @property
     def name(self) -> str:
-        """The last part, as target_modules has it."""
+        """The last part, as in target_modules."""
         return self.path.rpartition(".")[2]
 
 
@@ -61,11 +61,11 @@ def peft_directory(
 
     model: a name that ``shapes`` knows, a config.json, a Hugging Face directory, or a model's sizes.
     targets: "all" (the linears of the layers), "qv", or names of modules separated by commas.
-    seed: another one gives other values. dora: with magnitudes, near those of ``synthetic``'s weights.
+    seed: of the values. dora: with magnitudes near the norms of ``synthetic``'s weights.
     dtype: "bf16" or "f32", of the file.
 
-    Raises UsageError for what no adapter can have, ModelError for a config that the engine cannot run, ResourceError
-    where the disk is full.
+    Raises UsageError for an invalid rank, dtype or target, ModelError for a config that the engine cannot run,
+    ResourceError if the disk is full.
     """
     config, stem = _shape(model)
     if not 1 <= rank <= MOST_RANK:
@@ -93,13 +93,13 @@ def peft_directory(
 def random_adapters(
     model: str | Path | ModelConfig, count: int, rank: int | Sequence[int], targets: str
 ) -> dict[str, Path]:
-    """Return ``count`` random adapters by name, "a0", "a1", ...; rank: of all, or of each in turn."""
+    """Return ``count`` random adapters by name, "a0", "a1", ... rank: one for all, or several in turn."""
     ranks = [rank] if isinstance(rank, int) else rank
     return {f"a{k}": peft_directory(model, ranks[k % len(ranks)], targets, k) for k in range(count)}
 
 
 def target_modules(config: ModelConfig, targets: str) -> list[Module]:
-    """Return the modules that ``targets`` means, in the order of the model; raises UsageError for unknown names."""
+    """Return the modules that ``targets`` names, in the model's order; raises UsageError for unknown names."""
     every = list(_modules(config))
     known = {module.name for module in every}
     wanted = TARGETS.get(targets) or tuple(part for part in targets.split(",") if part)
@@ -121,7 +121,7 @@ def _modules(config: ModelConfig) -> Iterator[Module]:
 
 
 def _shape(model: str | Path | ModelConfig) -> tuple[ModelConfig, str]:
-    """Return a model's sizes and what the cache calls it."""
+    """Return a model's sizes and its name in the cache."""
     if isinstance(model, ModelConfig):
         return model, f"{model.family}-{model.hidden}x{model.layers}"
     path = Path(model).expanduser()
@@ -151,10 +151,10 @@ def _config(stem: str, rank: int, names: list[str], dora: bool) -> dict[str, Any
 
 
 def _shapes(modules: list[Module], rank: int, dora: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield name and shape of every tensor of the file, module by module: A, B and perhaps the magnitudes."""
+    """Yield name and shape of every tensor of the file, module by module: A, B and DoRA's magnitudes."""
     for module in modules:
         prefix = f"base_model.model.{module.path}"
-        if module.name == EMBEDDING:  # A has a column for each token, and B leads to the hidden size
+        if module.name == EMBEDDING:  # A has a column per token, B a row per hidden unit
             yield f"{prefix}.lora_embedding_A", (rank, module.rows)
             yield f"{prefix}.lora_embedding_B", (module.k, rank)
             continue
@@ -165,7 +165,7 @@ def _shapes(modules: list[Module], rank: int, dora: bool) -> Iterator[tuple[str,
 
 
 def _values(modules: list[Module], rank: int, seed: int, dora: bool) -> Iterator[NDArray[np.float32]]:
-    """Yield the values of every tensor in the same order."""
+    """Yield the values of every tensor in the order of ``_shapes``."""
     rng = np.random.default_rng(seed)
     inputs = {f"base_model.model.{module.path}": module.k for module in modules}
     for name, shape in _shapes(modules, rank, dora):

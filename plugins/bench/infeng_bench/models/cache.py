@@ -1,4 +1,4 @@
-"""Directories that are made once and kept in the cache, and the beginning of the safetensors file in one."""
+"""Directories made once and kept in the cache, and the header of safetensors files in them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 from infeng_core import api
 from infeng_core.api import get_logger
 
-SIZES = {"F32": 4, "F16": 2, "BF16": 2}  # bytes of a value, by the name that the file has for its type
+SIZES = {"F32": 4, "F16": 2, "BF16": 2}  # bytes per value, by safetensors' name of the type
 
 
 def header(dtype: str, shapes: Mapping[str, Sequence[int]]) -> bytes:
-    """Return what comes before the data of tensors of one ``dtype`` that follow each other in the order of ``shapes``.
+    """Return the header of a safetensors file whose tensors have one ``dtype`` and the order of ``shapes``.
 
     Format: 8 bytes of length, JSON padded with blanks, then the data (huggingface/safetensors, "Format").
     """
@@ -32,14 +32,14 @@ def header(dtype: str, shapes: Mapping[str, Sequence[int]]) -> bytes:
 
 
 def digest(facts: object, length: int = 8) -> str:
-    """Return the name of facts that JSON can hold: other facts have another one."""
+    """Return the first ``length`` hex digits of the SHA-256 of JSON-compatible facts."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:length]
 
 
 def made_once(destination: Path, file: str, fill: Callable[[Path], None]) -> Path:
     """Return ``destination``, filled by ``fill`` unless ``file`` is in it; one process fills it, others wait.
 
-    Raises ResourceError where the disk is full, or for what another user could have put there.
+    Raises ResourceError if the disk is full or another user could have written there.
     """
     api.require_own(destination)
     warn = get_logger(__name__).warning

@@ -1,4 +1,4 @@
-"""The sizes of the model that a command names, without its weights."""
+"""The sizes and weight formats of a command's model, without its weights."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def most_common(formats: Mapping[str, str]) -> str:
 
 
 def model_shape(arguments: argparse.Namespace, config: EngineConfig, lookup: FormatLookup) -> ModelShape:
-    """Return what ``--synthetic`` or ``--model`` names; nothing is built. Raises UsageError or ModelError.
+    """Return the shape of ``--synthetic`` or ``--model`` without making a model. Raises UsageError or ModelError.
 
-    Formats are those that an engine under ``config`` would choose; a converted model has its own.
+    Formats are the choice of an engine under ``config``, or those of a converted model.
     """
     name = options.model_name(arguments)
     if arguments.model is not None:

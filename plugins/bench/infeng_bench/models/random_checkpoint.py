@@ -1,4 +1,4 @@
-"""A model of random weights that lie nowhere: each matrix is drawn when it is packed."""
+"""A checkpoint of random weights without files: each matrix is drawn when it is packed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from infeng_core.api import FormatChoice, FormatLookup, ModelConfig, Part, QuantFormat, Quantized, layout
 
-POOL = (1 << 22) + 39  # values, a prime number of them: rows of a matrix begin at other places of the pool
+POOL = (1 << 22) + 39  # values; a prime, so that rows of a matrix begin at different places of the pool
 DEVIATION = 0.02
 
 
 class Drawn:
-    """What ``infeng_core.api.Checkpoint`` is of a file. A matrix begins where its name says in one pool of values."""
+    """A random ``infeng_core.api.Checkpoint``. A hash of a matrix's name gives its beginning in one pool of values."""
 
     def __init__(self, name: str, config: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-        """Draw the pool. ``config``: config.json; ``files``: those that a converted model keeps."""
+        """Draw the pool. config: of config.json. files: side files of the converted model, contents by name."""
         self.directory = Path(name)
         self.config = ModelConfig.from_hf(config, f"{name}: config.json")
         self.layout = layout(self.config)
@@ -48,7 +48,7 @@ class Drawn:
         return values.reshape(part.rows, -1)
 
     def kept(self, part: Part, format: QuantFormat) -> Quantized | None:
-        """Return None: there are no codes."""
+        """Return None: the checkpoint is not quantized."""
         return None
 
     def place(self, part: Part) -> str:
@@ -68,9 +68,9 @@ class Drawn:
         return choice.for_model(self.config, lookup)
 
     def changes(self, formats: Mapping[str, str]) -> dict[str, str]:
-        """Return what is rounded twice: nothing."""
+        """Return {}: no tensor is rounded twice."""
         return {}
 
     def stored(self) -> dict[str, int]:
-        """Return how many tensors there are of each type: none."""
+        """Return {}: no tensor is stored."""
         return {}

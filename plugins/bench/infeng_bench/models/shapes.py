@@ -1,4 +1,4 @@
-"""Shapes of known models, as their config.json has them."""
+"""The config.json of known models."""
 
 from __future__ import annotations
 
@@ -89,27 +89,27 @@ SHAPES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
     },
 }
-"""Known shapes by name; what all Llamas share is in COMMON, and others say otherwise."""
+"""Known shapes by name; entries override COMMON."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """A released model's sizes."""
+    """A released model."""
 
-    source: str  # where its config.json is; of that, what decides sizes and terms is here
+    source: str  # URL of its config.json; ``config`` has the keys that determine sizes and terms
     parameters: int  # of the text model, as its release counts them
     config: Mapping[str, Any]
 
 
 @cache
 def published() -> Mapping[str, Published]:
-    """Return released models of every family by name, beside those of SHAPES."""
+    """Return released models of every family by name; SHAPES are not among them."""
     text = resources.files("infeng_bench").joinpath("published.json").read_text(encoding="utf-8")
     return {name: Published(**fields) for name, fields in json.loads(text).items()}
 
 
 def hugging_face_config(name_or_file: str | Path) -> dict[str, Any]:
-    """Return the config.json of one of SHAPES, of a published model, or of one whose config.json is given.
+    """Return the config.json of one of SHAPES, of a published model, or in a file.
 
     Raises UsageError for an unknown name or an unreadable file, ModelError for a config that the engine cannot run.
     """
@@ -130,10 +130,10 @@ def hugging_face_config(name_or_file: str | Path) -> dict[str, Any]:
         raise UsageError(str(path), f"not JSON: {error}", "give a model's config.json") from error
     if not isinstance(data, dict):
         raise UsageError(str(path), "not a JSON object", "give a model's config.json")
-    ModelConfig.from_hf(data, path)  # raises where it does not fit
+    ModelConfig.from_hf(data, path)  # raises ModelError
     return data
 
 
 def model_config(name_or_file: str | Path) -> ModelConfig:
-    """Return the sizes of a name that ``hugging_face_config`` knows or of a config.json."""
+    """Return the sizes of a model; arguments and errors as in ``hugging_face_config``."""
     return ModelConfig.from_hf(hugging_face_config(name_or_file), f"{name_or_file}")

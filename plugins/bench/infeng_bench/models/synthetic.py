@@ -1,8 +1,8 @@
 """Random models of known shapes, made once and kept in the cache: speed does not depend on the values of weights.
 
 Weights are normal with deviation 0.02 (norm weights 1), stored as f16 in one safetensors file. The tokenizer gives one
-id per byte and fills the rest of the vocabulary with unused words. A mixture of experts, whose checkpoint would be some
-times as large as the memory, is packed as it is drawn (``infeng_bench.models.random_checkpoint``).
+id per byte and fills the rest of the vocabulary with unused words. A mixture of experts, whose checkpoint could exceed
+the memory several times, is packed as it is drawn (``infeng_bench.models.random_checkpoint``).
 """
 
 from __future__ import annotations
@@ -31,18 +31,16 @@ from infeng_core.api import (
     pack_checkpoint,
 )
 
-VERSION = 1  # counts changes of what this file writes: other versions do not share a place in the cache
-
-EMBED_FORMAT = "int8-row"  # embeddings beside integer linears, as in the engine's default
-
-CHUNK = 1 << 22  # values made at a time
+VERSION = 1  # part of the cache key; raised when the written files change
+EMBED_FORMAT = "int8-row"  # of embeddings beside integer linears, as in the engine's default
+CHUNK = 1 << 22  # values drawn at a time
 SPECIAL = ("<unk>", "<s>", "</s>")
 
 
 def hf_directory(name_or_config: str | Path) -> Path:
     """Return a Hugging Face directory of random weights, made on the first call.
 
-    name_or_config: a name that ``shapes`` knows or a config.json. Raises UsageError, ModelError, or ResourceError where
+    name_or_config: a name that ``shapes`` knows or a config.json. Raises UsageError, ModelError, or ResourceError if
     the disk is full.
     """
     config = hugging_face_config(name_or_config)
@@ -53,7 +51,7 @@ def hf_directory(name_or_config: str | Path) -> Path:
 def native_directory(name_or_config: str | Path, format: str) -> Path:
     """Return an engine-native directory of the same weights in ``format``, made on the first call.
 
-    Linears have ``format``; embeddings are int8-row beside integer formats. Raises what ``hf_directory`` raises and
+    Linears have ``format``; embeddings are int8-row beside integer formats. Raises the errors of ``hf_directory``, and
     PluginError for an unknown format.
     """
     from infeng_core.api import Plugins
@@ -71,7 +69,7 @@ def native_directory(name_or_config: str | Path, format: str) -> Path:
 
 
 def tensor_shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield name and shape of every tensor of the checkpoint that a config.json describes."""
+    """Yield name and shape of every tensor of a checkpoint. config: of its config.json."""
     model = ModelConfig.from_hf(config, "config.json")
     plan = layout(model)
     for tensor in plan.tensors:
@@ -81,13 +79,13 @@ def tensor_shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]
 
 
 def side_files(config: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the files beside a model's weights, contents by name: config.json and a ``byte_tokenizer``."""
+    """Return the contents of config.json and tokenizer.json (a ``byte_tokenizer``) by file name."""
     words = byte_tokenizer(config["vocab_size"]).to_str()
     return {"config.json": json.dumps(config, indent=1).encode(), "tokenizer.json": words.encode()}
 
 
 def byte_tokenizer(vocab: int) -> Tokenizer:
-    """Return a tokenizer that gives one id per byte and fills the rest of the vocabulary with unused words."""
+    """Return a tokenizer with one id per byte and unused words in the rest of the vocabulary."""
     words = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())][:vocab]
     words += [f"<unused{i}>" for i in range(vocab - len(words))]
     tokenizer = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[]))
@@ -97,7 +95,7 @@ def byte_tokenizer(vocab: int) -> Tokenizer:
 
 
 def _write(config: dict[str, Any], folder: Path) -> None:
-    """Fill ``folder`` with config.json, tokenizer.json and model.safetensors; one chunk is in memory at a time."""
+    """Write config.json, tokenizer.json and model.safetensors, with one chunk of weights in memory at a time."""
     (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
     byte_tokenizer(config["vocab_size"]).save(str(folder / "tokenizer.json"))
     shapes = dict(tensor_shapes(config))

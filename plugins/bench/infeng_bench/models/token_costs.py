@@ -1,4 +1,4 @@
-"""What one token costs by arithmetic alone: multiplications and bytes, to set against what the machine can do."""
+"""The computed cost of a token in multiply-adds and bytes, for comparison with the machine's limits."""
 
 from __future__ import annotations
 
@@ -15,24 +15,21 @@ BLOCK = 16  # positions per block of the cache
 
 @dataclass(frozen=True)
 class Costs:
-    """Of one model in memory."""
+    """The costs of one model."""
 
     weight_bytes: int
-    """Bytes of weights that a step of one row reads, of experts those that it goes to, the head included.
-
-    A row of the embedding is not.
-    """
-    block_macs: int  # multiply-adds of one row in the linears of all layers, of experts in those that it goes to
+    """Bytes of weights that a step of one row reads, with its active experts and the head, without the embedding."""
+    block_macs: int  # multiply-adds of one row in the linears of all layers, with its active experts
     head_macs: int  # multiply-adds of one sampled row in the head
-    attention_macs: int  # multiply-adds of one row for each position that it attends to, all layers
+    attention_macs: int  # multiply-adds of one row per attended position, all layers
     kv_bytes: int  # bytes of the cache per position, all layers
     expert_bytes: int = 0  # bytes of all experts of all layers
-    share: float = 1.0  # how many of a layer's experts a row goes to, as a part of them
+    share: float = 1.0  # active experts per row over all experts of a layer
 
     def step_bytes(self, rows: int) -> int:
-        """Return the bytes of weights that a step of ``rows`` rows reads; of experts, where rows choose independently.
+        """Return the bytes of weights that a step of ``rows`` rows reads if rows choose experts independently.
 
-        Every row goes to ``share`` of a layer's experts, so ``(1 - share) ** rows`` of them are left alone.
+        Each row uses ``share`` of a layer's experts, so ``(1 - share) ** rows`` of them are not read.
         """
         more = 1 - (1 - self.share) ** rows - self.share
         return self.weight_bytes + round(self.expert_bytes * more)
@@ -42,7 +39,7 @@ class Costs:
         return self.step_bytes(rows) + rows * context * self.kv_bytes
 
     def decode_macs(self, rows: int, context: int) -> int:
-        """Return the multiply-adds of such a step."""
+        """Return the multiply-adds of a step of ``rows`` sequences of ``context`` positions."""
         return rows * (self.block_macs + self.head_macs + context * self.attention_macs)
 
     def prefill_macs(self, rows: int, context: int) -> int:
@@ -52,7 +49,7 @@ class Costs:
 
 
 def costs(model: LoadedModel, kv_format: str) -> Costs:
-    """Return the costs of a loaded model with a cache of ``kv_format``; padding counts, for it is computed and read."""
+    """Return the costs of a loaded model with a cache of ``kv_format``; padding counts, since it is computed."""
     shape = model.config
     head = "embed" if shape.tie_embeddings else "lm_head"
     read = {name: tensor for name, tensor in model.tensors.items() if name != "embed" or head == "embed"}

@@ -1,11 +1,11 @@
 """Other engines to compare with. A peer is one file here, named in ``NAMES``; ``llama_cpp.py`` is the example.
 
-The file is read twice. This project takes ``ABOUT``, ``REQUIREMENTS`` (pinned versions that are known to work),
-``PIP_OPTIONS``, ``UNWANTED`` (removed after the installation), ``IMPORTS`` (must succeed at its end),
-``NEEDS_COMPILER``, ``FORMATS``, ``READS_GGUF``, ``OPTIONS`` with their defaults, ``CHOICES`` of those that take words,
-``build_environment``, ``export_commands`` and ``model_path``, and where requests with adapters can be put to it
-``adapter_commands`` and ``adapter_path``; the peer's own interpreter (``serve.py``) calls ``open_model``. So whatever
-is not in the standard library is imported inside functions.
+Two interpreters import the file. This project uses ``ABOUT``, ``REQUIREMENTS`` (pinned versions that are known to
+work), ``PIP_OPTIONS``, ``UNWANTED`` (packages removed after the installation), ``IMPORTS`` (must succeed at its end),
+``NEEDS_COMPILER``, ``FORMATS``, ``READS_GGUF``, ``OPTIONS`` with their defaults, ``CHOICES`` of options with fixed
+values, ``build_environment``, ``export_commands`` and ``model_path``; a peer that serves requests with adapters also
+has ``adapter_commands`` and ``adapter_path``. The peer's interpreter (``serve.py``) calls ``open_model``. Therefore
+only the standard library is imported at the top of the file.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any, Protocol
 
 from infeng_core.api import InfengError, UsageError, unknown_key_remedy
 
-OURS = "infeng"  # what results call this engine
+OURS = "infeng"  # this engine's name in results
 NAMES = ("llama_cpp", "openvino", "transformers")  # every known peer
 
 
 class PeerError(InfengError):
-    """Another engine cannot be installed, started or measured. The text names it and the log of what it said."""
+    """Another engine cannot be installed, started or measured. The text names it and its log."""
 
 
 class Peer(Protocol):
-    """The face of a peer's file."""
+    """The members of a peer's file."""
 
     NAME: str
     ABOUT: str
@@ -45,27 +45,17 @@ class Peer(Protocol):
         """Return environment variables for pip. gcc: major version of the compiler, None if it is not GCC."""
 
     def export_commands(self, tools: Path, source: Path, folder: Path, kind: str) -> list[list[str]]:
-        """Return commands that turn the Hugging Face directory ``source`` into ``folder``; none if it reads that.
+        """Return commands that export the Hugging Face directory ``source`` to ``folder``; [] if the peer reads it.
 
         tools: the environment's bin folder. kind: a value of FORMATS.
         """
 
     def model_path(self, folder: Path) -> Path:
-        """Return what ``open_model`` loads: of ``folder``, or of the source where nothing is exported."""
-
-
-class AdapterPeer(Peer, Protocol):
-    """The face of a peer that serves requests with adapters."""
-
-    def adapter_commands(self, tools: Path, adapter: Path, base: Path, folder: Path) -> list[list[str]]:
-        """Return commands that turn the PEFT directory ``adapter`` of ``base`` into ``folder``, as above."""
-
-    def adapter_path(self, folder: Path) -> Path:
-        """Return what ``load_adapter`` takes: of ``folder``, or of the PEFT directory."""
+        """Return the argument of ``open_model`` for an exported ``folder``, or for the source without an export."""
 
 
 def peer(name: str) -> Peer:
-    """Return a known peer; raises UsageError with what was probably meant."""
+    """Return a known peer; raises UsageError that suggests the nearest name."""
     if name not in NAMES:
         raise UsageError(f"peer {name!r}", "unknown", unknown_key_remedy(name, NAMES))
     module: Any = importlib.import_module(f"infeng_bench.peers.{name}")

@@ -1,4 +1,4 @@
-"""Engines that serve requests with adapters, in turn, and what that says: figures, ratios, the cost of adapters."""
+"""Interleaved rounds of engines that serve requests with adapters: figures, ratios, the cost of adapters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infeng_bench.stats import paired
 from infeng_bench.stats.contention import judged
 from infeng_bench.stats.summary import spread
 
-Rounds = Mapping[str, Mapping[str, Sequence[Served]]]  # by engine and variant, one of each round
+Rounds = Mapping[str, Mapping[str, Sequence[Served]]]  # by engine and variant, one per round
 
 RATES = (
     "request_throughput",
@@ -41,9 +41,9 @@ def rounds(
     variants: Sequence[str],
     done: Callable[[], object] = lambda: None,
 ) -> dict[str, dict[str, list[Served]]]:
-    """Let each engine serve each variant of a round's requests, one after the other: A B C, then the next round.
+    """Serve each variant of a round's requests on each engine, A B C, then the next round.
 
-    warmup: rounds before those that are kept, besides a short request for each adapter. Raises PeerError.
+    warmup: rounds before the kept ones, besides a short request for each adapter. Raises PeerError.
     """
     for engine in engines:
         engine.serve(workload.trial(names, vocab), places)
@@ -60,7 +60,7 @@ def rounds(
 
 
 def compared(found: Rounds, threads: int, *, is_closed: bool) -> dict[str, Any]:
-    """Return the figures of our engine, or the first one; where there are several, those of each and their ratios."""
+    """Return the figures of our engine, or of the first one; for several engines, also those of each and ratios."""
     base = OURS if OURS in found else next(iter(found))
     waits = {name: [one.waits for several in kinds.values() for one in several] for name, kinds in found.items()}
     engines = {name: of_engine(kinds, threads, is_closed=is_closed) for name, kinds in found.items()}
@@ -84,9 +84,9 @@ def compared(found: Rounds, threads: int, *, is_closed: bool) -> dict[str, Any]:
 def of_engine(kinds: Mapping[str, Sequence[Served]], threads: int, *, is_closed: bool) -> dict[str, Any]:
     """Return the figures of one engine.
 
-    Rates are the median of the rounds, latencies those of all requests. ``lora_tax`` is the time with adapters over
-    the time of the same requests without, less 1; ``mixed_over_single`` the output throughput over that of the same
-    requests with one adapter. Both are medians of pairs. ``answers_changed`` tells whether adapters do anything.
+    Rates are medians of the rounds, latencies are over all requests. ``lora_tax``: the time with adapters over the time
+    of the same requests without, minus 1. ``mixed_over_single``: the output throughput over that of the same requests
+    with one adapter. Both are medians of pairs. ``answers_changed``: the share of answers that adapters change.
     """
     found = figures(kinds["mixed"], threads, is_closed=is_closed)
     mixed = output(kinds["mixed"])
@@ -105,7 +105,7 @@ def of_engine(kinds: Mapping[str, Sequence[Served]], threads: int, *, is_closed:
 
 
 def figures(served: Sequence[Served], threads: int, *, is_closed: bool) -> dict[str, Any]:
-    """Return the figures of rounds of one kind."""
+    """Return the figures of the rounds of one variant."""
     each = [rates(one.traces) for one in served]
     traces = [trace for one in served for trace in one.traces]
     users = dict.fromkeys(trace.job.adapter for trace in traces)
@@ -135,7 +135,7 @@ def output(served: Sequence[Served]) -> list[float]:
 
 
 def changed(adapted: Sequence[Served], plain: Sequence[Served]) -> float | None:
-    """Return the share of the requests with an adapter that are answered otherwise than without; None without any."""
+    """Return the share of requests with an adapter whose answer differs from the base's; None without any."""
     found = [
         one.ids != other.ids
         for first, second in zip(adapted, plain, strict=True)

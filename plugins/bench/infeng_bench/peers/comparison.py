@@ -1,4 +1,4 @@
-"""Engines side by side: interleaved rounds, and what they say about rates, ratios and the machine's limit."""
+"""Interleaved rounds of several engines: rates, ratios and shares of the machine's limits."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class Round:
 
     @property
     def steal(self) -> float:
-        """Return the share of the processors' time that the host gave to others meanwhile."""
+        """The share of the cores' time that the host gave to other machines meanwhile."""
         return statistics.fmean(one.stolen for one in self.waits.values()) if self.waits else 0.0
 
 
 def rounds(
     engines: Sequence[EngineProcess], work: Work, count: int, seed: int, done: Callable[[], object] = lambda: None
 ) -> list[Round]:
-    """Measure ``work`` ``count`` times with each engine in turn, after one round that warms up and is not kept.
+    """Measure ``work`` ``count`` times with each engine in turn; one more round before them warms up and is dropped.
 
-    All engines of a round get the same prompts; no two rounds share them: seeds seed, seed + 1, ... seed + count.
+    The engines of a round get the same prompts, those of seed, seed + 1, ... seed + count by round.
     """
     found = []
     for number in range(count + 1):
@@ -61,7 +61,7 @@ def rounds(
 def compared(
     work: Work, found: Sequence[Round], introductions: Mapping[str, Mapping[str, Any]], roofline: Roofline | None
 ) -> dict[str, Any]:
-    """Return the figures of one work; the first engine, or ours, is set against each other one.
+    """Return the figures of one work, with ratios of our engine, or of the first one, to each other.
 
     introductions: each engine's first line, by name.
     """
@@ -93,7 +93,7 @@ def compared(
 
 
 def traffic(work: Work, introduction: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the bytes that an engine reads: weights of one pass, cache per position, both per decoded token."""
+    """Return the bytes that an engine reads: weights per pass, cache per position, and both per decoded token."""
     weights = introduction.get("bytes_per_token")
     cache = introduction.get("details", {}).get("kv_bytes_per_position")
     found = {"weight_bytes": weights, "kv_bytes_per_position": cache}
@@ -103,11 +103,11 @@ def traffic(work: Work, introduction: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def limits(work: Work, rate: float, introduction: Mapping[str, Any], roofline: Roofline | None) -> dict[str, Any]:
-    """Return the shares of this machine's limits that ``rate`` tokens/s of our engine are.
+    """Return the shares of this machine's limits at ``rate`` tokens/s of our engine.
 
-    ``int8_fraction`` compares with the peak of the instructions that the bound linear kernels may use (``int8_isa``);
-    ``int8_fractions`` with every instruction set of this processor. Prompts read the weights once per step of
-    ``max_rows`` rows. Both shares are None where the limits are unknown, or for an engine that does not tell its costs.
+    ``int8_fraction`` is relative to the peak of the instructions of the bound linear kernels (``int8_isa``);
+    ``int8_fractions`` to each instruction set of this processor. Prompts read the weights once per step of
+    ``max_rows`` rows. Shares are None if the limits are unknown, or for an engine that does not report its costs.
     """
     if roofline is None or introduction.get("engine") != OURS:
         return {"dram_fraction": None, "int8_fraction": None, **(roofline.to_dict() if roofline else {})}
@@ -148,7 +148,7 @@ def _mean_context(work: Work) -> float:
 
 
 def _linear_features(introduction: Mapping[str, Any], rows: int) -> Collection[str]:
-    """Return the features of the kernels that serve linears of integer weights at ``rows`` rows."""
+    """Return the features of the kernels bound to linears of integer weights at ``rows`` rows."""
     found: set[str] = set()
     for kernel in introduction["kernels"]:
         low, high = kernel.get("rows", (0, 0))

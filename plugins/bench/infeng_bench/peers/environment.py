@@ -1,4 +1,4 @@
-"""The virtual environment of a peer, under the user's cache: made, looked at and removed."""
+"""The virtual environment of a peer under the user's cache: installation, state and removal."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ from infeng_bench.peers import Peer, PeerError
 from infeng_core import api
 from infeng_core.api import UsageError, cache_root, detect, get_logger, require_own
 
-RECORD = "infeng-peer.json"  # written last: an environment without it is not complete
-TAIL = 400  # characters of a log that an error shows
+RECORD = "infeng-peer.json"  # written last: an environment without it is incomplete
+TAIL = 400  # most characters of a log in an error
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Where one peer lives."""
+    """The environment of one peer."""
 
     peer: Peer
 
     @property
     def folder(self) -> Path:
-        """Return the virtual environment's folder."""
+        """The virtual environment's folder."""
         return cache_root() / "bench" / "peers" / self.peer.NAME
 
     @property
     def log(self) -> Path:
-        """Return the file that keeps what installers, exporters and the peer itself say."""
+        """The log of installers, exporters and the peer itself."""
         return self.folder.with_name(f"{self.peer.NAME}.log")
 
     @property
     def tools(self) -> Path:
-        """Return the folder of its programs."""
+        """The folder of its programs."""
         return self.folder / "bin"
 
     @property
     def python(self) -> Path:
-        """Return its interpreter."""
+        """Its interpreter."""
         return self.tools / "python"
 
     def record(self) -> dict[str, Any] | None:
-        """Return what the installation wrote, {"versions", "flags", "requirements", ...}; None if it is not whole.
+        """Return the installation's record, {"versions", "flags", "requirements", ...}; None if it is incomplete.
 
-        Raises ResourceError for what another user could have put there.
+        Raises ResourceError if another user could have written there.
         """
-        require_own(self.folder)  # its programs are run
+        require_own(self.folder)  # its programs will run
         try:
             data: dict[str, Any] = json.loads((self.folder / RECORD).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -61,29 +61,26 @@ class Environment:
         return data if self.python.exists() else None
 
     def missing(self) -> str:
-        """Return why the peer cannot run, "" if it can."""
+        """Return the reason why the peer cannot run, "" if it can."""
         if not self.folder.exists():
             return "not installed"
         if not self.python.exists():
             return "its interpreter is gone"
         record = self.record()
         if record is None:
-            return "its installation did not end"
+            return "its installation did not finish"
         if record["requirements"] != list(self.peer.REQUIREMENTS):
-            return "other versions are installed than this wheel asks for"
+            return "its versions are not those that this wheel requires"
         return ""
 
     def require(self) -> dict[str, Any]:
-        """Return the record of a peer that can run; raises PeerError with the way to get it."""
+        """Return the record of a peer that can run; raises PeerError with the command that installs it."""
         if why := self.missing():
             raise PeerError(self.peer.NAME, why, f"run infeng bench peers install {self.peer.NAME}")
         return self.record() or {}
 
     def install(self, *, force: bool = False) -> dict[str, Any]:
-        """Build the environment unless it is there and whole; return its record. Raises PeerError.
-
-        force: build it anew in any case.
-        """
+        """Build the environment if it is missing or incomplete; return its record. force: always. Raises PeerError."""
         warn = get_logger(__name__).warning
         with api.locked(self.folder, waiting=lambda: warn(f"{self.folder}: another process installs it; waiting")):
             if not force and not self.missing():
@@ -113,7 +110,7 @@ class Environment:
     def execute(
         self, command: Sequence[str], what: str, log: IO[str], environ: Mapping[str, str] | None = None
     ) -> None:
-        """Run a program to its end with its output in ``log``; raises PeerError with the log's name and last words."""
+        """Run a program with its output in ``log``; raises PeerError with the log's name and its last line."""
         log.write(f"$ {' '.join(command)}\n")
         log.flush()
         try:
@@ -148,7 +145,7 @@ class Environment:
 
 
 def clean(more: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment variables without what would lead another Python astray, and ``more``."""
+    """Return this process's environment variables and ``more``, without those that would misdirect another Python."""
     kept = {
         name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     }
@@ -156,7 +153,7 @@ def clean(more: Mapping[str, str]) -> dict[str, str]:
 
 
 def last_words(log: Path) -> str:
-    """Return the end of a log in one line: its last error where there is one."""
+    """Return the last line of a log that mentions an error, or its last line."""
     try:
         lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()]
     except OSError:

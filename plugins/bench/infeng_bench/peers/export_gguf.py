@@ -1,8 +1,8 @@
 """Hugging Face Llamas as GGUF, for llama.cpp: ``PYTHON -P export_gguf.py MODEL_DIR OUT.gguf --type q4_0``.
 
-A program of its own that runs where the package ``gguf`` is (a peer's environment), so it imports nothing of this
-project. f16 is written as it is; every other type is what llama.cpp's own quantizer makes of that, as its users would
-have it (the head of a Q4_0 file is Q6_K). The vocabulary is made up, for only speed is compared.
+A standalone program: it runs in a peer's environment with the package ``gguf`` and imports nothing of this project. It
+writes f16 itself and makes every other type with llama.cpp's quantizer and its defaults, as llama.cpp's users do (the
+head of a Q4_0 file is Q6_K). The vocabulary is invented, since only speed is compared.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LAYER_NAMES = {
 TOP_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 BYTES = 256
 SPECIAL = ("<unk>", "<s>", "</s>")
-KIND_UNKNOWN, KIND_CONTROL, KIND_BYTE, KIND_NORMAL = 2, 3, 6, 1  # of a token, as llama.cpp counts them
+KIND_UNKNOWN, KIND_CONTROL, KIND_BYTE, KIND_NORMAL = 2, 3, 6, 1  # llama.cpp's token types
 
 
 def gguf_name(name: str) -> str:
@@ -49,7 +49,7 @@ def gguf_name(name: str) -> str:
 
 
 def interleave_rotary(weight: Array, heads: int) -> Array:
-    """Reorder rows of q or k, (heads * head_dim, hidden): llama.cpp rotates neighbouring pairs, Hugging Face halves."""
+    """Reorder rows of q or k, (heads * head_dim, hidden): RoPE rotates adjacent rows in llama.cpp, halves in HF."""
     half = weight.shape[0] // heads // 2
     return weight.reshape(heads, 2, half, -1).transpose(0, 2, 1, 3).reshape(weight.shape)
 
@@ -78,7 +78,7 @@ def read_safetensors(model: Path) -> Iterator[tuple[str, Array]]:
 
 
 def read_config(model: Path) -> dict[str, Any]:
-    """Return config.json, with ``rope_theta`` and ``rope_scaling`` also where transformers 5 wrote it."""
+    """Return config.json, with transformers 5's ``rope_parameters`` as ``rope_theta`` and ``rope_scaling``."""
     config: dict[str, Any] = json.loads((model / "config.json").read_text(encoding="utf-8"))
     if parameters := config.get("rope_parameters"):
         config = {"rope_theta": parameters["rope_theta"], "rope_scaling": parameters, **config}
@@ -86,7 +86,7 @@ def read_config(model: Path) -> dict[str, Any]:
 
 
 def rope_factors(config: dict[str, Any], width: int) -> Array | None:
-    """Return the divisors of the rotary frequencies that Llama 3's scaling asks for, (width / 2,); None without it.
+    """Return the divisors of the rotary frequencies of Llama 3's scaling, (width / 2,); None without scaling.
 
     Source: the same interpolation as transformers' ``_compute_llama3_parameters``, as a factor per frequency.
     """
@@ -134,7 +134,7 @@ def add_metadata(writer: Any, config: dict[str, Any]) -> None:
 
 
 def export_f16(model: Path, out: Path) -> None:
-    """Write a Hugging Face directory as an f16 GGUF; vectors stay float32. Raises ValueError where it is no Llama."""
+    """Write a Hugging Face directory as an f16 GGUF; vectors stay float32. Raises ValueError if it is not a Llama."""
     import gguf
 
     config = read_config(model)
@@ -159,7 +159,7 @@ def export_f16(model: Path, out: Path) -> None:
 
 
 def quantize(source: Path, out: Path, kind: str) -> None:
-    """Let llama.cpp quantize with its own defaults. Raises ValueError for an unknown type, RuntimeError on failure."""
+    """Quantize with llama.cpp's defaults. Raises ValueError for an unknown type, RuntimeError on failure."""
     import llama_cpp
 
     parameters = llama_cpp.llama_model_quantize_default_params()

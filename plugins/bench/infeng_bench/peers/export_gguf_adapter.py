@@ -1,8 +1,8 @@
 """PEFT adapters as GGUF, for llama.cpp: ``PYTHON -P export_gguf_adapter.py ADAPTER_DIR MODEL OUT.gguf --type f16``.
 
-A program of its own that runs where the package ``gguf`` is, like ``export_gguf.py`` beside it, which knows the names
-and the order of rows. llama.cpp multiplies B(Ax) by ``adapter.lora.alpha`` over the rank, one alpha for the whole file:
-where a tensor's scaling differs from that (rsLoRA, patterns), the difference goes into its B.
+A standalone program for an environment with the package ``gguf``, like ``export_gguf.py`` beside it, which has the
+names and the order of rows. llama.cpp multiplies B(Ax) by ``adapter.lora.alpha`` over the rank, with one alpha per
+file; if a tensor's scaling differs (rsLoRA, alpha_pattern), its B is multiplied by the quotient.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 PREFIX = "base_model.model."
-ENDS = {"q_proj": "", "k_proj": "_kv"}  # of the key that has a projection's heads
+ENDS = {"q_proj": "", "k_proj": "_kv"}  # suffix of the metadata key with a projection's heads
 KINDS = {"f16": np.float16, "f32": np.float32}
 
 
 def neighbour(name: str) -> Any:
-    """Return the module in the file ``name`` beside this one: this folder is on no path that is searched."""
+    """Import the file ``name`` beside this one by its path: -P keeps this folder out of sys.path."""
     spec = importlib.util.spec_from_file_location(f"infeng_{name}", Path(__file__).with_name(f"{name}.py"))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -38,7 +38,7 @@ def neighbour(name: str) -> Any:
 def pairs(adapter: Path) -> dict[str, dict[str, Array]]:
     """Return A (rank, inputs) and B (outputs, rank) by the name of the weight that they change.
 
-    Raises ValueError for what llama.cpp has nothing for: DoRA's magnitudes, biases, embeddings, whole modules.
+    Raises ValueError for tensors that llama.cpp does not support: magnitudes, biases, embeddings, whole modules.
     """
     found: dict[str, dict[str, Array]] = {}
     for name, values in neighbour("export_gguf").read_safetensors(adapter):
@@ -55,7 +55,7 @@ def pairs(adapter: Path) -> dict[str, dict[str, Array]]:
 
 
 def scaling(config: dict[str, Any], weight: str, rank: int) -> float:
-    """Return what PEFT multiplies B(Ax) by for the weight of this name."""
+    """Return PEFT's factor of B(Ax) for the weight of this name."""
     module = weight.removesuffix(".weight")
     alpha = float(config.get("lora_alpha", 8))
     for pattern, value in (config.get("alpha_pattern") or {}).items():
@@ -68,7 +68,7 @@ def scaling(config: dict[str, Any], weight: str, rank: int) -> float:
 def reordered(model: Path) -> tuple[str, dict[str, int]]:
     """Return llama.cpp's name of a base's architecture, and the heads of the projections whose rows it reorders.
 
-    model: a Hugging Face directory of a Llama, or a GGUF. Raises OSError, ValueError or KeyError where neither is.
+    model: a Hugging Face directory of a Llama, or a GGUF. Raises OSError, ValueError or KeyError otherwise.
     """
     if model.is_dir():
         shapes = json.loads((model / "config.json").read_text(encoding="utf-8"))
@@ -84,7 +84,7 @@ def reordered(model: Path) -> tuple[str, dict[str, int]]:
 
 
 def export(adapter: Path, model: Path, out: Path, kind: str) -> None:
-    """Write the adapter; q and k get the order of rows that their weights have in llama.cpp. Raises ValueError."""
+    """Write the adapter, with the rows of q and k in llama.cpp's order. Raises ValueError."""
     import gguf
 
     names = neighbour("export_gguf")

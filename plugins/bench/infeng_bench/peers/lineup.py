@@ -1,4 +1,4 @@
-"""The engines that a command names: how each is started on the model, and all of them running."""
+"""The engines of a command: their command lines and their processes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from infeng_bench.peers.process import EngineProcess
 from infeng_bench.reports import results
 from infeng_core.api import UsageError, cache_root, unknown_key_remedy
 
-FORMAT = "int4-g64"  # of the linears, where none is asked for
+FORMAT = "int4-g64"  # default of the linears
 
 
 def names(text: str, fewest: int = 1) -> list[str]:
-    """Read names separated by commas, at least ``fewest`` different ones; raises UsageError with what was meant."""
+    """Read at least ``fewest`` different names separated by commas; raises UsageError."""
     found = text.split(",")
     for name in found:
         if name not in (OURS, *peers.NAMES):
@@ -32,9 +32,9 @@ def names(text: str, fewest: int = 1) -> list[str]:
 
 
 def source(arguments: argparse.Namespace) -> Path:
-    """Return the Hugging Face directory of ``--synthetic`` or ``--model``, or the GGUF that ``--model`` names.
+    """Return the Hugging Face directory of ``--synthetic`` or ``--model``, or the GGUF of ``--model``.
 
-    Raises UsageError where there is neither.
+    Raises UsageError if there is neither.
     """
     if arguments.synthetic:
         return synthetic.hf_directory(arguments.synthetic)
@@ -47,14 +47,14 @@ def source(arguments: argparse.Namespace) -> Path:
 
 
 def _own_formats(arguments: argparse.Namespace, file: Path) -> Path:
-    """Return ``file``, whose weights every engine reads as they are; raises UsageError where a format is asked for."""
+    """Return ``file``, whose formats every engine keeps; raises UsageError if ``--format`` is given."""
     if arguments.format:
         raise UsageError("--format", f"{file.name} has formats of its own", "leave it out, or give a directory")
     return file
 
 
 def command(name: str, arguments: argparse.Namespace, source: Path, threads: int) -> list[str]:
-    """Return how to start an engine on ``source``, its own form of the weights made before."""
+    """Return the command line of an engine on ``source``; exports the model for a peer if necessary."""
     if name == OURS:
         ours = own_arguments(arguments, source, threads)
         return [sys.executable, "-P", "-m", "infeng_bench.worker", *ours]
@@ -80,9 +80,9 @@ def command(name: str, arguments: argparse.Namespace, source: Path, threads: int
 
 
 def own_arguments(arguments: argparse.Namespace, source: Path, threads: int) -> list[str]:
-    """Return the arguments by which each of our programs loads the model, with the settings that are asked for.
+    """Return the arguments of our programs for the model, threads and settings of the command.
 
-    Raises UsageError for a setting that there is not, before anything is loaded.
+    Raises UsageError for an unknown setting, before anything is loaded.
     """
     options.config(arguments)
     if arguments.synthetic:
@@ -96,7 +96,7 @@ def own_arguments(arguments: argparse.Namespace, source: Path, threads: int) -> 
 
 
 def make_room(arguments: argparse.Namespace, places: int, adapters: int) -> None:
-    """Let our engine have as many requests in flight, and adapters in memory, as are asked for."""
+    """Raise our engine's limits to ``places`` running requests and ``adapters`` unless the user has set them."""
     for setting, needed in (("scheduler.max_running", places), ("adapters.max_resident", adapters)):
         default = {"scheduler.max_running": 32, "adapters.max_resident": 16}[setting]
         if needed > default and not any(text.startswith(f"{setting}=") for text in arguments.assignments):
@@ -105,7 +105,7 @@ def make_room(arguments: argparse.Namespace, places: int, adapters: int) -> None
 
 @contextlib.contextmanager
 def running(commands: Mapping[str, Sequence[str]], timeout: float) -> Iterator[list[EngineProcess]]:
-    """Load every engine, one after the other; all are resident and asleep until they are asked."""
+    """Load every engine, one after the other; all stay in memory and sleep between measurements."""
     logs = cache_root() / "bench" / "peers"
     with contextlib.ExitStack() as stack:
         engines = []
@@ -124,7 +124,7 @@ def record(
     figures: Mapping[str, Any],
     **context: Any,
 ) -> dict[str, Any]:
-    """Return the result of engines that introduced themselves as ``told``; ``context`` as in ``results.record``."""
+    """Return a result. told: each engine's introduction, by name. context: as in ``results.record``."""
     details = {name: {"version": one.get("version"), **one.get("details", {})} for name, one in told.items()}
     kernels = {name: one.get("kernels", []) for name, one in told.items()}
     return results.record(

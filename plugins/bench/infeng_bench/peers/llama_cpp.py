@@ -1,7 +1,7 @@
 """llama.cpp through llama-cpp-python, built from source for this processor.
 
-The upper half describes the environment and runs in ours; ``open_model`` runs in the peer's and speaks llama.cpp's own
-low-level interface: several sequences decode in one ``llama_batch``.
+The upper half describes the peer's environment and runs in this project's; ``open_model`` runs in the peer's and uses
+llama.cpp's low-level interface: several sequences decode in one ``llama_batch``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 NAME = "llama_cpp"
 ABOUT = "llama.cpp (llama-cpp-python), built from source with native flags, its server too; ten minutes on few cores"
 REQUIREMENTS = ("llama-cpp-python==0.3.36", "gguf>=0.17", "safetensors>=0.4.3", "numpy>=1.26")
-PIP_OPTIONS = ("--no-binary", "llama-cpp-python", "--no-cache-dir")  # a cached wheel may be of another machine
+PIP_OPTIONS = ("--no-binary", "llama-cpp-python", "--no-cache-dir")  # a cached wheel may be built for another machine
 UNWANTED = ()
 IMPORTS = ("llama_cpp", "gguf", "safetensors")
 NEEDS_COMPILER = True
@@ -29,14 +29,14 @@ FORMATS = {
     "f16": "f16",
     "f32": "f16",
 }
-"""Our weight format -> the type of GGUF that stands against it. Q4_0 has groups of 32, llama.cpp's fastest 4 bits."""
+"""Our weight format -> the GGUF type to compare with. Q4_0, in groups of 32, is llama.cpp's fastest 4-bit type."""
 
 OPTIONS = {"flash_attn": "best", "kv": "f16", "ubatch": "512", "turns": "rotate", "contexts": "one", "unified": "off"}
-"""``flash_attn`` on, off, auto, or best: on for prompts and off for decoding, which is what was fastest where it was
-tried (16 rows decode five times slower with it); off for requests with adapters. ``kv`` f16 or q8_0, which needs it on.
-``ubatch`` rows of one pass. Of requests with adapters: ``turns`` rotate, drain or sort, see ``slots.py``; ``contexts``
-one, whose adapter changes from call to call, or one for each adapter; ``unified`` on or off, one cache for all
-sequences. ``contexts`` and ``unified`` made no difference that could be told from chance where they were tried."""
+"""``flash_attn``: on, off, auto, or best: on for prefill and off for decoding, the fastest choice in our measurements
+(with it, 16 rows decode five times slower); off for requests with adapters. ``kv``: f16, or q8_0, which needs flash
+attention. ``ubatch``: rows of one pass. For requests with adapters: ``turns``: rotate, drain or sort, see
+``slots.py``; ``contexts``: one whose adapter changes from call to call, or one per adapter; ``unified``: on or off,
+one cache for all sequences. ``contexts`` and ``unified`` made no significant difference in our measurements."""
 
 CHOICES = {
     "flash_attn": ("best", "on", "off", "auto"),
@@ -59,15 +59,15 @@ SERVER_FLAGS = (
     "-DCMAKE_INSTALL_BINDIR=llama_cpp/lib",
     "-DCMAKE_INSTALL_LIBDIR=llama_cpp/lib",
 )
-"""Its own programs, ``llama-server`` among them, are built with the libraries and installed beside them: no page, no
-TLS, nothing downloaded."""
+"""llama.cpp's programs, ``llama-server`` among them, are built and installed with the libraries, without the web page,
+without TLS and without downloads."""
 
 
 def build_environment(features: Collection[str], gcc: int | None) -> dict[str, str]:
     """Return environment variables of the build. gcc: major version of the compiler, None if it is not GCC.
 
-    GCC before 13 drops the stores to the tile configuration that llama.cpp hands to ``_tile_loadconfig``, and the
-    process dies of a general protection fault at the first AMX product: there, dead-store elimination is turned off.
+    GCC before 13 drops the stores to the tile configuration of llama.cpp's ``_tile_loadconfig``, so that the first AMX
+    product raises a general protection fault; for these compilers dead-store elimination is turned off.
     """
     flags = ["-DGGML_NATIVE=ON", *SERVER_FLAGS]
     if "amx_tile" in features and gcc is not None and gcc < 13:
@@ -82,7 +82,7 @@ def export_commands(tools: Path, source: Path, folder: Path, kind: str) -> list[
 
 
 def model_path(folder: Path) -> Path:
-    """Return what ``open_model`` takes."""
+    """Return the argument of ``open_model``."""
     return folder / "model.gguf"
 
 
@@ -93,12 +93,12 @@ def adapter_commands(tools: Path, adapter: Path, base: Path, folder: Path) -> li
 
 
 def adapter_path(folder: Path) -> Path:
-    """Return what ``load_adapter`` takes."""
+    """Return the path for ``load_adapter``."""
     return folder / "adapter.gguf"
 
 
 def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
-    """Load a GGUF; raises RuntimeError where llama.cpp refuses it."""
+    """Load a GGUF; raises RuntimeError if llama.cpp refuses it."""
     import ctypes
 
     import llama_cpp as native
@@ -133,7 +133,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
             self.contexts: dict[str | None, Any] = {}
             self.adapters: dict[str | None, tuple[Any, float]] = {}
             self.batch = native.llama_batch_init(BATCH, 0, 1)
-            self.log = callback  # native code calls it as long as there is a model
+            self.log = callback  # keeps the callback alive: native code calls it as long as the model exists
 
         def introduction(self) -> dict[str, Any]:
             told = native.llama_print_system_info().decode().replace("CPU :", "").split("|")
@@ -211,7 +211,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
             self.pending[slot] = []
 
         def _allocate(self, users: list[str | None], rows: int, positions: int, flash_attn: str) -> None:
-            """Make a context for each of ``users``, empty, unless there are such."""
+            """Make or clear a context for each of ``users``."""
             positions = -(-positions // 256) * 256
             shape = (*users, rows, positions, flash_attn)
             self.pending: list[list[int]] = [[] for _ in range(rows)]
@@ -244,7 +244,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
             self.contexts, self.shape = {}, None
 
         def _apply(self, user: str | None) -> None:
-            """Let the user's context work with its adapter; llama.cpp does nothing where it does already."""
+            """Set the user's adapter in its context; llama.cpp does nothing if it is set already."""
             context = self.contexts.get(user, self.contexts[None])
             kept = [self.adapters[user]] if user is not None else []
             pointers = (native.llama_adapter_lora_p_ctypes * len(kept))(*(adapter for adapter, _ in kept))
@@ -278,7 +278,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
 
 
 def _weights_read(model: str) -> int:
-    """Return the bytes of weights that one token reads: all but the embedding, unless that is the head as well."""
+    """Return the bytes of weights that one token reads: all tensors, without an untied embedding."""
     import gguf
 
     tensors = {tensor.name: int(tensor.n_bytes) for tensor in gguf.GGUFReader(model).tensors}

@@ -1,7 +1,4 @@
-"""llama.cpp's own server: how it is started on an exported model, and how it is asked.
-
-It is built and installed with the peer ``llama_cpp``, beside that package's libraries.
-"""
+"""llama.cpp's server: its command line and its requests. The installation of the peer ``llama_cpp`` builds it."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ CELL = 256  # positions: llama.cpp rounds a sequence's cache up to these
 
 
 def program(environment: Path) -> Path:
-    """Return the server's program in the peer's virtual environment; raises PeerError where there is none."""
+    """Return the server's program in the peer's virtual environment; raises PeerError if it is missing."""
     found = sorted(environment.glob("lib/python*/site-packages/llama_cpp/lib/llama-server"))
     if not found:
         remedy = "run infeng bench peers install --force llama_cpp"
@@ -27,17 +24,17 @@ def program(environment: Path) -> Path:
 
 
 def environ(program: Path) -> dict[str, str]:
-    """Return the variables by which it finds its libraries."""
+    """Return the environment variables with the path of its libraries."""
     return {"LD_LIBRARY_PATH": str(program.parent)}
 
 
 def command(
     program: Path, model: Path, port: int, *, threads: int, places: int, positions: int, adapters: Sequence[Path]
 ) -> list[str]:
-    """Return how it is started: ``places`` sequences of ``positions``, each with a cache of its own.
+    """Return the command line for ``places`` sequences of ``positions``, each with a cache of its own.
 
-    Adapters are loaded and not applied: each request says which one it wants. Nothing of a prompt is kept, as on our
-    side, and flash attention is off, which is what decodes fastest on processors.
+    Adapters are loaded and not applied: each request names its own. The prompt cache is off, as on our side, and flash
+    attention is off, with which llama.cpp decodes fastest on CPUs.
     """
     context = places * -(-positions // CELL) * CELL
     line = [str(program), "-m", str(model), "--host", "127.0.0.1", "--port", str(port)]
@@ -50,7 +47,7 @@ def command(
 
 
 def wire(adapters: Sequence[str]) -> Wire:
-    """Return how it is asked; adapters: names in the order in which they were loaded."""
+    """Return the wire format. adapters: names in the order of loading."""
 
     def body(job: Job) -> Mapping[str, Any]:
         asked: dict[str, Any] = {

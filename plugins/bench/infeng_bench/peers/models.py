@@ -1,4 +1,4 @@
-"""A model in the form that a peer reads, exported once from the Hugging Face directory and kept in the cache."""
+"""Models and adapters exported for peers, once each, and kept in the cache."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from infeng_bench.peers.environment import Environment
 from infeng_core import api
 from infeng_core.api import UsageError, cache_root, get_logger
 
-VERSION = 1  # counts changes of what exporters write: other versions do not share a place in the cache
+VERSION = 1  # part of the cache key; raised when an exporter's output changes
 
 
 def is_gguf(path: Path) -> bool:
-    """Return whether ``path`` is a GGUF, by its name."""
+    """Return whether ``path`` is a file with the suffix .gguf."""
     return path.suffix == ".gguf" and path.is_file()
 
 
 def peer_model(peer: Peer, source: Path, format: str) -> Path:
     """Return ``source`` (a Hugging Face directory) as ``peer`` reads it, exported on the first call.
 
-    A GGUF is given as it is to a peer that reads GGUF: the very same file as ours. format: one of ours; the peer's
-    ``FORMATS`` says what stands against it. Raises UsageError where nothing does, and PeerError where the export fails.
+    A peer that reads GGUF gets a GGUF unchanged. format: one of ours; the peer's ``FORMATS`` maps it to the peer's.
+    Raises UsageError if it has no counterpart, and PeerError if the export fails.
     """
     if is_gguf(source):
         if not peer.READS_GGUF:
@@ -43,18 +43,18 @@ def peer_model(peer: Peer, source: Path, format: str) -> Path:
 
 
 def _stored(format: str) -> str:
-    """Return the format of the same bytes over groups of 64 inputs as they are, which is all that a file shows."""
+    """Return the name of the format whose bytes ``format`` stores."""
     try:
         return api.builtin_format(format).stored
-    except UsageError:  # a plugin's, or none
+    except UsageError:  # a plugin's format, or an unknown one
         return format
 
 
 def peer_adapter(peer: Any, adapter: Path, base: Path) -> Path:
-    """Return a PEFT directory as ``peer`` reads it, exported on the first call; a GGUF is given as it is.
+    """Return a PEFT directory as ``peer`` reads it, exported on the first call; a GGUF stays unchanged.
 
     base: the Hugging Face directory or the GGUF of its base. Raises UsageError for a peer without adapters or one that
-    reads no GGUF, and PeerError where the export fails.
+    reads no GGUF, and PeerError if the export fails.
     """
     if not hasattr(peer, "adapter_commands"):
         raise UsageError(peer.NAME, "requests with different adapters cannot be put to it", "leave this peer out")
@@ -77,7 +77,7 @@ def peer_adapter(peer: Any, adapter: Path, base: Path) -> Path:
 def _export(
     peer: Peer, destination: Path, kind: str, commands: Callable[[Path], list[list[str]]], made: Callable[[Path], Path]
 ) -> None:
-    """Fill ``destination`` by ``commands`` unless it is there."""
+    """Make ``destination`` by ``commands`` if it is missing."""
     environment = Environment(peer)
     log = get_logger(__name__)
     with api.locked(destination, waiting=lambda: log.warning(f"{destination}: another process writes it; waiting")):
@@ -94,7 +94,7 @@ def _export(
 
 
 def _place(peer: Peer, source: Path, kind: str) -> Path:
-    """Return where an export lies: beside the source if that is in the benchmarks' own cache."""
+    """Return the folder of an export in the benchmarks' cache."""
     root = cache_root() / "bench"
     suffix = f"{peer.NAME}-{kind}-{VERSION}"
     if source.parent == root:
@@ -103,7 +103,7 @@ def _place(peer: Peer, source: Path, kind: str) -> Path:
 
 
 def _digest(source: Path) -> str:
-    """Return what names a directory, or a file, and the state of its files."""
+    """Return a digest of a file's or directory's path and the sizes and times of its files."""
     facts = [str(source.resolve())]
     for file in [source] if source.is_file() else sorted(source.iterdir()):
         status = file.stat()

@@ -1,6 +1,6 @@
 """OpenVINO GenAI: its continuous-batching pipeline on the CPU.
 
-The upper half describes the environment and runs in ours; ``open_model`` runs in the peer's.
+The upper half describes the peer's environment and runs in this project's; ``open_model`` runs in the peer's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REQUIREMENTS = (
     "transformers==5.5.4",
 )
 PIP_OPTIONS = ()
-UNWANTED = ("torchvision",)  # pulled in; the one that fits this torch breaks the import of transformers
+UNWANTED = ("torchvision",)  # a dependency whose version for this torch breaks the import of transformers
 IMPORTS = ("openvino_genai", "openvino_tokenizers", "optimum.intel", "nncf", "torch")
 NEEDS_COMPILER = False
 READS_GGUF = False
@@ -33,13 +33,12 @@ FORMATS = {
     "bf16": "fp16",
     "f16": "fp16",
 }
-"""Our weight format -> what the exporter makes of it; the int4 kinds are symmetric, with an int8 embedding and head."""
+"""Our weight format -> the exporter's; its int4 is symmetric, with an int8 embedding and head."""
 
 OPTIONS = {"batch_tokens": "512", "cache_gb": "2", "precision": "best"}
-"""``batch_tokens`` of one step; ``cache_gb`` of key/value cache; ``precision`` of activations: f32, bf16, default (what
-OpenVINO takes by itself: bf16 where there is AMX), or best: f32 for decoding and its default for prompts, which is what
-was fastest where it was tried (one row decodes 1.6 times faster at f32, prompts run 1.6 times faster at bf16).
-"""
+"""``batch_tokens``: of one step. ``cache_gb``: of KV cache. ``precision`` of activations: f32, bf16, default
+(OpenVINO's choice: bf16 with AMX), or best: f32 for decoding and the default for prefill, the fastest choice in our
+measurements (one row decodes 1.6 times faster at f32, prefill runs 1.6 times faster at bf16)."""
 
 CHOICES = {"precision": ("best", "f32", "bf16", "default")}
 
@@ -47,12 +46,12 @@ TOKENIZER = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "
 
 
 def build_environment(features: Collection[str], gcc: int | None) -> dict[str, str]:
-    """Return environment variables of the installation: none, for nothing is compiled."""
+    """Return {}: nothing is compiled."""
     return {}
 
 
 def export_commands(tools: Path, source: Path, folder: Path, kind: str) -> list[list[str]]:
-    """Return the commands that write OpenVINO's model and tokenizer into ``folder`` by OpenVINO's own tools."""
+    """Return the commands of OpenVINO's tools that write the model and the tokenizer into ``folder``."""
     weights = ["--weight-format", kind.partition("-")[0]]
     if kind.startswith("int4"):
         weights += ["--group-size", kind.partition("-g")[2], "--sym", "--ratio", "1.0"]
@@ -70,12 +69,12 @@ def export_commands(tools: Path, source: Path, folder: Path, kind: str) -> list[
 
 
 def model_path(folder: Path) -> Path:
-    """Return what ``open_model`` takes."""
+    """Return the argument of ``open_model``."""
     return folder
 
 
 def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
-    """Load an exported directory; raises RuntimeError where OpenVINO refuses it."""
+    """Load an exported directory; raises RuntimeError if OpenVINO refuses it."""
     import numpy as np
     import openvino
     import openvino_genai as genai
@@ -87,7 +86,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
     scheduler.max_num_batched_tokens = int(options["batch_tokens"])
     scheduler.cache_size = int(options["cache_gb"])
     scheduler.max_num_seqs = 256
-    scheduler.enable_prefix_caching = False  # every sample shall compute its prompt
+    scheduler.enable_prefix_caching = False  # every measurement computes its prompts
     scheduler.dynamic_split_fuse = True
     weight_bytes, read = _weights(model, shape)
     precision = openvino.Core().get_property("CPU", "INFERENCE_PRECISION_HINT")
@@ -121,13 +120,13 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
 
         def prepare(self, kind: str, rows: int, positions: int) -> None:
             self._choose(kind)
-            # Of decoding, more than enough for those that decode while others still prefill.
+            # For decoding, enough also for sequences that decode while others prefill.
             self.steps = 1 if kind == "prefill" else rows * positions
 
         def _choose(self, kind: str) -> None:
             chosen = options["precision"].replace("best", "f32" if kind == "decode" else "default")
             if chosen != getattr(self, "precision", None):
-                self.pipeline = None  # its weights go before the next ones come
+                self.pipeline = None  # frees the weights before they are loaded again
                 self.pipeline = pipeline_at(chosen)
                 self.precision = chosen
 
@@ -168,7 +167,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
 
 
 def _weights(model: str, shape: dict[str, Any]) -> tuple[int, int]:
-    """Return bytes of all weights, and of those that one token reads: not the embedding, unless it is the head too."""
+    """Return the bytes of all weights, and of the weights that one token reads: all but an untied embedding."""
     import openvino
 
     graph = openvino.Core().read_model(Path(model, "openvino_model.xml"))

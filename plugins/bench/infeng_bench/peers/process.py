@@ -1,4 +1,4 @@
-"""Engines as child processes that measure on demand: the asking side of the protocol that ``worker.py`` describes."""
+"""Engines as child processes that measure on demand: the client side of the protocol in ``worker.py``."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from infeng_bench.peers import PeerError
 from infeng_bench.peers.environment import clean, last_words
 from infeng_bench.stats.contention import NOTHING, Mark
 
-SHOWN = 120  # characters of a line that is no answer
-GRACE = 5.0  # seconds to end in
+SHOWN = 120  # characters of an invalid answer in an error
+GRACE = 5.0  # seconds to end before SIGKILL
 
 
 class EngineProcess:
-    """One engine, resident and asleep unless it is asked: an idle process is stopped by a signal, threads and all.
+    """An engine that stays in memory; SIGSTOP stops all its threads between two requests.
 
-    A process group of its own: if we die, the system wakes and ends a stopped child.
+    It has a process group of its own: if this process dies, the system wakes and ends the stopped child.
     """
 
     def __init__(self, name: str, command: Sequence[str], log: Path, timeout: float) -> None:
-        """Start ``command``. timeout: seconds that loading or one measurement may take. Raises PeerError."""
+        """Start ``command``. timeout: seconds of loading and of one answer. Raises PeerError."""
         self.name = name
         self.log = log
         self.timeout = timeout
         self.introduction: dict[str, Any] = {}
-        self.waits = NOTHING  # what its threads waited for a processor while it did what it was asked last
+        self.waits = NOTHING  # of its threads during the last request
         self._buffer = b""
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as errors:
@@ -53,7 +53,7 @@ class EngineProcess:
                 raise PeerError(name, f"{command[0]}: {error.strerror}", "install it again") from error
 
     def ready(self) -> dict[str, Any]:
-        """Wait until the model is loaded, then let the process sleep; return how it introduces itself."""
+        """Wait until the model is loaded, stop the process and return its introduction."""
         self.introduction = self._answer("loading")
         if self.introduction.get("ready") is not True:
             raise self._error("loading: its first line does not say that it is ready")
@@ -61,10 +61,10 @@ class EngineProcess:
         return self.introduction
 
     def measure(self, work: Work, seed: int) -> dict[str, Any]:
-        """Do one work and return its figures; the process is awake for that only.
+        """Do one work and return its figures; the process runs only meanwhile.
 
-        Raises PeerError, also where the engine did not do the work: tokens are rows x steps, or there is no figure.
-        Only an engine that guesses, and says so, may have more of them.
+        Raises PeerError, also if the number of tokens is not that of the work; an engine with speculation may count
+        more.
         """
         answer = self._ask({"work": str(work), "seed": seed}, str(work))
         rate, tokens = answer.get("tokens_per_s"), answer.get("tokens")
@@ -72,36 +72,33 @@ class EngineProcess:
             raise self._error(f"{work}: its answer has no tokens_per_s above 0")
         guesses = self.introduction.get("details", {}).get("speculation", "none") != "none"
         if not isinstance(tokens, int) or tokens < work.tokens or (tokens > work.tokens and not guesses):
-            raise self._error(f"{work}: it counts {tokens} tokens, and {work.tokens} are to be measured")
+            raise self._error(f"{work}: it counts {tokens} tokens instead of {work.tokens}")
         return answer
 
     def adapters(self, wanted: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """Let the engine hold ``wanted``, each {"name", "path", "scale"}, and no others; return milliseconds of each.
+        """Replace the engine's adapters by ``wanted``, {"name", "path", "scale"}; return each one's load time in ms.
 
         Raises PeerError.
         """
         taken = self._ask({"adapters": list(wanted)}, "loading adapters").get("load_ms")
         if not isinstance(taken, dict) or set(taken) != {adapter["name"] for adapter in wanted}:
-            raise self._error("loading adapters: its answer does not have the time of each")
+            raise self._error("loading adapters: its answer lacks times")
         return {name: float(value) for name, value in taken.items()}
 
     def serve(self, jobs: Sequence[Job], places: int) -> Served:
-        """Let the engine answer ``jobs``, at most ``places`` at a time.
-
-        Raises PeerError, also where a request did not get the tokens that it asked for.
-        """
+        """Answer ``jobs``, at most ``places`` at a time; raises PeerError, also if a request lacks tokens."""
         answer = self._ask({"serve": {"requests": [job.to_dict() for job in jobs], "places": places}}, "serving")
         try:
             served = Served.of(jobs, answer)
         except (KeyError, TypeError, ValueError) as error:
-            raise self._error(f"serving: its answer is not whole ({type(error).__name__}: {error})") from error
+            raise self._error(f"serving: its answer is incomplete ({type(error).__name__}: {error})") from error
         for number, trace in enumerate(served.traces):
             if not len(trace.tokens) == len(trace.ids) == trace.job.new:
                 raise self._error(f"serving: request {number} got {len(trace.ids)} of {trace.job.new} tokens")
         return replace(served, waits=self.waits)
 
     def close(self) -> None:
-        """End the process, by force where it does not listen."""
+        """End the process, by SIGKILL after GRACE seconds."""
         if self.process.poll() is None:
             with contextlib.suppress(PeerError, OSError):
                 self._signal(signal.SIGCONT)
@@ -166,7 +163,7 @@ class EngineProcess:
         return self._error(f"{doing}: its process ended with {how}: {last_words(self.log)}")
 
     def _error(self, why: str, remedy: str = "") -> PeerError:
-        """Return the error to raise; the process is no use after it."""
+        """Kill the process and return the error to raise."""
         self._kill()
         return PeerError(self.name, why, f"see {self.log}{' ' * bool(remedy)}{remedy}")
 

@@ -1,26 +1,25 @@
 """The process in which a peer runs: ``PEER_PYTHON -P serve.py PEER.py MODEL --threads N --set KEY=VALUE``.
 
-Run by the peer's own interpreter, so this file imports nothing but the standard library and NumPy. ``PEER.py`` is one
-of its neighbours; its ``open_model(model, threads, options)`` returns an object with these members:
+The peer's interpreter runs this file, so it imports only the standard library and NumPy. ``PEER.py`` is one of its
+neighbours; its ``open_model(model, threads, options)`` returns an object with these members:
 
 - ``vocab``: number of token ids.
 - ``introduction()``: ``{"version", "kernels", "bytes_per_token", "details"}``.
-- ``prepare(kind, rows, positions)``: allocate for "decode" or "prefill" of so many sequences of so many positions; not
-  timed.
+- ``prepare(kind, rows, positions)``: allocate ``rows`` sequences of ``positions`` for "decode" or "prefill"; not timed.
 - ``start(prompts)``: process the prompts until each has its first new token; timed as prefill.
-- ``step()``: decode one more token of every sequence; returns how many tokens came.
+- ``step()``: decode one more token of every sequence; returns the number of new tokens.
 - ``stop()``: drop the sequences; not timed.
 
 A peer that serves requests with adapters also has the members that ``slots.py`` describes.
 
-One JSON object per line: the first says ``{"ready": true, ...}``, then each line is answered by one, or by
-``{"error": text}``:
+The protocol is one JSON object per line. The first line of output is ``{"ready": true, ...}``; then each line of input
+gets one line of output, ``{"error": text}`` or:
 
 - ``{"work": "decode:rows=1,context=1024", "seed": n}``: ``{"tokens_per_s", "seconds", "prefill_seconds", "tokens"}``.
-- ``{"adapters": [{"name", "path", "scale"}, ...]}``, to hold these and no others: ``{"load_ms": {name: ...}}``.
+- ``{"adapters": [{"name", "path", "scale"}, ...]}``, which replace all adapters: ``{"load_ms": {name: ...}}``.
 - ``{"serve": {"requests": [...], "places": n}}``: ``{"requests": [{"admitted", "times", "ids"}], "seconds",
   "tokens_per_s", "cpu_seconds", "peak_rss_bytes"}``.
-- ``{"quit": true}``, or the end of the input, ends it.
+- ``{"quit": true}``, or the end of the input, ends the process.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ from typing import Any
 
 import numpy as np
 
-STEPS = 32  # decoded where a work does not say
+STEPS = 32  # default of a work
 FIRST_ID = 3  # ids below are special tokens in the tokenizers of Llamas
 
 
 def parse_work(text: str) -> tuple[str, int, int, int]:
-    """Read ``KIND:NAME=NUMBER,...`` as (kind, rows, context, steps); the caller has checked it."""
+    """Read ``KIND:NAME=NUMBER,...`` as (kind, rows, context, steps); the client has checked it."""
     kind, _, rest = text.partition(":")
     numbers = {"rows": 1, "context": 1024, "steps": STEPS}
     numbers |= {name: int(value) for name, _, value in (part.partition("=") for part in rest.split(",") if part)}
@@ -53,13 +52,13 @@ def parse_work(text: str) -> tuple[str, int, int, int]:
 
 
 def prompts_of(rows: int, context: int, seed: int, vocab: int) -> list[list[int]]:
-    """Return the same random prompts that every other engine gets for this seed."""
+    """Return the prompts of this seed, the same as of ``Work.prompts``."""
     first = min(FIRST_ID, vocab - 1)
     return [np.random.default_rng([seed, row]).integers(first, vocab, context).tolist() for row in range(rows)]
 
 
 def perform(engine: Any, text: str, seed: int) -> dict[str, Any]:
-    """Do one work and return its figures; the first token of a sequence belongs to its prompt."""
+    """Do one work and return its figures; the first token of a sequence belongs to prefill."""
     kind, rows, context, steps = parse_work(text)
     prompts = prompts_of(rows, context, seed, engine.vocab)
     engine.prepare(kind, rows, context + (steps if kind == "decode" else 0) + 1)
@@ -74,14 +73,14 @@ def perform(engine: Any, text: str, seed: int) -> dict[str, Any]:
             tokens = sum(engine.step() for _ in range(steps))
             seconds = time.perf_counter() - begin_decode
             if tokens != rows * steps:
-                raise RuntimeError(f"{tokens} tokens of {steps} steps of {rows} rows: not all decoded in all of them")
+                raise RuntimeError(f"{tokens} tokens of {steps} steps of {rows} rows: not every row decoded in each")
     finally:
         engine.stop()
     return {"tokens_per_s": tokens / seconds, "seconds": seconds, "prefill_seconds": first - begin, "tokens": tokens}
 
 
 def answer_to(engine: Any, request: dict[str, Any], options: dict[str, str]) -> dict[str, Any]:
-    """Do what a line asks for."""
+    """Return the answer to one line of input."""
     if "adapters" in request:
         return {"load_ms": loaded(engine, request["adapters"])}
     if "serve" in request:
@@ -94,7 +93,7 @@ def answer_to(engine: Any, request: dict[str, Any], options: dict[str, str]) -> 
 
 
 def loaded(engine: Any, wanted: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Let the engine hold ``wanted`` instead of what it has; return what each took in milliseconds."""
+    """Replace the engine's adapters by ``wanted``; return each one's load time in milliseconds."""
     engine.drop_adapters()
     taken = {}
     for adapter in wanted:
@@ -115,14 +114,14 @@ def load_file(path: str | Path, name: str = "infeng_peer") -> Any:
 
 
 def main() -> int:
-    """Load the model, say so and serve requests."""
+    """Load the model, print the introduction and answer lines."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("peer")
     parser.add_argument("model")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings")
     arguments = parser.parse_args()
-    # The protocol keeps standard output to itself: whatever else prints goes to standard error.
+    # Only answers go to standard output; other prints go to standard error.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 

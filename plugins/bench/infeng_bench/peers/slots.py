@@ -1,14 +1,14 @@
-"""Requests in flight, for peers: when each is admitted, and which of them take the next step together.
+"""Continuous batching for peers: the admission of requests to slots, and the choice of the slots of each step.
 
-Read by ``serve.py`` in the peer's own interpreter, so only the standard library is imported. An engine that serves
-requests has, beside the members that ``serve.py`` describes:
+``serve.py`` imports this file in the peer's interpreter, so it imports only the standard library. Besides the members
+that ``serve.py`` describes, an engine that serves requests has:
 
 - ``drop_adapters()``, ``load_adapter(name, path, scale)``.
 - ``mixes``: whether one step may have requests of different adapters.
-- ``open(slots, positions)``: allocate for so many sequences of so many positions each; not timed.
-- ``admit(slot, prompt, adapter)``: a sequence begins in a free slot; adapter is a name or None.
-- ``advance(slots)``: one step of these; returns ``[(slot, token), ...]`` for those that have a new token, at least one.
-- ``release(slot)``: its sequence has ended.
+- ``open(slots, positions)``: allocate ``slots`` sequences of ``positions`` each; not timed.
+- ``admit(slot, prompt, adapter)``: begin a sequence in a free slot; adapter is a name or None.
+- ``advance(slots)``: run one step of these slots; returns ``[(slot, token), ...]``, at least one.
+- ``release(slot)``: end the slot's sequence.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from typing import Any
 
 RULES = ("rotate", "drain", "sort")
-"""How an engine that cannot mix adapters takes turns. ``rotate``: a step of each adapter in flight, one after the
-other. ``drain``: steps of the oldest request's adapter until it has no request in flight, as llama.cpp's server does.
-``sort``: likewise, and requests that wait overtake others whose adapter is not running (a queue that is all known)."""
+"""The turns of adapters in an engine that cannot mix them in a step. ``rotate``: one step of each adapter in flight, in
+turn. ``drain``: steps of the oldest request's adapter until none of its requests is in flight, as in llama.cpp's
+server. ``sort``: like drain, and waiting requests of the running adapter are admitted before older ones."""
 
 
 class Flight:
@@ -38,7 +38,7 @@ class Flight:
         self.last: str | None = None
 
     def choose(self, waiting: Sequence[str | None]) -> int:
-        """Return the place in ``waiting``, adapters of requests that have come in, of the one to admit next."""
+        """Return the index of the request to admit next. waiting: the adapters of waiting requests."""
         if self.rule == "sort" and not self.mixes:
             running = set(self.adapters.values()) or {self.last}
             return next((place for place, adapter in enumerate(waiting) if adapter in running), 0)
@@ -69,7 +69,7 @@ class Flight:
 
 
 def serve(engine: Any, requests: Sequence[dict[str, Any]], places: int, rule: str) -> dict[str, Any]:
-    """Answer ``requests``, at most ``places`` at a time, and return what ``process.py`` on the asking side reads.
+    """Answer ``requests``, at most ``places`` at a time, and return the answer that ``process.py`` reads.
 
     requests: ``{"at": seconds, "prompt": ids, "new": tokens, "adapter": name or None}`` in order of arrival.
     """
@@ -111,6 +111,6 @@ def serve(engine: Any, requests: Sequence[dict[str, Any]], places: int, rule: st
 
 
 def peak_rss() -> int:
-    """Return the most memory that this process has had, in bytes."""
+    """Return this process's peak resident memory in bytes."""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most * (1 if sys.platform == "darwin" else 1024)

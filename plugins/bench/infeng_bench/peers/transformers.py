@@ -1,6 +1,6 @@
-"""transformers on PyTorch, eager, with PEFT's adapters: what people have before they look for an engine.
+"""transformers on PyTorch, eager, with PEFT's adapters: the baseline without an inference engine.
 
-The upper half describes the environment and runs in ours; ``open_model`` runs in the peer's.
+The upper half describes the peer's environment and runs in this project's; ``open_model`` runs in the peer's.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ IMPORTS = ("torch", "transformers", "peft")
 NEEDS_COMPILER = False
 READS_GGUF = False
 FORMATS = dict.fromkeys(("int4-g64", "int4-g32", "int4-p32", "int8-row", "int8-g32", "bf16", "f16", "f32"), "bf16")
-"""It has no CPU path for quantized weights: every format stands against bf16."""
+"""transformers has no CPU path for quantized weights: every format is compared with bf16."""
 
 OPTIONS = {"dtype": "bfloat16", "attention": "sdpa", "turns": "rotate", "mix": "off"}
-"""``dtype`` bfloat16 or float32, ``attention`` sdpa or eager. ``mix`` on: rows of different adapters in one pass, by
-PEFT's ``adapter_names``; off: by turns, as ``turns`` says (rotate, drain or sort, see ``slots.py``)."""
-
+"""``dtype``: bfloat16 or float32. ``attention``: sdpa or eager. ``mix``: on, rows of different adapters in one pass by
+PEFT's ``adapter_names``; or off, adapters take turns by ``turns`` (rotate, drain or sort, see ``slots.py``)."""
 
 CHOICES = {
     "dtype": ("bfloat16", "float32"),
@@ -34,27 +33,27 @@ CHOICES = {
 
 
 def build_environment(features: Collection[str], gcc: int | None) -> dict[str, str]:
-    """Return environment variables of the installation: none, for nothing is compiled."""
+    """Return {}: nothing is compiled."""
     return {}
 
 
 def export_commands(tools: Path, source: Path, folder: Path, kind: str) -> list[list[str]]:
-    """Return no command: it reads the Hugging Face directory itself."""
+    """Return []: transformers reads the Hugging Face directory."""
     return []
 
 
 def model_path(folder: Path) -> Path:
-    """Return what ``open_model`` takes: here the directory of the weights."""
+    """Return the argument of ``open_model``."""
     return folder
 
 
 def adapter_commands(tools: Path, adapter: Path, base: Path, folder: Path) -> list[list[str]]:
-    """Return no command: it reads PEFT directories."""
+    """Return []: PEFT reads its directories."""
     return []
 
 
 def adapter_path(folder: Path) -> Path:
-    """Return what ``load_adapter`` takes."""
+    """Return the path for ``load_adapter``."""
     return folder
 
 
@@ -137,7 +136,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
             self.prompts[slot] = prompt, adapter
 
         def advance(self, slots: list[int]) -> list[tuple[int, int]]:
-            """Prompts that came in go first, together; they then decode together to their ends."""
+            """Prefill new prompts together as a cohort, which then decodes together to its end."""
             fresh = [slot for slot in slots if slot in self.prompts]
             if fresh:
                 self.cohorts.append(Cohort({slot: self.prompts.pop(slot) for slot in fresh}))
@@ -178,7 +177,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
                 return cohort.take(out.logits[:, -1].argmax(-1, keepdim=True))
 
     class Cohort:
-        """Sequences that go through the model together, padded on the left to the longest."""
+        """Sequences that pass through the model together, padded on the left to the longest."""
 
         def __init__(self, prompts: dict[int, tuple[list[int], str | None]]) -> None:
             self.slots = list(prompts)

@@ -1,1 +1,1 @@
-"""Results as plain data, and pages of them."""
+"""Results as plain data, and HTML pages of results."""

@@ -1,4 +1,4 @@
-"""Charts of results, drawn by Plotly; its script stands once in the page, before all of them."""
+"""Charts of results, drawn by Plotly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infeng_bench.stats.contention import withheld
 from infeng_core.api import UsageError
 
 BAR_HEIGHT = 26  # pixels
-DASHES = ("solid", "dash", "dot", "dashdot")  # of the engines in one picture
+DASHES = ("solid", "dash", "dot", "dashdot")  # one per engine of a chart
 
 
 def missing(error: ImportError) -> UsageError:
@@ -23,7 +23,7 @@ def missing(error: ImportError) -> UsageError:
 
 
 class Figures:
-    """Draws charts as pieces of one HTML page. Raises UsageError where Plotly is not installed."""
+    """Draws charts as parts of one HTML page. Raises UsageError if Plotly is not installed."""
 
     def __init__(self) -> None:
         """Import Plotly."""
@@ -38,7 +38,7 @@ class Figures:
 
     @property
     def script(self) -> str:
-        """Plotly's own script, which has to stand before every chart of a page; "" as long as none was drawn."""
+        """Plotly's script, which a page needs once before its charts; "" if no chart was drawn."""
         if not self._drawn:
             return ""
         from plotly.offline import get_plotlyjs
@@ -46,7 +46,7 @@ class Figures:
         return f"<script>{get_plotlyjs()}</script>"
 
     def across(self, found: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-        """Return the ratios of all comparisons that are shown, each with its lower bound; "" if there are none."""
+        """Return a chart of the ratios of all comparisons with their lower bounds; "" if there are none."""
         named = [
             (f"{_what(one)}<br>{_text(result.get('model', ''))} {_text(result.get('format', ''))} ({_text(name)})", one)
             for name, result in found
@@ -79,7 +79,7 @@ class Figures:
         return self._html(figure)
 
     def compare(self, result: Mapping[str, Any]) -> str:
-        """Return tokens/s of each engine per work, with the smallest and the largest reading."""
+        """Return a chart of each engine's tokens/s by work, with the smallest and the largest reading."""
         shown = measurements(result)
         figure = self._plotly.Figure()
         for name in shown[0]["engines"]:
@@ -94,7 +94,7 @@ class Figures:
         return self._html(figure)
 
     def zipf(self, result: Mapping[str, Any]) -> str:
-        """Return new tokens/s over the number of adapters, a line for each engine and rank."""
+        """Return a chart of new tokens/s over the number of adapters, with a line per engine and rank."""
         shown = measurements(result)
         engines = list(shown[0].get("engines") or {"": None})
         figure = self._plotly.Figure()
@@ -120,7 +120,7 @@ class Figures:
         return self._html(figure)
 
     def gemm(self, result: Mapping[str, Any]) -> str:
-        """Return the roofline picture of linears: GMAC/s over MAC per byte, under what memory and arithmetic allow."""
+        """Return the roofline chart of linears: GMAC/s over MAC per byte, under the limits of memory and arithmetic."""
         figure = self._plotly.Figure()
         points = [(one["gmacs_per_s"] * 1e9 / one["bytes_per_s"], one) for one in result["measurements"]]
         for kernel in dict.fromkeys(one["kernel"] for _, one in points):
@@ -149,7 +149,7 @@ class Figures:
         return self._html(figure)
 
     def simulate(self, result: Mapping[str, Any]) -> str:
-        """Return three pictures: the time to first token over the share of the requests, that of tenants, the queue."""
+        """Return charts of TTFT over the share of the requests, of p99 TTFT by tenant, and of the queue."""
         policies: Mapping[str, Any] = result["policies"]
         curves, tenants, queue = (self._plotly.Figure() for _ in range(3))
         for policy, one in policies.items():
@@ -181,23 +181,23 @@ class Figures:
 
 
 def _error(above: Sequence[float], below: Sequence[float]) -> dict[str, Any]:
-    """Return the bars of an error, as Plotly takes them."""
+    """Return error bars in Plotly's form."""
     return {"type": "data", "symmetric": False, "array": above, "arrayminus": below}
 
 
 def _error_of(spreads: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Return bars from the smallest reading to the largest."""
+    """Return error bars from the smallest reading to the largest."""
     above = [one["max"] - one["median"] for one in spreads]
     return _error(above, [one["median"] - one["min"] for one in spreads])
 
 
 def _text(value: Any) -> str:
-    """Return a label as it is: Plotly takes some markup in labels, and a file's names are none."""
+    """Return a label with markup escaped, since Plotly interprets some HTML tags in labels."""
     return html.escape(str(value), quote=False)
 
 
 def _what(one: Mapping[str, Any]) -> str:
-    """Return what was compared: a work, or requests with adapters."""
+    """Return the title of a comparison: its work, or its adapters."""
     if "work" in one:
         return _text(one["work"])
     return _text(f"{one['adapters']} adapters" + (f", rank {one['rank']}" if "rank" in one else ""))

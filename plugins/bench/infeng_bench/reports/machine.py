@@ -1,4 +1,4 @@
-"""Where and with what a figure was measured. Nothing here names the computer or its user."""
+"""The machine and the software of a measurement. Nothing here names the computer or its user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def machine(cpu: Cpu | None = None) -> dict[str, Any]:
-    """Return processor, cores, memory in bytes, huge pages and kernel; what cannot be read is left out."""
+    """Return processor, cores, memory in bytes, huge pages and kernel; unreadable facts are left out."""
     facts = api.machine(cpu or detect())
     names = ("arch", "cores", "quota", "caches", "numa_nodes", "system", "huge_pages")
     result = {"cpu": facts["model"], **{name: facts[name] for name in names if facts[name] is not None}}
@@ -25,12 +25,12 @@ def machine(cpu: Cpu | None = None) -> dict[str, Any]:
 
 
 def features(cpu: Cpu | None = None) -> list[str]:
-    """Return the features of the processor that kernels may use here."""
+    """Return the processor features that kernels may use."""
     return sorted((cpu or detect()).features)
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, of what computes and of every installed plugin's distribution."""
+    """Return the versions of Python, NumPy, tokenizers, the ABI and every installed plugin's distribution."""
     found = {"python": platform.python_version()}
     names = ["infeng-abi", "numpy", "tokenizers"]
     names += [point.dist.name for point in metadata.entry_points(group="infeng.plugins") if point.dist is not None]
@@ -45,7 +45,7 @@ def versions() -> dict[str, str]:
 def kernel_features(engine: Engine) -> dict[str, list[str]]:
     """Return the processor features that each bound kernel, "library/kernel", may use.
 
-    Kernels of a backend that brings its own, outside any library, are left out.
+    Kernels of a backend without kernel libraries are left out.
     """
     states = {state.name: state for state in (engine.selector.states if engine.selector else ())}
     found = {}

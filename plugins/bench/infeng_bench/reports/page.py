@@ -1,4 +1,4 @@
-"""One HTML page, with nothing to download, of any set of results."""
+"""A self-contained HTML page of any set of results."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from infeng_bench.stats.contention import warnings, withheld
 
 FACTS = ("schema", "kind", "time", "kernels", "machine", "features", "versions")
 DEEP = ("pairs", "engine_details", "costs", "timeline", "policies", "per_tenant", "per_adapter", "contention")
-"""Long: shown in the raw result only."""
+"""Long values, which only the raw result shows."""
 
-DEEP_OF = {"zipf": ("engines",)}  # shown in a table of its own
+DEEP_OF = {"zipf": ("engines",)}  # values with a table of their own, by kind
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
@@ -27,7 +27,7 @@ h2 { margin-top: 3rem; border-bottom: 2px solid #ddd } pre { overflow-x: auto; b
 
 
 def page(found: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """Return the HTML of results with the names that they are shown under."""
+    """Return the HTML of pairs of a title and a result."""
     figures = charts.Figures()
     body = figures.across(found) + "".join(_section(name, result, figures) for name, result in found)
     links = "".join(f"<li><a href='#{_anchor(name)}'>{_text(name)}</a>: {_text(_title(r))}</li>" for name, r in found)
@@ -65,7 +65,7 @@ def _section(name: str, result: Mapping[str, Any], figures: charts.Figures) -> s
 
 
 def _compare_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a line per work and engine."""
+    """Return a row per work and engine."""
     rows = []
     for one in measurements(result):
         for name, engine in one["engines"].items():
@@ -83,12 +83,12 @@ def _compare_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _ratio(one: Mapping[str, Any], figure: str, name: str) -> Any:
-    """Return a ratio or its bound as the table shows it: "" of the base itself, or where it is not shown."""
+    """Return a ratio or its bound; "" for the base itself, or if ratios are withheld."""
     return "" if withheld(one) else one.get(figure, {}).get(name, "")
 
 
 def _zipf_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a line per set of adapters and engine."""
+    """Return a row per set of adapters and engine."""
     rows = []
     for one in measurements(result):
         for name, engine in (one.get("engines") or {"": one}).items():
@@ -109,7 +109,7 @@ def _zipf_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _policy_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a line per policy, without what has tables and charts of its own."""
+    """Return a row per policy, without values that have tables or charts of their own."""
     return [
         {"policy": name, **dict(results.flat({key: value for key, value in one.items() if key not in DEEP}))}
         for name, one in result["policies"].items()
@@ -117,7 +117,7 @@ def _policy_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _tenant_rows(policies: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a line per policy and tenant or adapter."""
+    """Return a row per policy and tenant or adapter."""
     return [
         {"policy": name, "whose": who, **figures}
         for name, one in policies.items()
@@ -127,7 +127,7 @@ def _tenant_rows(policies: Mapping[str, Mapping[str, Any]]) -> list[dict[str, An
 
 
 def _rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the figures of any result: a line per measurement, or a single one; nested names are joined by dots."""
+    """Return the figures of any result, a row per measurement or a single row; nested names are joined by dots."""
     lists = [result[name] for name in results.LISTS if name in result]
     lines: Iterable[Any] = lists[0] if lists else [result]
     skipped = (*FACTS, *results.LISTS, *DEEP, *DEEP_OF.get(result["kind"], ()))
@@ -138,7 +138,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return ""
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    if len(rows) == 1 and len(columns) > 8:  # a single line reads better downwards
+    if len(rows) == 1 and len(columns) > 8:  # a single long row becomes a column
         pairs = "".join(f"<tr><th>{_text(name)}</th><td>{_text(_number(rows[0][name]))}</td></tr>" for name in columns)
         return f"<table>{pairs}</table>"
     head = "".join(f"<th>{_text(name)}</th>" for name in columns)

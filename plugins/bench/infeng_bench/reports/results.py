@@ -1,4 +1,4 @@
-"""Results as plain data: what every one of them carries, and how they are written."""
+"""Results as plain data: the facts of every result, and its files."""
 
 from __future__ import annotations
 
@@ -21,18 +21,16 @@ from infeng_core.api import BoundOp, ResourceError, UsageError, read_json
 SCHEMA = "infeng-bench/1"
 """Name and major version of the results' form; ``schema.json`` describes it. Added keys do not change the version."""
 
-READER_SECONDS = 5.0  # that a pipe's reader may take to come
-
-OUTPUTS = ("json", "csv", "metrics_out", "fit", "report", "output")  # options of verbs that name files to write
-
-LISTS = ("measurements",)  # keys whose value is a list of objects: each object is a line of the CSV
+READER_SECONDS = 5.0  # that a pipe waits for a reader
+OUTPUTS = ("json", "csv", "metrics_out", "fit", "report", "output")  # options that name files to write
+LISTS = ("measurements",)  # keys of lists of objects, each a line of the CSV
 
 
 def record(kind: str, figures: Mapping[str, Any], **context: Any) -> dict[str, Any]:
-    """Return a result: ``figures`` beside the facts that every result carries.
+    """Return a result: ``figures`` and the facts of every result.
 
-    kind: the verb. context: what was measured, such as ``work=str(work), model=..., format=..., threads=2, seed=0,
-    kernels=[...]``; None is left out. Raises ValueError where a figure has the name of a fact.
+    kind: the verb. context: further facts, such as ``work=str(work), model=..., format=..., threads=2, seed=0,
+    kernels=[...]``; None is left out. Raises ValueError if a figure has the name of a fact.
     """
     facts: dict[str, Any] = {"schema": SCHEMA, "kind": kind, "time": datetime.now(UTC).isoformat(timespec="seconds")}
     facts |= {name: value for name, value in context.items() if value is not None}
@@ -44,7 +42,7 @@ def record(kind: str, figures: Mapping[str, Any], **context: Any) -> dict[str, A
 
 
 def kernels(bound: Iterable[BoundOp]) -> list[dict[str, Any]]:
-    """Return an engine's bound kernels as results show them."""
+    """Return an engine's bound kernels in the form of results."""
     return [
         {"op": op.op, "what": op.detail, "rows": list(op.rows), "kernel": f"{op.library}/{op.kernel}"} for op in bound
     ]
@@ -58,7 +56,7 @@ def schema() -> dict[str, Any]:
 
 
 def write(path: str | Path, result: Mapping[str, Any]) -> None:
-    """Write a result as JSON; "-" is standard output. Raises ResourceError where the file cannot be written."""
+    """Write a result as JSON; "-" is standard output. Raises ResourceError if the file cannot be written."""
     write_text(path, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -68,11 +66,11 @@ def write_csv(path: str | Path, result: Mapping[str, Any]) -> None:
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """Read a result that ``write`` wrote as JSON; raises UsageError for anything else."""
+    """Read a result that ``write`` wrote; raises UsageError for another file."""
     data = read_json(Path(path), "give a file written by infeng bench ... --json", kind=UsageError)
     found = data.get("schema") if isinstance(data, dict) else None
     if not isinstance(found, str) or found.partition("/")[0] != SCHEMA.partition("/")[0]:
-        raise UsageError(str(path), "is no result of infeng bench", "give a file written by infeng bench ... --json")
+        raise UsageError(str(path), "is not a result of infeng bench", "give a file written by infeng bench ... --json")
     if found != SCHEMA:
         raise UsageError(str(path), f"has the form {found}, this version reads {SCHEMA}", "measure again")
     result: dict[str, Any] = data
@@ -80,10 +78,10 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def require_places(arguments: argparse.Namespace) -> None:
-    """Raise UsageError where what the options of OUTPUTS name cannot be written: before the work, not after it."""
+    """Raise UsageError if a file of the options OUTPUTS cannot be written, before the measurement."""
     for option in OUTPUTS:
         given = getattr(arguments, option, None)
-        if not isinstance(given, str) or given == "-":  # not asked for, or a flag of that name
+        if not isinstance(given, str) or given == "-":  # absent, or a flag of that name
             continue
         target, what = Path(given), f"--{option.replace('_', '-')} {given}"
         folder = target.absolute().parent
@@ -91,7 +89,7 @@ def require_places(arguments: argparse.Namespace) -> None:
             raise UsageError(what, "is a directory", "name a file")
         if not folder.is_dir():
             raise UsageError(what, "its folder is not there", "make it, or choose another file")
-        is_replaced = target.is_file() or not target.exists()  # by a new file beside it
+        is_replaced = target.is_file() or not target.exists()  # write_text renames a new file over it
         if not os.access(folder if is_replaced else target, os.W_OK):
             raise UsageError(what, "cannot be written", "check permissions, or choose another file")
 
@@ -99,7 +97,7 @@ def require_places(arguments: argparse.Namespace) -> None:
 def as_csv(result: Mapping[str, Any]) -> str:
     """Return a table with one line per measurement (one line if the result is a single figure), facts repeated.
 
-    Nested objects become columns with dotted names; lists that are no measurements are left out.
+    Nested objects become columns with dotted names; other lists are left out.
     """
     facts = {name: value for name, value in result.items() if name not in (*LISTS, "features", "versions", "kernels")}
     lines: Sequence[Mapping[str, Any]] = next((result[name] for name in LISTS if name in result), [{}])
@@ -113,7 +111,7 @@ def as_csv(result: Mapping[str, Any]) -> str:
 
 
 def flat(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Yield the single values in nested objects under dotted names."""
+    """Yield the scalars in nested objects with dotted names."""
     for name, value in data.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{name}.")
@@ -122,14 +120,14 @@ def flat(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Replace a file as a whole; a device or a pipe is written to; "-" is standard output. Raises ResourceError."""
+    """Replace a file atomically, or write to a device or pipe; "-" is standard output. Raises ResourceError."""
     if str(path) == "-":
         print(text, end="")
         return
     target = Path(path)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        if target.exists() and not target.is_file():  # a device or a pipe is written to, not replaced
+        if target.exists() and not target.is_file():  # a device or a pipe
             _write_to(target, text)
             return
         partial.write_text(text, encoding="utf-8")
@@ -140,7 +138,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def _write_to(target: Path, text: str) -> None:
-    """Write to a device or a pipe; a pipe without a reader for READER_SECONDS is an OSError (ENXIO)."""
+    """Write to a device or a pipe; raises OSError (ENXIO) if a pipe has no reader for READER_SECONDS."""
     end = time.monotonic() + READER_SECONDS
     while True:
         try:
@@ -156,6 +154,6 @@ def _write_to(target: Path, text: str) -> None:
 
 
 def measurements(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return a result's comparisons: those listed, or the result itself where there is but one."""
+    """Return the measurements of a result; a result without a list is the only one."""
     listed: list[Mapping[str, Any]] | None = result.get("measurements")
     return [result] if listed is None else listed

@@ -1,1 +1,1 @@
-"""The scheduler on a virtual clock, and what its steps take."""
+"""The scheduler on a virtual clock, and the cost model of its steps."""

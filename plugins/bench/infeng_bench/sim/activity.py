@@ -1,22 +1,22 @@
-"""How an engine's time and room were used, step by step, without keeping the steps."""
+"""Sums of an engine's time, batch size and cache use over its steps."""
 
 from __future__ import annotations
 
 from typing import Any
 
-MOMENTS = 400  # of a timeline, at most
+MOMENTS = 400  # most points of a timeline
 
 
 class Activity:
-    """Sums over steps, and a timeline thin enough to draw."""
+    """Sums over steps, and a timeline of at most MOMENTS points."""
 
     def __init__(self, places: int, blocks: int) -> None:
-        """Expect at most ``places`` sequences at a time, in a cache of ``blocks``."""
-        self.preemptions = 0  # how often a sequence's blocks were taken back
+        """Start at zero. places: most running sequences. blocks: of the cache."""
+        self.preemptions = 0
         self.places = places
         self._blocks = blocks
         self._steps = self._rows = 0
-        self._busy = self._running = self._used = 0.0  # seconds, and others times seconds
+        self._busy = self._running = self._used = 0.0  # seconds; sequences times seconds; blocks times seconds
         self._most_waiting = 0
         self._timeline: list[tuple[float, int, int]] = []
         self._stride = 1
@@ -25,7 +25,7 @@ class Activity:
     def step(
         self, begin: float, seconds: float, rows: int, running: int, waiting: int, blocks: float, count: int = 1
     ) -> None:
-        """Count a step of ``rows`` rows, or ``count`` that took ``seconds`` together, with what was there meanwhile."""
+        """Add ``count`` equal steps of ``rows`` rows that took ``seconds`` together; blocks: in use meanwhile."""
         self._steps += count
         self._rows += rows * count
         self._busy += seconds
@@ -42,7 +42,7 @@ class Activity:
                 self._stride *= 2
 
     def figures(self, duration: float) -> dict[str, Any]:
-        """Return shares of a run of ``duration`` seconds; means are over the time in which steps ran."""
+        """Return the figures of a run of ``duration`` seconds; means are over the time in which steps ran."""
         found: dict[str, Any] = {"steps": self._steps, "preemptions": self.preemptions}
         if self._busy <= 0:
             return found
@@ -57,7 +57,7 @@ class Activity:
         }
 
     def timeline(self) -> dict[str, list[float]]:
-        """Return the moments of some steps with the sequences that ran and waited."""
+        """Return times of some steps, with the numbers of running and waiting sequences."""
         return {
             "seconds": [begin for begin, _, _ in self._timeline],
             "running": [running for _, running, _ in self._timeline],

@@ -1,4 +1,4 @@
-"""Adapters of a simulation: names that take their time to come in and leave when others need their places."""
+"""Simulated adapters: names with a load time and an LRU cache of limited size."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ class _Handle:
 
 
 class VirtualRegistry:
-    """Keeps at most ``most`` adapters; one is read after the other, which takes ``load_seconds`` each.
+    """Keeps at most ``most`` adapters and loads one at a time, in ``load_seconds`` each.
 
-    Like the engine's, it evicts the least recently used adapter that no request uses.
+    Like the engine's registry, it evicts the least recently used adapter without users.
     """
 
     def __init__(self, most: int, load_seconds: float) -> None:
-        """Hold none."""
+        """Make an empty registry."""
         self.changes = 0
         self.loads = 0
         self.now = 0.0
         self._most = most
         self._load_seconds = load_seconds
-        self._users: dict[str, int] = {}  # of those in memory, the one used longest ago first
-        self._loading: dict[str, float] = {}  # and when they are there
+        self._users: dict[str, int] = {}  # number of users by resident adapter, least recently used first
+        self._loading: dict[str, float] = {}  # end of loading by adapter
         self._handles: dict[str, _Handle] = {}
 
     def advance(self, now: float) -> None:
-        """Let it be ``now``: what has been read by then is in memory."""
+        """Set the clock to ``now``: adapters whose loading has ended become resident."""
         self.now = now
         if not self._loading:
             return
@@ -43,15 +43,15 @@ class VirtualRegistry:
 
     @property
     def next_change(self) -> float:
-        """When the next adapter is there; infinite where none is on its way."""
+        """The end of the next load; infinite if nothing is loading."""
         return min(self._loading.values(), default=math.inf)
 
     def reference(self, name: str) -> VirtualReference:
-        """Return what a request has that wants the adapter ``name``."""
+        """Return the reference of a request to the adapter ``name``."""
         return VirtualReference(self, name, self._handles.setdefault(name, _Handle()))
 
     def prefetch(self, references: Sequence[VirtualReference]) -> int:
-        """Begin to load what is missing; return how many of the first do not lack room."""
+        """Start loading missing adapters in order; return how many references come before the first without room."""
         wanted = dict.fromkeys(reference.name for reference in references)
         for count, reference in enumerate(references):
             name = reference.name
@@ -69,14 +69,14 @@ class VirtualRegistry:
         return name in self._users
 
     def take(self, name: str, count: int) -> None:
-        """Let ``count`` more requests use an adapter in memory."""
+        """Add ``count`` users to a resident adapter."""
         users = self._users.pop(name) + count
-        self._users[name] = users  # used last
+        self._users[name] = users  # now the most recently used
         if users == 0:
             self.changes += 1
 
     def _evict(self, wanted: dict[str, None]) -> bool:
-        """Drop an adapter that no request uses or waits for; return whether there was one."""
+        """Evict an adapter without users that is not ``wanted``; return whether there was one."""
         name = next((name for name, users in self._users.items() if users == 0 and name not in wanted), None)
         if name is None:
             return False
@@ -85,7 +85,7 @@ class VirtualRegistry:
 
 
 class VirtualReference:
-    """The adapter of one request, with the face of the engine's references."""
+    """The adapter of one request, with the interface of the engine's references."""
 
     error: InfengError | None = None
 
@@ -108,26 +108,26 @@ class VirtualReference:
         return self.name
 
     def known(self) -> tuple[str, ...]:
-        """Return its content's name."""
+        """Return the names of its adapters."""
         return (self.name,)
 
     def is_ready(self) -> bool:
-        """Return whether it is in memory."""
+        """Return whether it is resident."""
         return self.registry.is_ready(self.name)
 
     def acquire(self) -> bool:
-        """Take it if it is in memory; return whether the request has it."""
+        """Acquire it if it is resident; return whether the request holds it."""
         if not self.rows and self.is_ready():
             self.registry.take(self.name, 1)
             self.rows = ((self._handle, 1.0),)
         return bool(self.rows)
 
     def release(self) -> None:
-        """Give it back for as long as the request does not run."""
+        """Release it while the request does not run."""
         if self.rows:
             self.registry.take(self.name, -1)
             self.rows = ()
 
     def close(self) -> None:
-        """Give it back for good."""
+        """Release it for good."""
         self.release()

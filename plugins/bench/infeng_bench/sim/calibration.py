@@ -1,4 +1,4 @@
-"""Measures what an engine's steps take, by what is in them: the numbers of a simulation."""
+"""Measure the times of an engine's steps and fit the cost model of a simulation to them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 ROWS = (1, 2, 4, 8, 16, 32)
 CHUNKS = (4, 8, 16, 32, 48, 64, 128, 256, 512)
-CONTEXT = 8  # of rows that decode together: what a context costs is measured on one row, which needs a short prompt
+CONTEXT = 8  # of rows that decode together; the cost of context is measured on one row with a long prompt
 LONG = 768
 STEPS = 4
 ROUNDS = 5
 SECONDS = 30.0
-SMALL = 64  # rows that a work may have for it to be done whatever the time
+SMALL = 64  # works of at most so many rows are done even after the time limit
 SEED = 2**30
 ADAPTERS, RANK = 4, 16
 
 
 class Watch:
-    """Sees the batches of an engine's scheduler and takes their times, from being made to being recorded."""
+    """Times each batch of an engine's scheduler, from ``next_batch`` to ``commit``."""
 
     def __init__(self, engine: Engine) -> None:
         """Made by ``watched``."""
@@ -48,14 +48,14 @@ class Watch:
         self._next_batch, self._commit = self._scheduler.next_batch, self._scheduler.commit
 
     def next_batch(self, *arguments: Any, **named: Any) -> Batch | None:
-        """Ask the scheduler, and begin to take the time."""
+        """Start the clock and call the scheduler."""
         self._begin = time.perf_counter()
         return self._next_batch(*arguments, **named)
 
     def commit(
         self, batch: Batch, tokens: list[list[int]], finished: Collection[RunningRequest], *arguments: Any, **named: Any
     ) -> None:
-        """Let the scheduler record a batch, and keep its time."""
+        """Call the scheduler and record the batch and its time."""
         step = Step.of(batch)
         running, waiting = self._scheduler.running, self._scheduler.waiting
         blocks = self._scheduler.pool.total - self._scheduler.free_blocks
@@ -68,18 +68,18 @@ class Watch:
 
 @contextlib.contextmanager
 def watched(engine: Engine) -> Iterator[Watch]:
-    """Watch the steps of an engine inside of a ``with`` block."""
+    """Time the steps of an engine inside a ``with`` block."""
     watch = Watch(engine)
     scheduler: Any = engine.scheduler
     scheduler.next_batch, scheduler.commit = watch.next_batch, watch.commit
     try:
         yield watch
     finally:
-        del scheduler.next_batch, scheduler.commit  # those of its class are there again
+        del scheduler.next_batch, scheduler.commit  # uncovers the methods of the class
 
 
 def works(engine: Engine) -> list[Work]:
-    """Return what is measured as far as the engine has room: rows that decode, prompts of one step, and a long one."""
+    """Return the works that fit the engine: decoding rows, one decoding row of a long context, and prompts."""
     limits = engine.limits
     room = min(limits.context, limits.tokens)
     places = min(limits.max_segments, limits.max_samples, limits.tokens // 32)
@@ -90,20 +90,16 @@ def works(engine: Engine) -> list[Work]:
 
 
 def measure(engine: Engine, seconds: float = SECONDS, more: Several[tuple[Step, float]] = ()) -> StepCosts:
-    """Return the costs of an engine that has nothing else to do; it takes about ``seconds``.
-
-    more: steps that were measured before and count as well.
-    """
+    """Return the costs of an idle engine, measured in about ``seconds``. more: steps measured before."""
     found, load = _with_adapters(engine)
     costs = fit([*more, *steps(engine, seconds), *found], f"measured on {cpu()}", facts(engine))
     return replace(costs, adapter_load=load)
 
 
 def steps(engine: Engine, seconds: float = SECONDS) -> list[tuple[Step, float]]:
-    """Do the works in turn, again and again, for about ``seconds``; return each step with its time.
+    """Repeat the works in turn for about ``seconds``; return each step with its time.
 
-    Works that take long are left out when there is no time for them: a step of many rows costs as much for each row as
-    one of fewer.
+    Large works are skipped when the time is short: the cost per row of a step of many rows follows from smaller ones.
     """
     end = time.perf_counter() + seconds
     took: dict[Work, float] = {}
@@ -113,13 +109,13 @@ def steps(engine: Engine, seconds: float = SECONDS) -> list[tuple[Step, float]]:
                 begin = time.perf_counter()
                 if work.rows * work.context > SMALL and begin + took.get(work, 0.0) > end:
                     continue
-                perform(engine, work, SEED + 100 * number + index)  # no two prompts begin alike
+                perform(engine, work, SEED + 100 * number + index)  # prompts share no prefix
                 took[work] = time.perf_counter() - begin
     return watch.steps
 
 
 def _with_adapters(engine: Engine) -> tuple[list[tuple[Step, float]], float]:
-    """Return steps of rows with one adapter and with several, and what loading one takes; nothing where none may be."""
+    """Return steps of rows with one adapter and with several, and the seconds to load one; [] if none may be loaded."""
     limits = engine.limits
     count = min(ADAPTERS, engine.config.adapters.max_resident, limits.max_segments, limits.kv_blocks // 2)
     names = [f"infeng-bench-{k}" for k in range(count)]
@@ -147,7 +143,7 @@ def cpu() -> str:
 
 
 def facts(engine: Engine) -> dict[str, Any]:
-    """Return what was measured and where."""
+    """Return the model, the settings and the machine of a measurement."""
     shape = engine.model.config
     return {
         "model": shape.family,

@@ -1,4 +1,4 @@
-"""Where the costs of steps come from: measured here and kept, shipped with this wheel, or a file."""
+"""The source of step costs: measured here and cached, shipped with this wheel, or read from a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infeng_bench.sim.step_costs import StepCosts
 from infeng_core.api import EngineConfig, ModelConfig, cache_root, layout, require_own
 
 MEASURE, DEFAULT = "measure", "default"
-VERSION = 1  # counts changes of what is measured: other versions do not share a place in the cache
+VERSION = 1  # part of the cache key; raised when the measurement changes
 
 
 def add_costs(parser: argparse.ArgumentParser) -> None:
@@ -26,9 +26,9 @@ def add_costs(parser: argparse.ArgumentParser) -> None:
 
 
 def find(arguments: argparse.Namespace, config: EngineConfig, shape: ModelShape) -> StepCosts:
-    """Return the costs that ``--costs`` names; raises UsageError for a file that has none.
+    """Return the costs of ``--costs``; raises UsageError for a file without costs.
 
-    The shipped ones are scaled by the multiply-adds of a token where the model is another one.
+    The shipped costs are scaled by the model's multiply-adds per token.
     """
     if arguments.costs == DEFAULT:
         return shipped(shape.config)
@@ -45,7 +45,7 @@ def find(arguments: argparse.Namespace, config: EngineConfig, shape: ModelShape)
 
 
 def shipped(shape: ModelConfig) -> StepCosts:
-    """Return the costs of this wheel for a model of ``shape``."""
+    """Return the shipped costs, scaled to a model of ``shape``."""
     costs = step_costs.default()
     own = macs_per_token(shape)
     factor = own / costs.facts["macs_per_token"]
@@ -69,7 +69,7 @@ def _measured(arguments: argparse.Namespace, config: EngineConfig) -> StepCosts:
 
 
 def _place(arguments: argparse.Namespace, config: EngineConfig, shape: ModelShape) -> Path:
-    """Return where the costs of this engine on this machine are kept."""
+    """Return the cache file of this engine's costs on this machine."""
     settings = {name: str(value) for name, value in config.values().items() if name != "model.path"}
     facts: list[Any] = [VERSION, shape.name, str(arguments.model), settings, options.threads(arguments)]
     facts += [machine.machine()["cpu"], machine.features(), machine.versions()]

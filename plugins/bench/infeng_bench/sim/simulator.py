@@ -1,7 +1,7 @@
-"""The scheduler's own objects on a virtual clock: what a step takes is foretold, and no model runs.
+"""The engine's scheduler on a virtual clock: a cost model gives the time of each step, and no model runs.
 
-A million requests go through in minutes, so the loop below makes few objects for each step. The scheduler sees what it
-sees in an engine: sequences with tokens and adapters, blocks of a cache, time.
+The loop makes few objects per step, so that a million requests take minutes. The scheduler gets the same inputs as in
+an engine: sequences with tokens and adapters, KV blocks, time.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from infeng_core.api import (
     rows_of_prompt,
 )
 
-ORIGIN = 1.0  # what the scheduler is told of the beginning: 0 stands for what never was
-BLOCK = 16  # positions of a block of the cache
-MOST_LIKE = 256  # steps that are taken together, at most
-SHARED_ID = 1 << 30  # stands for the tokens of shared beginnings, above the numbers of requests
+ORIGIN = 1.0  # the scheduler's time at the beginning of the run: 0 means "never" to it
+BLOCK = 16  # positions of a KV block
+MOST_LIKE = 256  # most steps simulated at once
+SHARED_ID = 1 << 30  # first token id of shared prefixes, above the indices of requests
 
 
 @dataclass(slots=True, eq=False)
 class Simulated(RunningRequest):
-    """A sequence whose end is known."""
+    """A sequence whose final length is known."""
 
-    place: int = 0  # of its request in the traffic
-    end: int = 0  # tokens that it has when it is finished
-    at: float = -1.0  # when it had its newest token; -1 before the first
+    place: int = 0  # index of its request in the traffic
+    end: int = 0  # final number of tokens
+    at: float = -1.0  # time of its newest token; -1 before the first
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What runs the scheduler's batches: bounds, what steps take, and places for adapters."""
+    """The simulated engine: its limits, its step costs and the size of its adapter cache."""
 
     limits: Limits
     costs: StepCosts
     max_adapters: int = 16
 
     def capacity(self, prompt: float, new: float) -> float:
-        """Return the requests a second that it can serve, of so many tokens on average."""
+        """Return the requests per second that it can serve. prompt, new: mean tokens of a request."""
         limits = self.limits
         room = limits.tokens / max(1.0, prompt + new)
         running = max(1, min(limits.max_segments, limits.max_samples, int(room)))
@@ -66,20 +66,20 @@ class Machine:
 
 @dataclass
 class Simulation:
-    """What became of the requests, and of the machine's time."""
+    """The result of a simulation."""
 
     outcomes: Outcomes
     activity: Activity
-    loads: int = 0  # adapters that were read
+    loads: int = 0  # loads of adapters
 
 
 class PreemptedError(Exception):
-    """A request was preempted in a simulation that was to go without."""
+    """A request was preempted in a simulation with ``may_preempt=False``."""
 
 
 @dataclass
 class _Loop:
-    """One run."""
+    """The state of one simulation."""
 
     traffic: Traffic
     machine: Machine
@@ -89,16 +89,16 @@ class _Loop:
     registry: VirtualRegistry
     outcomes: Outcomes
     activity: Activity
-    only_orders: bool  # whether the policy decides who starts, and nothing from one step to the next
+    only_orders: bool  # see ``_only_orders``
     may_preempt: bool
     arrivals: Iterator[tuple[int, Arrival]]
-    coming: tuple[int, Arrival] | None  # the next of them
+    coming: tuple[int, Arrival] | None  # the next arrival
     requests: dict[Any, Request] = field(default_factory=dict)
     in_flight: int = 0
     now: float = 0.0
 
     def next_arrival(self) -> float:
-        """Return when the next request comes; in a closed loop, now if there is a place for it."""
+        """Return the time of the next arrival; in a closed loop, now if fewer than ``clients`` are in flight."""
         if self.coming is None:
             return math.inf
         if math.isinf(self.clients):
@@ -106,13 +106,13 @@ class _Loop:
         return self.now if self.in_flight < self.clients else math.inf
 
     def come_by(self, moment: float) -> int:
-        """Return how many requests come until a moment that have not been handed over."""
+        """Return how many further requests arrive up to ``moment``."""
         if self.coming is None or self.next_arrival() > moment:
             return 0
         return int(np.searchsorted(self.traffic.at, moment, "right")) - self.coming[0]
 
     def take_arrivals(self) -> None:
-        """Hand over the requests that have come."""
+        """Submit the requests that have arrived to the scheduler."""
         while self.coming is not None and self.next_arrival() <= self.now:
             place, arrival = self.coming
             self.coming = next(self.arrivals, None)
@@ -128,7 +128,7 @@ class _Loop:
                 self.in_flight += 1
 
     def sequence(self, place: int, arrival: Arrival, moment: float) -> Simulated:
-        """Return a request's sequence: its tokens are its number, but for what it shares with others."""
+        """Return a request's sequence; its token ids are its index, or that of its shared prefix."""
         key = (arrival.tenant, arrival.priority, arrival.adapter)
         request = self.requests.get(key)
         if request is None:
@@ -157,9 +157,9 @@ def simulate(
 ) -> Simulation:
     """Serve all requests of ``traffic`` with a scheduler that ``schedulers`` makes for the machine's limits.
 
-    clients: requests in flight at most, the next one comes when one has gone; infinite: they come at their times.
-    Raises PluginError where requests wait and the scheduler has no batch, PreemptedError where a request is preempted
-    and none may be.
+    clients: most requests in flight of a closed loop; infinite: an open loop, requests come at their times. Raises
+    PluginError if requests wait and the scheduler has no batch, PreemptedError if a request is preempted with
+    ``may_preempt=False``.
     """
     limits = machine.limits
     registry = VirtualRegistry(machine.max_adapters, machine.costs.adapter_load)
@@ -187,18 +187,18 @@ def simulate(
 
 
 def _only_orders(policy: Policy) -> bool:
-    """Return whether a policy decides who starts, and nothing from one step to the next."""
+    """Return whether a policy only orders waiting requests, without decisions about running ones in each step."""
     names = ("active", "prompts", "displaced", "seconds")
     return all(getattr(policy.__class__, name) is getattr(Policy, name) for name in names)
 
 
 def reason(error: InfengError) -> str:
-    """Return what results call an error that a request ended with."""
+    """Return the reason under which results count a request's error."""
     return str(getattr(error, "reason", "") or type(error).__name__)
 
 
 def _run(loop: _Loop) -> None:
-    """Let the scheduler have its steps, one after the other, until no request is left."""
+    """Run the scheduler's steps until no request is left."""
     scheduler, registry = loop.scheduler, loop.registry
     base = loop.machine.costs.table(loop.machine.limits.max_rows)
     while True:
@@ -216,15 +216,15 @@ def _run(loop: _Loop) -> None:
         loop.now = max(loop.now, moment)
     loop.activity.preemptions = scheduler.preempted
     if scheduler.waiting or scheduler.running:
-        raise PluginError("scheduler", "requests wait, and it has no batch", "report it to whoever wrote it")
+        raise PluginError("scheduler", "requests wait, and it has no batch", "report it to its author")
 
 
 def _step(loop: _Loop, batch: Batch, base: list[float]) -> None:
-    """Run a batch, and with it the like of it that follow."""
+    """Run a batch, together with equal batches that follow it."""
     scheduler, costs = loop.scheduler, loop.machine.costs
     single = attended = 0
     sampled: list[Simulated] = []
-    prompts: list[Segment] = []  # that go on after this step
+    prompts: list[Segment] = []  # unfinished after this step
     for segment in batch.segments:
         sequence, first, last, pos0, samples, _ = segment
         rows = last - first
@@ -264,7 +264,10 @@ def _step(loop: _Loop, batch: Batch, base: list[float]) -> None:
 
 
 def _record(loop: _Loop, sampled: list[Simulated], now: float, end: float, times: list[float]) -> list[Simulated]:
-    """Note the tokens of steps that took ``times``, the first until ``now``, all until ``end``; return the finished."""
+    """Record the tokens of steps of ``times``, the first of which ends at ``now``, the last at ``end``.
+
+    Returns the sequences that finished.
+    """
     outcomes, gaps, before = loop.outcomes, loop.outcomes.gaps, loop.now
     even = 0
     finished: list[Simulated] = []
@@ -293,22 +296,22 @@ def _record(loop: _Loop, sampled: list[Simulated], now: float, end: float, times
 
 
 def _more_steps(loop: _Loop, sampled: list[Simulated], prompts: list[Segment], seconds: float) -> list[float]:
-    """Return the times of the steps that follow one of ``seconds``, as long as a scheduler has nothing to decide.
+    """Return the times of the steps after one of ``seconds`` for as long as the scheduler has nothing to decide.
 
-    All sequences but at most one decode, and that one takes the rows that are left to prompts: until a sequence ends,
-    it comes to its last rows, or another one comes, each step is like the one before, one position (or chunk) further.
-    So the scheduler is asked once, and told the tokens of all of them as if guesses had been right, and the rows as if
-    they had been one chunk. Its cost model is told of each step, up to the next that it learns from.
+    All sequences decode, except at most one, which is in prefill with the rest of the rows. Until a sequence ends, the
+    prefill reaches its last chunk or a request arrives, each step equals the previous one, one position (or chunk)
+    further. The scheduler therefore makes one batch and commits all steps at once: decoded tokens as accepted
+    speculations, prefill rows as one chunk. Its cost model observes each step, up to its next fit.
     """
     if loop.scheduler.free_blocks < 2 * len(sampled) * len(loop.machine.limits.windows):
-        return []  # soon there is something to decide
+        return []  # a preemption may be near
     costs = loop.machine.costs
     is_full = loop.scheduler.running == loop.activity.places
     most, growth = min(MOST_LIKE, loop.scheduler.costs.until_fit), costs.single * len(sampled)
     for sequence in sampled:
         if sequence.at < 0:
             return []  # its first token
-        beyond = BLOCK * len(sequence.blocks) + BLOCK - sequence.length  # it gets one more block at a time
+        beyond = BLOCK * len(sequence.blocks) + BLOCK - sequence.length  # a step allocates at most one block
         most = min(most, sequence.end - sequence.length, beyond)
     for segment in prompts:
         rows = segment.row_end - segment.row_begin
@@ -317,7 +320,7 @@ def _more_steps(loop: _Loop, sampled: list[Simulated], prompts: list[Segment], s
         is_full = is_full or has_no_row
         growth += costs.attended * rows * rows
     times: list[float] = []
-    # A request that comes meanwhile cannot start, but its adapters could be loaded.
+    # A request that arrives meanwhile cannot start, but its adapters could be loaded.
     is_full = loop.only_orders and (is_full or loop.scheduler.waiting > 0) and not loop.traffic.adapters
     left = min(math.inf if is_full else loop.next_arrival(), loop.registry.next_change) - loop.now - seconds
     while len(times) < most - 1 and left > 0:
@@ -328,9 +331,10 @@ def _more_steps(loop: _Loop, sampled: list[Simulated], prompts: list[Segment], s
 
 
 def _as_many_rows(loop: _Loop, decoding: int, prompt: Segment, most: int) -> tuple[int, bool]:
-    """Return how many steps in a row, at most ``most``, have as many rows of a prompt as the one that was made.
+    """Return how many steps in a row, at most ``most``, prefill as many rows of a prompt as the present step.
 
-    The further it is, the fewer. Also returns whether they have no row for one more prompt; they will not have more.
+    The bound on a step's time allows fewer rows as contexts grow. Also returns whether there is no row for one more
+    prompt, which then holds for all these steps.
     """
     scheduler, rows, pos0 = loop.scheduler, prompt.row_end - prompt.row_begin, prompt.pos0
     own = rows * pos0 + rows * (rows + 1) // 2
@@ -353,7 +357,7 @@ def _as_many_rows(loop: _Loop, decoding: int, prompt: Segment, most: int) -> tup
 
 
 def _longer(segment: Segment, count: int) -> Segment:
-    """Return the segment of a prompt with the rows of ``count`` steps."""
+    """Return a prompt's segment with the rows of ``count`` steps."""
     if segment.sampled:
         return segment
     return segment._replace(row_end=segment.row_begin + count * (segment.row_end - segment.row_begin))

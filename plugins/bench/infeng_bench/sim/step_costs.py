@@ -1,11 +1,10 @@
-"""What a step takes, by what is in it: a model of one engine on one machine, fitted to steps that were measured.
+"""The cost model of steps: the time of a step from its contents, fitted to measured steps of one engine on one machine.
 
-    seconds = base(rows) + single * context of lone rows + attended * context of the others + sampled * samples
+    seconds = base(rows) + single * context of single rows + attended * context of other rows + sampled * samples
 
-``base`` goes through one point for each number of rows that was measured, straight between them: a few rows cost little
-more than one, since the weights are read once, hundreds as many times more as there are rows. ``context`` is the sum of
-the positions that each row attends to; a row of a prompt shares what it reads with its neighbours, a row that decodes
-does not.
+``base`` is piecewise linear in the number of rows: a few rows cost little more than one, since the weights are read
+once; hundreds of rows cost in proportion to their number. ``context`` is the sum of the positions that each row attends
+to; rows of a prompt share their reads of the cache, decoding rows do not.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ MOST_DISTURBED = 3.0
 
 
 class Step(NamedTuple):
-    """What of a step decides its time."""
+    """The contents of a step that determine its time."""
 
     rows: int
-    single: int  # positions that rows attend to which are the only ones of their sequences, summed
-    attended: int  # those that all other rows attend to
+    single: int  # sum of the positions attended to by rows that are their sequence's only one
+    attended: int  # sum of the positions attended to by all other rows
     samples: int
-    adapters: int = 0  # different sets of adapters in it
+    adapters: int = 0  # different sets of adapters
 
     @staticmethod
     def of(batch: Batch) -> Step:
-        """Return what is in a batch."""
+        """Return the contents of a batch."""
         single = attended = samples = 0
         for _, begin, end, pos0, sampled, _ in batch.segments:
             rows = end - begin
@@ -57,20 +56,20 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class StepCosts:
-    """The model's numbers; all are seconds."""
+    """The model's coefficients in seconds."""
 
-    base: Mapping[int, float]  # of steps of so many rows without context, ascending
-    single: float  # for each position of a row alone
-    attended: float  # for each position of the others
-    sampled: float  # for each row that is sampled
-    adapter: float = 0.0  # for each set of adapters in a step
-    adapter_load: float = 0.0  # until an adapter that is not in memory can be used
-    source: str = ""  # where the numbers come from, for people
+    base: Mapping[int, float]  # number of rows, ascending -> seconds of a step without context
+    single: float  # per position of a single row
+    attended: float  # per position of another row
+    sampled: float  # per sampled row
+    adapter: float = 0.0  # per set of adapters in a step
+    adapter_load: float = 0.0  # to load an adapter
+    source: str = ""  # of the coefficients, for people
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What was measured: model, format, threads, machine, quality of the fit."""
+    """The measurement: model, format, threads, machine, quality of the fit."""
 
     def seconds(self, step: Step) -> float:
-        """Return what a step takes."""
+        """Return the seconds of a step."""
         return (
             float(np.interp(step.rows, list(self.base), list(self.base.values())))
             + max(0, step.rows - max(self.base)) * self._slope
@@ -81,7 +80,7 @@ class StepCosts:
         )
 
     def table(self, most: int) -> list[float]:
-        """Return ``base`` of 0 to ``most`` rows, for a million look-ups; beyond the last point it goes on."""
+        """Return ``base`` of 0 to ``most`` rows as a list, extrapolated beyond the last point."""
         rows = np.arange(most + 1)
         found: list[float] = np.interp(rows, list(self.base), list(self.base.values())).tolist()
         last = max(self.base)
@@ -96,10 +95,10 @@ class StepCosts:
         return (after - before) / (high - low)
 
     def capacity(self, prompt: float, new: float, running: int, rows: int) -> float:
-        """Return the requests a second that an engine can serve whose places are all taken.
+        """Return the requests per second of an engine with a full batch.
 
-        prompt, new: mean tokens of a request. running: places. rows: most of one step. A request needs its share of the
-        steps in which it decodes beside all others, and the rows of its prompt, at what a full step of them costs each.
+        prompt, new: mean tokens of a request. running: sequences of the batch. rows: most of one step. A request costs
+        its share of the steps in which it decodes, and the rows of its prompt at the cost per row of a full step.
         """
         decode = self.seconds(Step(running, round(running * (prompt + new / 2)), 0, running)) / running
         full = self.seconds(Step(rows, 0, round(rows * prompt / 2), 0)) - self.seconds(Step(1, 0, 0, 0))
@@ -119,14 +118,14 @@ class StepCosts:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what ``from_dict`` reads."""
+        """Return the JSON form, which ``from_dict`` reads."""
         data = asdict(self)
         data["base"] = [[rows, value] for rows, value in self.base.items()]
         return {"schema": SCHEMA, **data}
 
     @staticmethod
     def from_dict(data: Any) -> StepCosts:
-        """Read what ``to_dict`` made; raises KeyError, TypeError or ValueError for anything else."""
+        """Read the form of ``to_dict``; raises KeyError, TypeError or ValueError for another form."""
         if data["schema"] != SCHEMA:
             raise ValueError(f"its form is {data['schema']}, this version reads {SCHEMA}")
         base = {int(rows): float(value) for rows, value in data["base"]}
@@ -136,12 +135,12 @@ class StepCosts:
         return StepCosts(base, **numbers, source=str(data["source"]), facts=dict(data["facts"]))
 
     def write(self, path: str | Path) -> None:
-        """Write a file for ``read``; raises ResourceError where that is impossible."""
+        """Write a file for ``read``; raises ResourceError if it cannot be written."""
         results.write(path, self.to_dict())
 
     @staticmethod
     def read(path: str | Path) -> StepCosts:
-        """Read a file that ``write`` wrote; raises UsageError for anything else."""
+        """Read a file of ``write``; raises UsageError for another file."""
         try:
             return StepCosts.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
         except OSError as error:
@@ -152,17 +151,17 @@ class StepCosts:
 
 
 def default() -> StepCosts:
-    """Return the numbers that this wheel ships; their ``facts`` say of which model, machine and date."""
+    """Return the costs shipped with this wheel; ``facts`` names their model, machine and date."""
     text = resources.files("infeng_bench").joinpath(DEFAULT).read_text(encoding="utf-8")
     return StepCosts.from_dict(json.loads(text))
 
 
 def fit(measured: Iterable[tuple[Step, float]], source: str, facts: Mapping[str, Any]) -> StepCosts:
-    """Return the costs that come nearest to measured steps on average: least squares of relative errors, none below 0.
+    """Fit the costs to measured steps by least squares of relative errors, with no coefficient below 0.
 
-    A step that takes MOST_DISTURBED times what others like it take, such as the first use of a kernel, counts as that.
-    ``facts`` get ``steps``, ``shapes`` and ``median_error``, the median relative error of the shapes.
-    Raises UsageError where there is nothing to fit to.
+    Times are capped at MOST_DISTURBED times those of equal steps, for disturbances such as the first use of a kernel.
+    ``facts`` gets ``steps``, ``shapes`` and ``median_error``, the median relative error of the shapes.
+    Raises UsageError without steps.
     """
     groups: dict[Step, list[float]] = {}
     for step, seconds in measured:
@@ -174,9 +173,7 @@ def fit(measured: Iterable[tuple[Step, float]], source: str, facts: Mapping[str,
     knots = _knots([step.rows for step in steps])
     columns = np.column_stack([_hats([step.rows for step in steps], knots), [step[1:] for step in steps]])
     expected = times
-    for _ in range(
-        PASSES
-    ):  # errors relative to what was expected: relative to what was measured, slow steps count less
+    for _ in range(PASSES):  # errors are relative to expected times: relative to measured ones, slow steps count less
         wanted = np.minimum(times, MOST_DISTURBED * expected)
         found = _least_squares(columns / expected[:, None], wanted / expected)
         expected = np.maximum(columns @ found, times.min() / 10)
@@ -191,12 +188,12 @@ def fit(measured: Iterable[tuple[Step, float]], source: str, facts: Mapping[str,
 
 
 def _typical(seconds: Sequence[float]) -> float:
-    """Return the mean of readings of the same step."""
+    """Return the mean of the times of equal steps, each capped at MOST_DISTURBED times their median."""
     return float(np.minimum(seconds, MOST_DISTURBED * np.median(seconds)).mean())
 
 
 def _knots(rows: Sequence[int]) -> list[int]:
-    """Return the numbers of rows to put a point at: each has steps of its own in its neighbourhood."""
+    """Return the numbers of rows with a point of ``base``: those that are nearest to some measured step."""
     low, high = min(rows), max(rows)
     inner = [knot for knot in KNOTS if low < knot < high]
     wanted = [low, *inner, high] if high > low else [low]
@@ -204,19 +201,19 @@ def _knots(rows: Sequence[int]) -> list[int]:
 
 
 def _is_near(rows: int, place: int, knots: Sequence[int]) -> bool:
-    """Return whether ``rows`` lie nearer to this point than to its neighbours."""
+    """Return whether ``rows`` is nearer to the knot at ``place`` than to its neighbours."""
     below = (knots[place - 1] + knots[place]) / 2 if place else 0
     above = (knots[place] + knots[place + 1]) / 2 if place + 1 < len(knots) else rows
     return below <= rows <= above
 
 
 def _hats(rows: Sequence[int], knots: Sequence[int]) -> NDArray[np.float64]:
-    """Return the weight of each point in each step, (steps, knots)."""
+    """Return the interpolation weight of each knot in each step, (steps, knots)."""
     return np.column_stack([np.interp(rows, knots, np.eye(len(knots))[k]) for k in range(len(knots))])
 
 
 def _least_squares(columns: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the weights of the columns, none negative: what would be is left out, and the others found again."""
+    """Solve least squares without negative weights: drop the most negative column and solve again."""
     scale = np.maximum(np.abs(columns).max(axis=0), 1e-30)
     kept = [k for k in range(columns.shape[1]) if columns[:, k].any()]
     while True:

@@ -1,1 +1,1 @@
-"""The arithmetic of figures."""
+"""Statistics of measurements."""

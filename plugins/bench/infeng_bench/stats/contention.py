@@ -1,8 +1,8 @@
-"""Whether a measurement had the machine for itself: how long threads that could run waited for a processor.
+"""Contention: the time that runnable threads of a measurement waited for a core.
 
-Where other programs run, an engine whose threads wait for each other loses far more than its share of time, and one
-that spins the most: a ratio of two engines then says more about the neighbours than about either. So results carry what
-was waited, and a ratio is not shown where that is more than a little; all figures stay in the result.
+Beside other programs, an engine whose threads wait for each other loses far more than its share of time, and a spinning
+engine loses most, so a ratio of two engines depends on the other programs more than on the engines. Results therefore
+record the waits, and a ratio is withheld from tables and pages if waits are long; all figures stay in the result.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 from infeng_bench.stats.summary import spread
 
-MOST_WAITED = 0.05  # of the time in which an engine's threads ran or could have run: what they may wait for a processor
-MOST_STOLEN = 0.05  # of all processors' time: what the host may give to others
-LEAST_SURE = 2 / 3  # of a ratio: its lower bound may not be less. Pairs that differ more support no such ratio.
+MOST_WAITED = 0.05  # of the runnable time of an engine's threads: most that they may wait for a core
+MOST_STOLEN = 0.05  # of all cores' time: most that the host may give to other machines
+LEAST_SURE = 2 / 3  # least lower bound of a ratio, as a share of the ratio
 
 PROC = Path("/proc")
 NANO = 1e-9
@@ -26,17 +26,16 @@ NANO = 1e-9
 
 @dataclass(frozen=True)
 class Waits:
-    """What a process did, and waited for, in some time; seconds of all its threads together."""
+    """The run and wait times of a process in an interval, in seconds summed over its threads."""
 
     ran: float = 0.0
-    waited: float = 0.0  # able to run, without a processor
-    stolen: float = 0.0  # share of all processors' time that the host gave to others
-    pressure: float = 0.0
-    """Share of the time in which some program of this machine waited for a processor (Linux's PSI)."""
+    waited: float = 0.0  # runnable, without a core
+    stolen: float = 0.0  # share of all cores' time that the host gave to other machines
+    pressure: float = 0.0  # share of the time in which some program of this machine waited for a core (Linux's PSI)
 
     @property
     def share(self) -> float:
-        """The time waited over the time that the threads ran or could have run."""
+        """The time waited over the time that the threads were runnable."""
         wanted = self.ran + self.waited
         return self.waited / wanted if wanted else 0.0
 
@@ -46,7 +45,7 @@ NOTHING = Waits()
 
 @dataclass(frozen=True)
 class Mark:
-    """A moment from which waits count; a system that does not tell has waited for nothing."""
+    """The beginning of an interval of waits. On a system that does not report them, waits are 0."""
 
     pid: int | str = "self"
     threads: Mapping[int, tuple[int, int]] = field(default_factory=dict)
@@ -56,11 +55,11 @@ class Mark:
 
     @staticmethod
     def now(pid: int | str = "self") -> Mark:
-        """Return this moment of a process."""
+        """Return the present counters of a process."""
         return Mark(pid, threads(pid), steal_time(), _pressure(), time.monotonic())
 
     def waits(self) -> Waits:
-        """Return what has been since. Threads that have ended meanwhile have taken theirs with them."""
+        """Return the waits since this mark, without those of threads that have ended."""
         later = Mark.now(self.pid)
         known = {thread: self.threads.get(thread, (0, 0)) for thread in later.threads}
         ran, waited = (sum(later.threads[one][i] - known[one][i] for one in known) * NANO for i in (0, 1))
@@ -71,13 +70,13 @@ class Mark:
 
 
 def threads(pid: int | str) -> dict[int, tuple[int, int]]:
-    """Return (ran, waited) of each thread of a process in nanoseconds; nothing where the system does not say."""
+    """Return (ran, waited) of each thread of a process in nanoseconds; {} if the system does not report them."""
     found = {}
     try:
         for folder in (PROC / str(pid) / "task").iterdir():
             try:
                 ran, waited = (folder / "schedstat").read_text(encoding="ascii").split()[:2]
-            except (OSError, ValueError):  # it has just ended
+            except (OSError, ValueError):  # the thread has ended
                 continue
             found[int(folder.name)] = int(ran), int(waited)
     except OSError:
@@ -86,7 +85,7 @@ def threads(pid: int | str) -> dict[int, tuple[int, int]]:
 
 
 def steal_time() -> tuple[int, int]:
-    """Return (stolen, all) ticks of all processors since the start; (0, 0) where the system does not say."""
+    """Return (stolen, all) ticks of all cores since the boot; (0, 0) if the system does not report them."""
     try:
         ticks = [int(word) for word in (PROC / "stat").read_text(encoding="ascii").partition("\n")[0].split()[1:9]]
     except (OSError, ValueError):
@@ -95,7 +94,7 @@ def steal_time() -> tuple[int, int]:
 
 
 def _pressure() -> int:
-    """Return the microseconds in which some program waited for a processor, 0 where the system does not say."""
+    """Return the microseconds in which some program waited for a core; 0 if the system does not report them."""
     try:
         first = (PROC / "pressure" / "cpu").read_text(encoding="ascii").partition("\n")[0]
         return int(first.rpartition("total=")[2])
@@ -106,9 +105,9 @@ def _pressure() -> int:
 def judged(
     waits: Mapping[str, Sequence[Waits]], ratios: Mapping[str, tuple[float, float]] | None = None
 ) -> dict[str, Any]:
-    """Return what a result says of the time in which its figures were taken, and why no ratio is shown, if none is.
+    """Return a result's figures of contention, and the reason to withhold its ratios, if there is one.
 
-    waits: of each engine, of each round. ratios: each with its lower bound, by what they are ratios to.
+    waits: of each engine, of each round. ratios: a ratio and its lower bound, by the name of its denominator.
     """
     every = [one for several in waits.values() for one in several]
     stolen = median(one.stolen for one in every)
@@ -137,10 +136,10 @@ def judged(
 
 
 def withheld(result: Mapping[str, Any]) -> str:
-    """Return why a result's, or a measurement's, ratios are not shown; "" where they are."""
+    """Return the reason why the ratios of a result or measurement are withheld, or ""."""
     return str(result.get("contention", {}).get("withheld", ""))
 
 
 def warnings(results: Iterable[Mapping[str, Any]], said: str = "") -> list[str]:
-    """Return a line for people for each reason not to show ratios that ``said`` does not tell yet."""
+    """Return a line for each reason to withhold ratios that the text ``said`` does not contain."""
     return [f"withheld: {why}" for why in dict.fromkeys(map(withheld, results)) if why and why not in said]

@@ -1,11 +1,11 @@
-"""How fairly several tenants were served: what each had, against what max-min fairness would have given it.
+"""Fairness among tenants: the service of each, compared with its share under max-min fairness.
 
-Service is counted as in the Virtual Token Counter (arXiv 2401.00588): a token of a prompt costs 1, a new token 2. Time
-is cut into windows. In each, a tenant's demand is the cost of all its requests that have come by the window's end, less
-what it was served before; the fair share of what was served in the window is what ``max_min`` gives of it. A tenant's
-figure is what it was served over its fair shares, of the windows in which more was wanted than served, and ``jain``
-says how even these figures are. A tenant that asks for little and has it at once counts 1, as does a greedy one that
-gets what the others leave; a tenant that waits for a greedy one counts less.
+Service is counted as in the Virtual Token Counter (arXiv 2401.00588): a prompt token costs 1, a new token 2. Time is
+divided into windows. A tenant's demand in a window is the cost of its requests that arrived by the window's end, minus
+the service that it got before; ``max_min`` divides the service of the window into fair shares. A tenant's figure is its
+service over its fair shares, summed over the windows with more demand than service, and ``jain`` measures how equal
+these figures are. A tenant with little demand that is served at once has 1, and so has a greedy tenant that gets the
+rest; a tenant that waits for a greedy one has less.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 PROMPT_COST, NEW_COST = 1.0, 2.0
 WINDOWS = 20
-CHUNK = 1 << 17  # requests looked at in one go
+CHUNK = 1 << 17  # requests processed at once
 
 Costs = NDArray[np.float64]
 
 
 def jain(values: Sequence[float] | Costs) -> float:
-    """Return (sum x)^2 / (n sum x^2): 1 where all are equal, 1/n where one has everything; 1 of nothing."""
+    """Return Jain's index (sum x)^2 / (n sum x^2): 1 if all are equal, 1/n if one has everything, 1 without values."""
     found = np.asarray(values, np.float64)
     squares = float((found**2).sum())
     return float(found.sum()) ** 2 / (len(found) * squares) if squares > 0 else 1.0
 
 
 def max_min(demands: Costs, supply: float) -> Costs:
-    """Return what each of ``demands`` gets of ``supply``: the smallest is met first, larger ones share the rest."""
+    """Divide ``supply`` among ``demands``: the smallest demand is met first, larger ones share the rest."""
     given = np.zeros(len(demands))
     left = supply
     order = np.argsort(demands)
@@ -45,7 +45,7 @@ def max_min(demands: Costs, supply: float) -> Costs:
 
 
 def shares(outcomes: Outcomes) -> Costs:
-    """Return what each tenant that asked for anything was served over its fair share, (tenants,)."""
+    """Return the service over the fair share of each tenant with demand, (tenants,)."""
     edges = np.linspace(float(outcomes.arrived.min()), float(np.nanmax(outcomes.last)), WINDOWS + 1)
     asked, served = _cumulative(outcomes, edges)
     had, fair = np.zeros(len(asked)), np.zeros(len(asked))
@@ -59,10 +59,10 @@ def shares(outcomes: Outcomes) -> Costs:
 
 
 def _cumulative(outcomes: Outcomes, edges: Costs) -> tuple[Costs, Costs]:
-    """Return the cost that each tenant has asked for, and been served, by each edge: two of (tenants, edges).
+    """Return each tenant's cumulative demand and service at each edge, two arrays of (tenants, edges).
 
-    A prompt counts when its first token is there, new tokens evenly from the first to the last. Requests that were
-    never answered ask for nothing.
+    A prompt is served with its first token, new tokens evenly from the first to the last. Unanswered requests have no
+    demand.
     """
     count = len(outcomes.traffic.tenants)
     asked, served = np.zeros((count, len(edges))), np.zeros((count, len(edges)))

@@ -1,4 +1,4 @@
-"""What interleaved measurements say: ratios pair by pair, and how sure one can be of their median."""
+"""Statistics of interleaved measurements: paired ratios, and confidence bounds of their median."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ class Bound:
 
     value: float
     confidence: float
-    """Probability, at least, that the true median is not beyond ``value``; under 0.95 if there are too few pairs."""
+    """Least probability that the true median is not beyond ``value``; under 0.95 with too few pairs."""
 
 
 def lower_bound(values: Sequence[float], confidence: float = CONFIDENCE) -> Bound:
-    """Return the one-sided lower bound of the median by order statistics (the sign test turned round).
+    """Return the one-sided lower bound of the median by order statistics (the inverted sign test).
 
-    The k-th smallest of n independent values lies above the true median with probability P(Bin(n, 1/2) < k): the
-    largest k for which that is at most 1 - confidence. No shape of the distribution is assumed and nothing is drawn at
-    random. With fewer than 5 values not even the smallest is sure enough: it is returned with the confidence it has,
-    1 - 2^-n. Raises ValueError without values.
+    The k-th smallest of n independent values is above the true median with probability P(Bin(n, 1/2) < k); k is the
+    largest for which this is at most 1 - confidence. The bound assumes no distribution and draws nothing at random.
+    With fewer than 5 values the smallest is returned, with its confidence 1 - 2^-n. Raises ValueError without values.
     """
     ordered = sorted(values)
     count = len(ordered)
@@ -46,13 +45,13 @@ def lower_bound(values: Sequence[float], confidence: float = CONFIDENCE) -> Boun
 
 
 def upper_bound(values: Sequence[float], confidence: float = CONFIDENCE) -> Bound:
-    """Return the one-sided upper bound of the median, as ``lower_bound`` from the other end."""
+    """Return the one-sided upper bound of the median; see ``lower_bound``."""
     turned = lower_bound([-value for value in values], confidence)
     return Bound(-turned.value, turned.confidence)
 
 
 def ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:
-    """Return base / other pair by pair; raises ValueError for unequal lengths or a rate that is not above 0."""
+    """Return base / other pair by pair; raises ValueError for unequal lengths or a rate of 0 or less."""
     if len(base) != len(other):
         raise ValueError(f"{len(base)} against {len(other)} values are no pairs")
     if min(*base, *other) <= 0:
@@ -68,12 +67,12 @@ class Ratios:
 
     @staticmethod
     def of(rates: Mapping[str, Sequence[float]], base: str, leaving_out: Collection[str] = ()) -> Ratios:
-        """Return the ratios of ``base`` to all others but some; rates: one value a pair, of each engine."""
+        """Return the ratios of ``base`` to each other engine. rates: a value per pair, by engine."""
         others = [name for name in rates if name != base and name not in leaving_out]
         return Ratios({name: ratios(rates[base], rates[name]) for name in others})
 
     def figures(self, shown: Callable[[Sequence[float]], Any] = statistics.median) -> dict[str, Any]:
-        """Return the ratios as ``shown`` gives each, their lower bounds, and how sure these are."""
+        """Return ``shown`` of each engine's ratios, their lower bounds, and the confidence of the bounds."""
         bounds = {name: lower_bound(values) for name, values in self.values.items()}
         return {
             "ratios": {name: shown(values) for name, values in self.values.items()},
@@ -83,19 +82,19 @@ class Ratios:
 
     @property
     def bounded(self) -> dict[str, tuple[float, float]]:
-        """Return the median of each, and its lower bound, as ``contention.judged`` takes them."""
+        """The median and its lower bound by engine, in the form of ``contention.judged``."""
         return {name: (statistics.median(each), lower_bound(each).value) for name, each in self.values.items()}
 
     @property
     def spreads(self) -> dict[str, dict[str, float]]:
-        """Return how each spreads."""
+        """Median, smallest and largest ratio by engine."""
         return {name: spread(values) for name, values in self.values.items()}
 
 
 def starved(rates: Sequence[Sequence[float]]) -> list[int]:
-    """Return the indices of pairs in which an engine ran below half its own median: a disturbed machine, most likely.
+    """Return the indices of pairs in which an engine ran below half its own median, probably disturbed.
 
-    rates: per engine, one value a pair. Such pairs stay in every figure; results only name them.
+    rates: per engine, a value per pair. Such pairs stay in every figure; results only list them.
     """
     medians = [statistics.median(values) for values in rates]
     return [

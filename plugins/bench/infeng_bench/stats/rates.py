@@ -1,4 +1,4 @@
-"""Figures from times, by arithmetic alone: rates, and the share of what the machine can do."""
+"""Rates, and shares of the machine's ceilings, from times."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """What a piece of code could reach at most."""
+    """The limits of a kernel or an engine on this machine."""
 
     dram_bytes_per_s: float
-    int8_macs_per_s: float  # of the instructions that it may use; 0: unknown, or it does not multiply int8
+    int8_macs_per_s: float  # with the instructions that it may use; 0: unknown, or it does not multiply int8
 
     @staticmethod
     def of(roofline: Roofline | None, features: Collection[str], is_int8: bool) -> Ceiling | None:
-        """Return the ceiling of code that uses ``features``."""
+        """Return the ceiling of code that uses ``features``; None without a roofline."""
         if roofline is None:
             return None
         return Ceiling(roofline.dram_bytes_per_s, roofline.int8_of(features) if is_int8 else 0.0)
@@ -30,11 +30,11 @@ class Ceiling:
 def rates(
     macs: int, nbytes: int, seconds: Sequence[float], *, threads: int, clock_hz: float, ceiling: Ceiling | None
 ) -> dict[str, Any]:
-    """Return the figures of ``macs`` multiply-adds over ``nbytes`` bytes that took each of ``seconds``.
+    """Return the figures of ``macs`` multiply-adds over ``nbytes`` bytes. seconds: the readings.
 
-    Rates are of the median. ``macs_per_cycle`` is per core. ``dram_fraction`` and ``int8_fraction`` compare with the
-    ceilings one by one; ``roofline_fraction`` with the lower of the two that these bytes and multiplications allow,
-    which ``bound`` names.
+    Rates are those of the median. ``macs_per_cycle`` is per core. ``dram_fraction`` and ``int8_fraction`` are shares of
+    each ceiling; ``roofline_fraction`` is the share of the lower one for this ratio of bytes and multiply-adds, which
+    ``bound`` names.
     """
     times = spread(seconds)
     median = times["median"]
@@ -48,7 +48,7 @@ def rates(
 
 
 def fractions(macs: int, nbytes: int, seconds: float, ceiling: Ceiling | None) -> dict[str, Any]:
-    """Return the shares of the ceilings that work of ``seconds`` reached; nothing without a ceiling."""
+    """Return the shares of the ceilings that work of ``seconds`` reached; {} without a ceiling."""
     if ceiling is None:
         return {}
     at_dram = nbytes / ceiling.dram_bytes_per_s
@@ -64,7 +64,7 @@ def fractions(macs: int, nbytes: int, seconds: float, ceiling: Ceiling | None) -
 
 
 def rows_of_traffic(result: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Yield what people read first of requests that were served: rates and latencies."""
+    """Yield the first rows of a printed table of served requests: rates and latencies."""
     yield ["requests", f"{result['completed']} in {result['duration']:.1f} s"]
     yield ["requests/s", f"{result['request_throughput']:.2f}"]
     yield ["new tokens/s", f"{result['output_throughput']:.1f}"]

@@ -1,4 +1,4 @@
-"""How readings spread, by the names that results use."""
+"""Summaries of readings, with their names in results."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def percentile(values: Values, share: float) -> float:
-    """Return the value below which ``share`` (0 to 1) of the readings lie, linear between neighbours."""
+    """Return the quantile ``share`` (0 to 1) of the readings, linear between neighbours."""
     return float(np.quantile(values, share))
 
 
 def latencies(name: str, seconds: Values) -> dict[str, float]:
-    """Return ``{mean,median,std,p99}_<name>_ms``; nothing where there are no readings."""
+    """Return ``{mean,median,std,p99}_<name>_ms``; {} without readings."""
     values = 1000 * np.asarray(seconds, np.float64)
     if not len(values):
         return {}
@@ -36,7 +36,7 @@ def latencies(name: str, seconds: Values) -> dict[str, float]:
 
 
 def covered(begins: Values, ends: Values) -> float:
-    """Return the seconds that lie in at least one of the spans."""
+    """Return the length of the union of the spans, in seconds."""
     starts, stops = np.asarray(begins, np.float64), np.asarray(ends, np.float64)
     order = np.argsort(starts)
     before = np.concatenate([[-np.inf], np.maximum.accumulate(stops[order])[:-1]])
@@ -44,6 +44,6 @@ def covered(begins: Values, ends: Values) -> float:
 
 
 def rate_within(name: str, tokens: int, begins: Values, ends: Values) -> dict[str, float]:
-    """Return ``<name>_tokens_per_s``: tokens over the time in which at least one span lasted; nothing without any."""
+    """Return ``<name>_tokens_per_s``, tokens over the length of the union of the spans; {} without tokens or time."""
     seconds = covered(begins, ends)
     return {f"{name}_tokens_per_s": tokens / seconds} if tokens and seconds > 0 else {}

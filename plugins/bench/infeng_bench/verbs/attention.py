@@ -1,4 +1,4 @@
-"""`infeng bench attention`: attention over the paged cache by itself, decoding and prefilling."""
+"""`infeng bench attention`: the attention op over the paged cache, in decode and in prefill."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     threads = options.threads(arguments)
     works = arguments.work or [Work.parse(text) for text in WORKS]
     formats = arguments.kv or [options.config(arguments).kv_cache.dtype]
-    configs = [options.config(arguments, kv_cache__dtype=kv) for kv in formats]  # a wrong name is found before any work
+    configs = [options.config(arguments, kv_cache__dtype=kv) for kv in formats]  # raises before any measurement
     measured: list[dict[str, Any]] = []
     ceilings = options.roofline(arguments, threads)
     with oracles.started(arguments, threads) as others:
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             try:
                 shape = model_shape(arguments, config, bench.lookup)
                 for work in options.progress(works, f"{config.kv_cache.dtype} cache"):
-                    # The oracle's own caches are what they are: it is measured beside the first of ours.
+                    # An oracle has its own cache format, so it is measured only beside our first format.
                     asked = others if config is configs[0] else []
                     measured += _measure(bench, shape.config, work, asked, ceilings, arguments.rounds)
             finally:
@@ -82,7 +82,7 @@ def _measure(
     macs = attention_ops.macs(shape, work)
     nbytes = attention_ops.kv_bytes(shape, work, bench.kv)
     for kernel, seconds in zip(kernels, times, strict=False):
-        ceiling = Ceiling.of(ceilings, kernel.features, is_int8=False)  # half of the multiplications are of floats
+        ceiling = Ceiling.of(ceilings, kernel.features, is_int8=False)  # half of the multiplications are float
         shown = rates(macs, nbytes, seconds, threads=bench.threads, clock_hz=clock, ceiling=ceiling)
         yield {"work": _name(work), "kv_dtype": bench.kv, "kernel": kernel.name, **shown}
     for subject, seconds in zip(theirs, times[len(ours) :], strict=True):
@@ -91,5 +91,5 @@ def _measure(
 
 
 def _name(work: Work) -> str:
-    """Return a work without steps: one step is measured."""
+    """Return the work's text without its number of steps, since one step is measured."""
     return str(Work(work.kind, work.rows, work.context))

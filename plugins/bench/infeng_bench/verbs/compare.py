@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def against(arguments: argparse.Namespace, works: Sequence[Work], pairs: int) -> int:
-    """Measure ``works`` with the engines that the arguments name; each work is written as soon as it is done."""
+    """Measure ``works`` with the engines of ``--engines``; the JSON file is written after each work."""
     begin = time.monotonic()
     options.model_name(arguments)
     threads = options.threads(arguments)
@@ -50,7 +50,7 @@ def against(arguments: argparse.Namespace, works: Sequence[Work], pairs: int) ->
     bar = tqdm(total=len(works) * len(commands) * (pairs + 1), unit="sample", disable=None, file=sys.stderr)
     with lineup.running(commands, arguments.timeout) as engines, bar:
         introductions = {engine.name: engine.introduction for engine in engines}
-        machine = options.roofline(arguments, threads)  # the engines sleep meanwhile
+        machine = options.roofline(arguments, threads)  # the engines sleep
         for number, work in enumerate(works):
             bar.set_description(str(work))
             seed = arguments.seed + number * (pairs + 1)
@@ -66,7 +66,7 @@ def against(arguments: argparse.Namespace, works: Sequence[Work], pairs: int) ->
 
 
 def show(found: Sequence[Mapping[str, Any]], seconds: float) -> list[str]:
-    """Return lines for people."""
+    """Return the printed lines."""
     lines = []
     for one in found:
         lines.append(f"{one['work']}, {one['pair_count']} pairs")

@@ -1,4 +1,4 @@
-"""`infeng bench decode`: how fast sequences grow once their prompts are in the cache."""
+"""`infeng bench decode`: decode throughput of sequences whose prompts are in the cache."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def measurement(bench: Session, work: Work, timings: list[Timing]) -> dict[str, Any]:
-    """Return the figures of one work: rates are medians over the rounds, latencies are of all steps."""
+    """Return the figures of one work: rates are medians over the rounds, latencies are over all steps."""
     rates = [timing.tokens_per_s for timing in timings]
     per_step = [timing.seconds / work.steps for timing in timings]
     found = {

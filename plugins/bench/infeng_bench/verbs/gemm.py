@@ -1,4 +1,4 @@
-"""`infeng bench gemm`: each linear of a model by itself, with the kernels that the engine would bind, or others."""
+"""`infeng bench gemm`: each linear of a model on its own, with the engine's kernels or chosen ones."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Bench:
-    """What all measurements of a run share."""
+    """The choices, workers and ceilings of a run."""
 
     def __init__(
         self, config: EngineConfig, choices: programs.Choices, threads: int, footprint: int, ceilings: Roofline | None

@@ -1,4 +1,4 @@
-"""`infeng bench gemm-lora`: each linear of a model's layers with adapters on its rows: fused, unfused and without."""
+"""`infeng bench gemm-lora`: each linear of a model's layers with adapters on its rows, fused, unfused and without."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SHOWN = (
     Column("tax", "lora_tax", "+.1%"),
     Column("GMAC/s", "gmacs_per_s", ".1f"),
 )
-FACTS = ("time", "model", "threads")  # of the whole result: the first columns of the table
+FACTS = ("time", "model", "threads")  # facts of the result in the first columns of the CSV
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--storage {storage}", "unknown", unknown_key_remedy(storage, A_FORMATS))
     with _Bench(config, threads, arguments.adapters) as bench:
         shape = model_shape(arguments, config, bench.lookup)
-        every = linears.linears(shape, bench.lookup)[:-1]  # the head is no target
+        every = linears.linears(shape, bench.lookup)[:-1]  # without the head
         wanted = linears.named(every, arguments.linear)
         bench.footprint = sum(linear.nbytes * linear.count for linear in every)
         turns = [(linear, rows) for linear in wanted for rows in arguments.rows]
@@ -86,9 +86,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def append(path: str | Path, result: Mapping[str, Any]) -> None:
-    """Add a line for each measurement to a CSV, made with its folder if it is not there.
+    """Append a line per measurement to a CSV; the file and its folder are made if missing.
 
-    Raises UsageError where the file has other columns, ResourceError where it cannot be written.
+    Raises UsageError if the file has other columns, ResourceError if it cannot be written.
     """
     target = Path(path)
     facts = {name: result[name] for name in FACTS}
@@ -111,7 +111,7 @@ def append(path: str | Path, result: Mapping[str, Any]) -> None:
 
 
 class _Bench:
-    """What all measurements of a run share."""
+    """The choices and workers of a run."""
 
     footprint = 0
 
@@ -132,7 +132,7 @@ class _Bench:
     def measure(
         self, config: ModelConfig, linear: Linear, rows: int, rank: int, storage: str, rounds: int
     ) -> dict[str, Any]:
-        """Return the figures of one linear, all three ways in turn."""
+        """Return the figures of one linear, measured in all three WAYS in turn."""
         adapted = Adapted(lora_linears.parts_of(config, linear), rank, self._adapters, storage)
         ways = dict(zip(WAYS, self._kernels(linear, adapted, rows), strict=True))
         copies = linears.copies_for(linear, rows, self.footprint)

@@ -1,4 +1,4 @@
-"""`infeng bench lora-tax`: what adapters cost, the same rows with and without them in turn."""
+"""`infeng bench lora-tax`: the cost of adapters, from the same rows with and without them in turn."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def taxed(found: Sequence[Pair]) -> dict[str, Any]:
-    """Return the figures of pairs (without, with): the tax, what is sure of it, and both rates."""
+    """Return the figures of pairs (without, with): the tax, its confidence bounds, and both rates."""
     taxes = [pair.ratio - 1 for pair in found]
     low, high = paired.lower_bound(taxes), paired.upper_bound(taxes)
     rates = {name: [pair.tokens[i] / pair.seconds[i] for pair in found] for i, name in enumerate(SIDES)}
@@ -102,7 +102,7 @@ def taxed(found: Sequence[Pair]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _sides(arguments: argparse.Namespace) -> Iterator[tuple[Session, tuple[Side, Side], list[int]]]:
-    """Open one engine, or two where no row uses an adapter; give the sides (without, with) and the adapters' bytes."""
+    """Open one engine, or two with --base-only; yield a session, the sides (without, with) and the adapters' bytes."""
     enabled: dict[str, object] = {"adapters__max_resident": arguments.adapters, "adapters__dtype": arguments.storage}
     with contextlib.ExitStack() as stack:
         if arguments.base_only:
@@ -133,7 +133,7 @@ def _load(session: Session, arguments: argparse.Namespace) -> tuple[list[str], l
 
 
 def _lines(result: Mapping[str, Any]) -> list[str]:
-    """Return lines for people."""
+    """Return the printed lines."""
     rates = {name: rate["median"] for name, rate in result["tokens_per_s"].items()}
     what = f"{result['adapters']} {'DoRA' if result['dora'] else 'LoRA'} adapters of rank {result['rank']}"
     what += f" on {result['targets']}, {result['storage']}, {result['adapter_bytes'] / 1e6:.1f} MB"

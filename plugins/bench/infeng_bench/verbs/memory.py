@@ -1,4 +1,4 @@
-"""`infeng bench memory`: what models of random weights take, beside what `convert --dry-run` and `models` said."""
+"""`infeng bench memory`: the memory of models of random weights, compared with `convert --dry-run` and `models`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure one model after the other, print and write; the status is 0 whatever the figures are."""
+    """Measure one model after the other, print and write."""
     if arguments.context <= NEW:
         raise UsageError("--context", f"leaves no room for a prompt before {NEW} tokens", "give at least 16")
     names = arguments.synthetic or [*shapes.SHAPES, *shapes.published()]
@@ -61,13 +61,13 @@ def run(arguments: argparse.Namespace) -> int:
             context=arguments.context,
             threads=options.threads(arguments),
         )
-        options.keep(result, arguments)  # the next may take long
+        options.keep(result, arguments)  # the next model may take long
     options.deliver(result, arguments, table(result))
     return 0
 
 
 def table(result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a result as the rows of a Markdown table, and what was left out."""
+    """Yield a result as the rows of a Markdown table, then the models that were left out."""
     yield "| model | parameters | weights | converting: said, measured | running: said, measured | difference |"
     yield "|---|---|---|---|---|---|"
     for line in result["measurements"]:
@@ -81,14 +81,14 @@ def table(result: Mapping[str, Any]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Place:
-    """Folders of one model, which go when it is measured."""
+    """Temporary folders of one model."""
 
     source: Path  # config.json and a tokenizer
     made: Path
 
 
 def _one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the figures of one model, or why it was left out."""
+    """Return the figures of one model, or its forecast with the reason why it is left out."""
     root = cache_root() / "bench"
     root.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="memory-", dir=root) as folder:
@@ -103,7 +103,7 @@ def _one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _said(place: _Place, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what the commands say of a model that is nothing but a config.json and a tokenizer."""
+    """Return the forecast of the commands for a model that consists of config.json and a tokenizer."""
     format = ("--format", arguments.format, *_assembly(arguments))
     convert = _told([*INFENG, "convert", str(place.source), str(place.made), "--dry-run", *format, "--json"])
     [model] = _told([*INFENG, "models", str(place.source), *format, *_settings(arguments), "--json"])
@@ -114,7 +114,7 @@ def _said(place: _Place, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _why_not(said: Mapping[str, Any], place: _Place, arguments: argparse.Namespace) -> str:
-    """Return why a model cannot be measured here, or nothing."""
+    """Return the reason why a model cannot be measured here, or ""."""
     available = available_bytes()
     most = arguments.most if arguments.most is not None else available
     if most is not None and said["memory_bytes"] > most:
@@ -124,7 +124,7 @@ def _why_not(said: Mapping[str, Any], place: _Place, arguments: argparse.Namespa
 
 
 def _measured(said: Mapping[str, Any], place: _Place, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Make the model, run it, and return what that took."""
+    """Make the model, run it, and return the memory of both."""
     format = ("--format", arguments.format, *_assembly(arguments))
     packed = _told([*CHILD, "pack", str(place.source), "--dest", str(place.made), *format])
     ran = _told([*CHILD, "run", str(place.made), "--new", str(NEW), *format, *_settings(arguments)])
@@ -145,7 +145,7 @@ def _assembly(arguments: argparse.Namespace) -> list[str]:
 
 
 def _settings(arguments: argparse.Namespace) -> list[str]:
-    """Return settings under which one sequence touches all of the cache and of a step's memory."""
+    """Return settings with which one sequence touches the whole cache and all memory of a step."""
     wanted = {
         "model.context": arguments.context,
         "scheduler.max_batch_tokens": arguments.context,
@@ -159,7 +159,7 @@ def _settings(arguments: argparse.Namespace) -> list[str]:
 
 
 def _told(command: Sequence[str]) -> Any:
-    """Return what a command says in JSON; raises ResourceError where it says nothing of the kind."""
+    """Return the JSON output of a command; raises ResourceError if it prints none."""
     what = " ".join(command[len(CHILD) :][:2])
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT)
@@ -169,7 +169,7 @@ def _told(command: Sequence[str]) -> Any:
         return json.loads(done.stdout)
     except ValueError:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise ResourceError(what, f"status {done.returncode}: {last}", "see what it says alone") from None
+        raise ResourceError(what, f"status {done.returncode}: {last}", "run it alone to see its output") from None
 
 
 def _gb(count: int) -> str:

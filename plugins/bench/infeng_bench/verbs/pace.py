@@ -1,4 +1,4 @@
-"""`infeng bench pace`: what sequences that decode feel of a long prompt beside them, and what it loses."""
+"""`infeng bench pace`: inter-token latency beside the prefill of a long prompt, and the prompt's delay."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure in turn with steps of bounded time and without, print and write."""
+    """Measure in turn with and without a bound on the time of steps, print and write."""
     rounds: dict[int, list[PromptBeside]] = {arguments.step_ms: [], 0: []}
     for number in options.progress(range(arguments.rounds), NAME):
         for step_ms, found in rounds.items():

@@ -1,4 +1,4 @@
-"""`infeng bench peers`: install, list and remove the engines to compare with."""
+"""`infeng bench peers`: install, list and remove other engines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do the action; raises UsageError for an unknown peer, PeerError where an installation fails."""
+    """Do the action; raises UsageError for an unknown peer, PeerError if an installation fails."""
     if arguments.action == "list":
         return _list(arguments.json)
     environments = [Environment(peer(name)) for name in arguments.names]
@@ -71,7 +71,7 @@ def _list(as_json: bool) -> int:
 
 
 def _versions(record: dict[str, Any]) -> str:
-    """Return the versions of what was asked for by name."""
+    """Return the installed versions of the peer's requirements."""
     wanted = [requirement.partition("=")[0].partition(">")[0] for requirement in record["requirements"]]
     installed = {name.lower().replace("_", "-"): version for name, version in record["versions"].items()}
     return ", ".join(f"{name} {installed.get(name.lower(), '?')}" for name in wanted)

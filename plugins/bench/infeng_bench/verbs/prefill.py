@@ -1,4 +1,4 @@
-"""`infeng bench prefill`: how fast prompts are read, until each has its first new token."""
+"""`infeng bench prefill`: prefill throughput, until each prompt has its first new token."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def measurement(bench: Session, work: Work, timings: list[Timing]) -> dict[str, Any]:
-    """Return the figures of one work: rates are medians over the rounds, latencies are of every prompt."""
+    """Return the figures of one work: rates are medians over the rounds, latencies are over all prompts."""
     rates = spread([timing.tokens_per_s for timing in timings])
     found = {
         "work": str(work),

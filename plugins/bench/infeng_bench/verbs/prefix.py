@@ -1,4 +1,4 @@
-"""`infeng bench prefix`: how soon a first token comes when a prompt's beginning is in memory, or saved."""
+"""`infeng bench prefix`: TTFT of prompts whose prefix is computed, cached in memory, or saved on disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure one engine, and another one that starts with what the first has saved; print and write."""
+    """Measure one engine, then a second one that starts with the saved prefixes; print and write."""
     inside = in_process(arguments, arguments.prompt, arguments.tail, arguments.rounds)
     record = inside.record | figures_of(inside.firsts, inside.nbytes)
     record |= {"rounds": arguments.rounds, "prompt": arguments.prompt, "tail": arguments.tail}

@@ -1,4 +1,4 @@
-"""`infeng bench report`: one HTML page, with nothing to download, from any set of result files."""
+"""`infeng bench report`: a self-contained HTML page from any set of result files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read, check and write. Raises UsageError for a file that is no result, or where a package is missing."""
+    """Read, check and write. Raises UsageError for a file that is not a result, or if a package is missing."""
     found = [(Path(name).name, _checked(name)) for name in arguments.files]
     target = Path(arguments.output)
     results.write_text(target, page.page(found))

@@ -1,4 +1,4 @@
-"""`infeng bench roofline`: what this machine can do at most, so that a kernel's figure can be judged."""
+"""`infeng bench roofline`: the machine's DRAM bandwidth, int8 peak and clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def show(found: Roofline) -> list[str]:
-    """Return lines for people."""
+    """Return the printed lines."""
     reading = f"{found.reading['streams']} streams a thread, prefetch {found.reading['prefetch']} bytes ahead"
     lines = [
         (f"DRAM read, {found.threads} threads", f"{found.dram_bytes_per_s / 1e9:.1f} GB/s"),

@@ -1,4 +1,4 @@
-"""`infeng bench serve`: a real engine, or a server, under traffic: latencies, goodput, fairness."""
+"""`infeng bench serve`: an engine or a server under traffic: latencies, goodput, fairness."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _behind_url(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _costs(arguments: argparse.Namespace, session: Session) -> StepCosts | None:
-    """Return the costs that a rate of ``auto`` needs; None where nothing does."""
+    """Return the step costs for a rate of ``auto``; None for another load."""
     if arguments.clients or not arguments.load.needs_capacity:
         return None
     if arguments.costs == cost_source.DEFAULT:
@@ -138,7 +138,7 @@ def _costs(arguments: argparse.Namespace, session: Session) -> StepCosts | None:
 def _drawn(arguments: argparse.Namespace, context: int, machine: Machine | None) -> Traffic:
     load = arguments.load
     capacity = None if machine is None else machine.capacity
-    if arguments.clients:  # times do not matter
+    if arguments.clients:  # a closed loop ignores arrival times
         capacity = _at_once
     return draw(load, arguments.requests, arguments.seed, context, capacity)
 
@@ -148,7 +148,7 @@ def _at_once(prompt: float, new: float) -> float:
 
 
 def _load_adapters(arguments: argparse.Namespace, session: Session, traffic: Traffic) -> None:
-    """Make the adapters of the traffic, and let each that fits answer a short request."""
+    """Load the adapters of the traffic; as many as fit in memory answer a short request."""
     engine = session.engine
     for number, name in enumerate(traffic.adapters):
         path = adapters.peft_directory(engine.model.config, arguments.rank, arguments.targets, number)

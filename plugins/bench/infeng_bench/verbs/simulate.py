@@ -1,4 +1,4 @@
-"""`infeng bench simulate`: the scheduler under traffic, on a virtual clock, policy against policy."""
+"""`infeng bench simulate`: scheduling policies under the same traffic on a virtual clock."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ TABLE = (
 )
 WITHOUT_PREFIXES: Mapping[str, object] = {"kv_cache__prefix": False}
 PARALLEL = 5000
-"""Requests from which on policies are simulated side by side: fewer take less time than a process takes to start."""
-AUTO_SEQUENCES = 8  # of full context, for which kv_cache.memory: auto has room where memory allows
+"""Fewest requests for which policies are simulated in parallel processes, which take time to start."""
+AUTO_SEQUENCES = 8  # sequences of full context for which kv_cache.memory: auto makes room if memory allows
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     shape = model_shape.model_shape(arguments, config, plugins.quant_format)
     policies = list(dict.fromkeys(arguments.policies or [config.scheduler.use]))
     for name in policies:
-        plugins.policy(name)  # raises where there is none
+        plugins.policy(name)  # raises for an unknown name
     costs = cost_source.find(arguments, config, shape)
     engine = Machine(limits(config, shape.config), costs, config.adapters.max_resident)
     traffic = draw(arguments.load, arguments.requests, arguments.seed, _context(engine.limits), engine.capacity)
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _all(
     arguments: argparse.Namespace, policies: Sequence[str], traffic: Traffic, engine: Machine
 ) -> dict[str, dict[str, Any]]:
-    """Return the figures of each policy, side by side in processes of their own where that pays."""
+    """Return the figures of each policy, simulated in parallel processes for many requests."""
     workers = min(len(policies), detect().place(EngineConfig().threads).workers)
     if workers == 1 or len(traffic) < PARALLEL:
         return {name: _one(arguments, name, traffic, engine) for name in options.progress(policies, NAME)}
@@ -107,7 +107,7 @@ def _one(arguments: argparse.Namespace, policy: str, traffic: Traffic, engine: M
     clients = arguments.clients or math.inf
 
     def served(some: Traffic) -> Simulation:
-        if not some.prefix_length:  # only a preempted request finds anything: what it had computed
+        if not some.prefix_length:  # only a preempted request could hit the prefix cache
             with contextlib.suppress(PreemptedError):
                 own = Schedulers(alike, engine.limits, make, "simulated", None)
                 return simulate(some, own, engine, clients=clients, may_preempt=False)
@@ -139,7 +139,7 @@ def figures(simulated: Simulation, alone: Outcomes | None, wanted: Targets) -> d
 
 
 def limits(config: EngineConfig, shape: ModelConfig) -> Limits:
-    """Return the bounds of an engine of this configuration that has memory enough for ``kv_cache.memory: auto``."""
+    """Return the limits of an engine of this configuration with enough memory for ``kv_cache.memory: auto``."""
     running = min(config.scheduler.max_running, config.scheduler.max_batch_tokens)
     positions = min(shape.max_positions, config.model.context or shape.max_positions)
     if config.kv_cache.memory == "auto":

@@ -1,4 +1,4 @@
-"""What the verbs that measure one op at a time share: their arguments, and what becomes of the measurements."""
+"""The common arguments and results of the verbs that measure single ops."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ RATES = (
     Column("MAC/cycle", "macs_per_cycle", ".1f"),
     Column("GB/s", "bytes_per_s", ".1f", 1e-9),
     Column("of DRAM", "dram_fraction", ".0%"),
-)  # columns of the figures of one op
+)  # columns of an op's figures
 
 
 def add_arguments(parser: argparse.ArgumentParser, rounds: int) -> None:
-    """Add which kernels and oracles are measured, and what every measurement has."""
+    """Add the options of kernels and oracles, and those of ``options.add_measurement``."""
     help = "these instead of the engine's choice, such as avx512 or avx512/NAME; all: every one that accepts"
     parser.add_argument("--kernel", type=options.words, default=[], metavar="K,K", help=help)
     oracles.add_arguments(parser)
@@ -38,7 +38,7 @@ def deliver(
     others: Sequence[oracles.Oracle],
     **context: Any,
 ) -> int:
-    """Write and show the measurements of kernels, and of the oracles beside them; returns the exit status."""
+    """Write and print the measurements of kernels and oracles; return the exit status."""
     result = results.record(
         kind,
         {"measurements": list(measured), **({"roofline": ceilings.to_dict()} if ceilings else {})},

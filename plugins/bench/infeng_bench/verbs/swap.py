@@ -1,4 +1,4 @@
-"""`infeng bench swap`: how long a cold adapter takes to come in, and what the batch that runs feels of it."""
+"""`infeng bench swap`: the load time of an adapter, and its effect on the step times of the running batch."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from infeng_core.api import Engine, Stream, convert_adapter
 NAME = "swap"
 
 ROUNDS = 20
-SETTLE = 8  # steps between two swaps that are counted as undisturbed
+SETTLE = 8  # undisturbed steps between two swaps
 
 
 @dataclass(frozen=True)
 class Swap:
-    """One adapter that came in while the batch ran; seconds."""
+    """The load of one adapter while the batch ran, in seconds."""
 
-    load: float  # from its first byte read until it could be used
-    wait: float  # from the request that named it until it could be used: what was between two steps counts too
-    steps: tuple[float, ...]  # of the steps that ended after that request, up to the one within which it could be used
+    load: float  # from the first byte read until it was resident
+    wait: float  # from the request for it until it was resident
+    steps: tuple[float, ...]  # of the steps between the request and residency
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         ) as session,
     ):
         engine = session.engine
-        for index in range(2):  # each drives the other out
+        for index in range(2):  # each evicts the other
             engine.adapters.load(f"swap{index}", _directory(engine, arguments, index, Path(folder)))
         idle = [_idle(engine, index) for index in range(min(arguments.rounds, 6))][2:] or [_idle(engine, 0)]
         plain, swaps = _measure(engine, arguments)
@@ -80,16 +80,16 @@ def _directory(engine: Engine, arguments: argparse.Namespace, index: int, folder
 
 
 def _idle(engine: Engine, index: int) -> float:
-    """Return the seconds of a load while nothing runs."""
+    """Return the seconds of a load in an idle engine."""
     name = f"swap{index % 2}"
     engine.submit([1], greedy(1), adapter=name).result()
     return _seconds(engine, name)
 
 
 def _measure(engine: Engine, arguments: argparse.Namespace) -> tuple[list[float], list[Swap]]:
-    """Return the seconds of undisturbed steps, and the swaps between them, all of which all rows decoded in.
+    """Return the seconds of undisturbed steps, and the swaps between them; all rows decode in every step.
 
-    Raises MeasurementError where rows end again and again before a swap has.
+    Raises MeasurementError if rows repeatedly end before a swap does.
     """
     prompts = Work("decode", arguments.rows, arguments.context, 1).prompts(arguments.seed, engine.model.config.vocab)
     plain: list[float] = []

@@ -1,4 +1,4 @@
-"""`infeng bench throughput`: many requests of different lengths, all at once or as they come in."""
+"""`infeng bench throughput`: many requests of different lengths, all at once or as a Poisson process."""
 
 from __future__ import annotations
 

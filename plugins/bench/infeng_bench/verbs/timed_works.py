@@ -1,4 +1,4 @@
-"""The frame of `decode` and `prefill`: works of several sizes, in turn on one engine, or on several."""
+"""The common part of `decode` and `prefill`: works of several sizes in turn, on one engine or on several."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RATES = (("tokens/s", "median"), ("min", "min"), ("max", "max"))  # headings and
 
 
 def configure(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the sizes of the works, and what every measurement has; what: what a row is."""
+    """Add the sizes of the works and the options of a measurement. what: a word for rows."""
     parser.add_argument("--rows", type=options.counts, default="1", metavar="N,N", help=f"{what} at a time")
     parser.add_argument("--context", type=options.counts, default="1024", metavar="N,N", help="tokens of each")
     options.add_engines(parser, "in turn, as infeng bench compare")
@@ -34,9 +34,9 @@ def run(
     figures: Callable[[Session, Work, list[Timing]], dict[str, Any]],
     table: Sequence[Column],
 ) -> int:
-    """Do every work ``arguments.rounds`` times, in turn; write and show the figures of each.
+    """Do every work ``arguments.rounds`` times, in turn; write and print the figures of each.
 
-    table: what people read; shares of ceilings are left out where the machine was too busy for them.
+    table: the printed columns; shares of ceilings are left empty if the machine was too busy.
     """
     if arguments.engines:
         return compare.against(arguments, works, arguments.rounds)

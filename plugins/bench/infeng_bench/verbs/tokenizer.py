@@ -1,4 +1,4 @@
-"""`infeng bench tokenizer`: text to ids and, token by token, back."""
+"""`infeng bench tokenizer`: encoding, and decoding token by token."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         directory = find(arguments.model, plugins)
     tokenizer = plugins.tokenizer(config.tokenizer.use)(directory, config)
     nbytes = sum(len(text.encode()) for text in texts)
-    ids = tokenizer.encode(texts)  # its threads start, its caches fill
+    ids = tokenizer.encode(texts)  # warms up threads and caches
     tokens = sum(map(len, ids))
     together, single, streaming = [], [], []
     for _ in range(arguments.rounds):
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def made_up(rng: np.random.Generator, characters: int) -> str:
-    """Return a text of made-up words, numbers and punctuation, with some characters of more than one byte."""
+    """Return a text of random words, numbers and punctuation, with some multi-byte characters."""
     words: list[str] = []
     length = 0
     while length <= characters:
@@ -100,7 +100,7 @@ def made_up(rng: np.random.Generator, characters: int) -> str:
 
 
 def _texts(arguments: argparse.Namespace) -> list[str]:
-    """Return the texts: made up, or pieces of the file, which repeats where it is too short."""
+    """Return random texts, or pieces of the file, which is repeated if it is too short."""
     count, size = arguments.texts, arguments.characters
     if arguments.file is None:
         return [made_up(np.random.default_rng([arguments.seed, index]), size) for index in range(count)]

@@ -1,4 +1,4 @@
-"""`infeng bench zipf`: requests with many adapters, some popular and most not, on one engine or several in turn."""
+"""`infeng bench zipf`: requests with adapters of Zipf popularity, on one engine or several in turn."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ configure = zipf_options.configure
 
 @dataclass(frozen=True)
 class Cell:
-    """The adapters of one measurement: names and PEFT directories or GGUF files, the most popular first."""
+    """The adapters of one measurement."""
 
-    paths: Mapping[str, Path]
-    facts: Mapping[str, Any]  # what results say about them
+    paths: Mapping[str, Path]  # PEFT directories or GGUF files by name, the most popular first
+    facts: Mapping[str, Any]  # for the result
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print and write; each part of a sweep is written as soon as it is done."""
+    """Measure, print and write; the JSON file is written after each part of a sweep."""
     begin = time.monotonic()
     options.model_name(arguments)
     zipf_options.check(arguments)
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _source(arguments: argparse.Namespace, names: Sequence[str]) -> Path:
-    """Return the model's directory or GGUF; other engines than ours read no directory but Hugging Face's."""
+    """Return the model's directory or GGUF; other engines read only Hugging Face directories."""
     if arguments.synthetic or set(names) != {OURS} or models.is_gguf(Path(arguments.model).expanduser()):
         return lineup.source(arguments)
     from infeng_core.api import find
@@ -95,7 +95,7 @@ def _source(arguments: argparse.Namespace, names: Sequence[str]) -> Path:
 
 
 def _cells(arguments: argparse.Namespace, source: Path) -> Iterator[Cell]:
-    """Yield the adapters of each measurement, random ones made before."""
+    """Yield the adapters of each measurement; random ones are made first."""
     if arguments.adapter:
         yield Cell(arguments.adapter, {"adapters": len(arguments.adapter)})
         return
@@ -109,7 +109,7 @@ def _cells(arguments: argparse.Namespace, source: Path) -> Iterator[Cell]:
 
 
 def _sizes(file: Path) -> ModelConfig:
-    """Return the sizes that a GGUF tells; raises ModelError where it is none of a model."""
+    """Return the sizes of a GGUF; raises ModelError if it is not a model."""
     config = EngineConfig()
     plugins = Plugins.discover(config)
     return shape_and_formats(str(file), config, plugins.quant_format, plugins)[0]
@@ -149,7 +149,7 @@ def _encoded(texts: Sequence[str], source: Path) -> list[list[int]]:
 
 
 def _context(arguments: argparse.Namespace, told: Mapping[str, Mapping[str, Any]], source: Path) -> int:
-    """Return the most positions of a request: what is asked for, what the engines have, or what the model knows."""
+    """Return the most positions of a request: the least of --n-ctx and the engines' contexts, or the model's."""
     known: list[int] = [int(one["details"]["context"]) for one in told.values() if "context" in one["details"]]
     if not known and models.is_gguf(source):
         known = [_sizes(source).max_positions]
@@ -159,7 +159,7 @@ def _context(arguments: argparse.Namespace, told: Mapping[str, Mapping[str, Any]
 
 
 def _give(engine: EngineProcess, cell: Cell, scale: float, source: Path) -> dict[str, float]:
-    """Let the engine have the adapters; return what loading one takes: the first time, and again."""
+    """Load the adapters into the engine twice; return the median load times of the first and the second time."""
     paths = dict(cell.paths)
     if engine.name != OURS:
         peer = peers.peer(engine.name)
@@ -170,7 +170,7 @@ def _give(engine: EngineProcess, cell: Cell, scale: float, source: Path) -> dict
 
 
 def _with_times(figures: dict[str, Any], times: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """Return the figures with what loading adapters took."""
+    """Return the figures with the load times of adapters."""
     base = figures.get("base", next(iter(times)))
     if "engines" in figures:
         figures["engines"] = {name: {**one, **times[name]} for name, one in figures["engines"].items()}
@@ -182,7 +182,7 @@ def _is_closed(arguments: argparse.Namespace) -> bool:
 
 
 def _facts(arguments: argparse.Namespace, told: Mapping[str, Mapping[str, Any]], source: Path) -> dict[str, Any]:
-    """Return what was measured, as results say it."""
+    """Return the facts of the measurement for a result."""
     traced = arguments.trace is not None
     details = told.get(OURS, {}).get("details", {})
     format = source.name if models.is_gguf(source) else lineup.FORMAT

@@ -1,4 +1,4 @@
-"""The arguments of `infeng bench zipf`, and its results for people."""
+"""The arguments and the printed tables of `infeng bench zipf`."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _add_requests(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise UsageError for arguments that do not go together; leave ``adapter`` a mapping."""
+    """Raise UsageError for contradicting arguments; turn ``arguments.adapter`` into a mapping."""
     given = arguments.adapter or []
     names = [name for name, _ in given]
     if len(set(names)) != len(names):
@@ -104,7 +104,7 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def sweep(text: str) -> dict[str, list[Any]]:
-    """Read ``adapters=1,2;rank=8,16``; what is not named is one value, its default."""
+    """Read ``adapters=1,2;rank=8,16``; a missing part has its default."""
     found: dict[str, list[Any]] = {"adapters": [4], "rank": [16]}
     for part in text.split(";"):
         name, equals, values = part.strip().partition("=")
@@ -115,7 +115,7 @@ def sweep(text: str) -> dict[str, list[Any]]:
 
 
 def save(result: Mapping[str, Any], arguments: argparse.Namespace, *, is_last: bool) -> None:
-    """Write ``--metrics-out``, and before the end ``--json`` as well, so that a sweep that is cut short is kept."""
+    """Write ``--metrics-out`` and, before the end, ``--json``, so that an interrupted sweep is kept."""
     out = arguments.metrics_out
     if out and (is_last or out != "-"):
         write = results.write_csv if str(out).endswith(".csv") else results.write
@@ -125,7 +125,7 @@ def save(result: Mapping[str, Any], arguments: argparse.Namespace, *, is_last: b
 
 
 def show(found: Sequence[Mapping[str, Any]], *, profile: bool) -> list[str]:
-    """Return lines for people."""
+    """Return the printed lines."""
     lines = []
     for one in found:
         rank = f" of rank {one['rank']}, {one['targets']}" if "rank" in one else ""

@@ -1,1 +1,1 @@
-"""Tasks that a model answers: GSM8K, HumanEval, MBPP."""
+"""Tasks: GSM8K, HumanEval, MBPP."""

@@ -1,4 +1,4 @@
-"""A model answers questions, and says how likely the right answers are."""
+"""A model's answers to questions, and its log-probabilities of the correct answers."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from infeng_quality.tasks.kinds import Item, Task
 
 BATCH = 64
 TOO_LONG = "too long"
-"""Said of a question that leaves no room in the context; it counts as wrong."""
+"""Reason of a question that leaves no room in the context; it counts as wrong."""
 
 
 class Answered(NamedTuple):
-    """What a model did with the questions."""
+    """A model's answers."""
 
     texts: list[str]
     reasons: list[str]
     """"passed", or why not."""
     nll: NDArray[np.float64]
-    """(items,) of all tokens of the right answer behind the question, in nats; NaN where it does not fit."""
+    """nll of all tokens of the correct answer after the question, in nats, (items,); NaN if it does not fit."""
     tokens: NDArray[np.int64]
-    """(items,) of the right answers."""
+    """Tokens of the correct answers, (items,)."""
 
     @property
     def solved(self) -> NDArray[np.bool_]:
-        """Which were answered right, (items,)."""
+        """Whether each answer is correct, (items,)."""
         return np.array([reason == "passed" for reason in self.reasons])
 
 
 def answer(engine: Engine, task: Task, items: Sequence[Item], progress: Callable[[int], Any]) -> Answered:
-    """Answer greedily, judge, and read the right answers. Raises InfengError."""
+    """Answer greedily, judge, and score the correct answers. Raises InfengError."""
     found: list[str] = []
     reasons: list[str] = []
     for begin in range(0, len(items), BATCH):
@@ -54,7 +54,7 @@ def answer(engine: Engine, task: Task, items: Sequence[Item], progress: Callable
 
 
 def gold(engine: Engine, item: Item) -> tuple[float, int] | None:
-    """Return the nll of the right answer's tokens behind its question, and how many; None where it does not fit."""
+    """Return the nll of the correct answer's tokens after the question, and their number; None if it does not fit."""
     try:
         read = engine.score(Request(item.prompt, parse_special=False), item.gold)
     except RequestError:

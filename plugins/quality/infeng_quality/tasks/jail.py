@@ -1,8 +1,8 @@
-"""What the sandbox starts: ``python -I -S jail.py FD`` reads {"program", "tests", ...} from its input, and judges.
+"""The sandbox's program: ``python -I -S jail.py FD`` reads {"program", "tests", ...} from its input, and judges.
 
-Two processes: in one the program runs, in the other its tests (``judging.py``), which alone can write a verdict to FD.
-Before that both give up the network, other processes, the files of this machine, privileges and resources, and say on
-FD what they could give up. Standard library alone, and no import of the package: this file is a program.
+One process runs the program, another its tests (``judging.py``); only the second can write a verdict to FD. Before
+that, both give up the network, other processes, the files of this machine, privileges and resources, and report on FD
+how far this succeeded. This file is a program: it imports only the standard library, not the package.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def enter_namespaces() -> bool:
-    """Leave network, mounts, queues, names and, with the next child, the processes of this machine, where we may."""
+    """Enter new namespaces of network, mounts, IPC, host name and, for children, processes; return whether allowed."""
     uid, gid = os.getuid(), os.getgid()
     kinds = NEW_NS | NEW_UTS | NEW_IPC | NEW_PID | NEW_NET
     if LIBC.unshare(kinds | (NEW_USER if uid else 0)) != 0:
@@ -47,15 +47,15 @@ def enter_namespaces() -> bool:
 
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-    """Mount, or raise OSError."""
+    """Call mount(2); raises OSError."""
     if LIBC.mount(source.encode(), target.encode(), kind.encode(), flags, options.encode()) != 0:
         raise OSError(ctypes.get_errno(), f"mount {target}")
 
 
 def enter_own_root(folder: str) -> None:
-    """Make ``folder`` the root, in which are the system's and Python's libraries, read-only, and an empty WORK.
+    """Make ``folder`` the root, with the system's and Python's libraries, read-only, and an empty WORK.
 
-    No /proc, /sys, /tmp or /home is there. Raises OSError.
+    It has no /proc, /sys, /tmp or /home. Raises OSError.
     """
     mount("none", "/", "", MS_REC | MS_PRIVATE)
     mount("tmpfs", folder, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=0755")
@@ -73,9 +73,9 @@ def enter_own_root(folder: str) -> None:
 
 
 def bind(path: str, root: str) -> None:
-    """Show ``path`` under ``root``: a folder, a file, or a link as it is; nothing where it is not there."""
+    """Mount a folder or file, or copy a link, ``path`` under ``root``; do nothing if it does not exist."""
     target = root + path
-    if not os.path.lexists(path) or os.path.lexists(target):  # of folders inside others the outer ones come first
+    if not os.path.lexists(path) or os.path.lexists(target):  # inside a folder that is mounted already
         return
     os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120
     if os.path.islink(path):  # noqa: PTH114
@@ -89,7 +89,7 @@ def bind(path: str, root: str) -> None:
 
 
 def reach_library_by_descriptors() -> None:
-    """Let modules be found through open directories, those of packages that are imported already as well."""
+    """Replace paths of modules, those of imported packages included, by open directories."""
     folders = [path for path in sys.path if os.path.isdir(path)]  # noqa: PTH112
     held = {path: f"/proc/self/fd/{os.open(path, os.O_RDONLY | os.O_DIRECTORY)}" for path in folders}
     sys.path[:] = list(held.values())
@@ -101,9 +101,10 @@ def reach_library_by_descriptors() -> None:
 
 
 def give_up_privileges(*, has_own_root: bool) -> None:
-    """Be nobody where this is root, whom limits of processes do not bind, and never gain anything again.
+    """Drop all privileges for good; root, whom limits of processes do not bind, becomes the user nobody.
 
-    Without a root of our own the standard library may lie where nobody can go; a descriptor leads there all the same.
+    Without a root of our own, the standard library may lie in folders that nobody cannot enter; open directories
+    still give access.
     """
     if os.getuid() == 0:
         if not has_own_root:
@@ -112,7 +113,7 @@ def give_up_privileges(*, has_own_root: bool) -> None:
         os.setgroups([])
         os.setgid(NOBODY)
         os.setuid(NOBODY)
-        LIBC.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # else these links were root's
+        LIBC.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # otherwise root would own the links in /proc/self/fd
     for capability in range(64):
         LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     LIBC.capset(struct.pack("Ii", CAPABILITIES_3, 0), bytes(24))
@@ -120,7 +121,7 @@ def give_up_privileges(*, has_own_root: bool) -> None:
 
 
 def limit(limits: dict[str, int]) -> None:
-    """Bound processor seconds, memory and files, and let no process or thread be started."""
+    """Limit CPU seconds, memory and files, and forbid new processes and threads."""
     for name, value in limits.items():
         which = getattr(resource, f"RLIMIT_{name}")
         hard = resource.getrlimit(which)[1]
@@ -129,7 +130,7 @@ def limit(limits: dict[str, int]) -> None:
 
 
 def in_child() -> None:
-    """Go on in a child, which ends with us; we end as it does."""
+    """Continue in a child that ends with its parent; the parent exits with the child's status."""
     child = os.fork()
     if not child:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -138,23 +139,23 @@ def in_child() -> None:
 
 
 def end_as(child: int) -> NoReturn:
-    """Wait for a child and end as it did."""
+    """Wait for a child and exit with its status."""
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os._exit(status if status >= 0 else 128 - status)
 
 
 def start_program() -> tuple[int, wire.Line]:
-    """Start the process in which the program will run; return its id and the line to it.
+    """Start the process that will run the program; return its id and the line to it.
 
-    It knows nothing of the tests: they are read behind this. Where there are namespaces, it is in one of its own, as a
-    child of its first process, whom it cannot signal.
+    It cannot know the tests, which are read later. With namespaces, it has its own process namespace, as a child of
+    that namespace's first process, which it cannot signal.
     """
     there, back = os.pipe(), os.pipe()
     child = os.fork()
     if child:
         os.close(there[0])
         os.close(back[1])
-        LIBC.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # nobody of the same user looks into us
+        LIBC.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # forbids ptrace by processes of the same user
         return child, wire.Line(back[0], there[1])
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     os.close(there[1])
@@ -184,12 +185,12 @@ def _close(descriptor: int) -> None:
 
 
 def main() -> None:
-    """Judge what comes on standard input."""
+    """Read a job from standard input and judge it."""
     answers = int(sys.argv[1])
     is_apart = has_own_root = False
     try:
         if is_apart := enter_namespaces():
-            in_child()  # the first process of its namespace, with whom all others in it end
+            in_child()  # the first process of the namespace; all others in it end with this one
             enter_own_root(os.getcwd())  # noqa: PTH109
             has_own_root = True
             is_apart = LIBC.unshare(NEW_PID) == 0  # for the program
@@ -198,7 +199,7 @@ def main() -> None:
     try:
         give_up_privileges(has_own_root=has_own_root)
     except OSError:
-        is_apart = False  # root without the right to be somebody else: limits of processes do not bind it
+        is_apart = False  # root that cannot change its user id: limits of processes do not bind it
     program, line = start_program()
     os.write(answers, json.dumps({"apart": is_apart, "read_only": has_own_root}).encode() + b"\n")
     job = json.load(sys.stdin)

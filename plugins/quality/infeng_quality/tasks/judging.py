@@ -1,7 +1,7 @@
-"""A program at one end of a line, its tests at the other: what the program does to its interpreter moves no verdict.
+"""A program and its tests in two processes, connected by a line, so that the program cannot forge a verdict.
 
-The tests run where nothing of the program does. Names that only it defines stand for it there: a call goes over the
-line, and of what comes back the tests see plain data. Standard library alone, as ``jail.py``.
+The tests run in a process without the program. There, names that only the program defines are proxies: a call goes over
+the line, and the tests receive plain data. This file imports only the standard library, like ``jail.py``.
 """
 
 import ast
@@ -16,11 +16,11 @@ import wire  # type: ignore[import-not-found]
 ERRORS = {kind.__name__: kind for kind in (
     ArithmeticError, AttributeError, IndexError, KeyError, LookupError, NameError, NotImplementedError, OverflowError,
     RecursionError, StopIteration, TypeError, ValueError, ZeroDivisionError)}  # fmt: skip
-"""What tests may expect of a program; an assertion that fails there is none that fails here."""
+"""Exceptions that tests may expect of a program, without AssertionError."""
 
 
 def serve(line: wire.Line, limit: Callable[[dict[str, int]], None]) -> None:
-    """Run the program that is sent, then answer calls of what it defined until the line ends."""
+    """Receive and run the program, then answer requests for its names until the line ends."""
     job = line.receive()
     limit(job["limits"])
     sys.argv = ["program"]
@@ -50,7 +50,7 @@ def serve(line: wire.Line, limit: Callable[[dict[str, int]], None]) -> None:
 
 
 def _done(act: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Do what tests do with something of the program's."""
+    """Apply an operation of the tests to an object of the program."""
     match act:
         case "call":
             return target(*args, **kwargs)
@@ -67,14 +67,14 @@ def _done(act: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 class Remote:
-    """Something of the program's, by its handle."""
+    """The proxy of an object of the program."""
 
     def __init__(self, line: wire.Line, handle: int) -> None:
-        """Take its number; nothing is asked yet."""
+        """Keep the object's handle."""
         self.__dict__.update(_line=line, _handle=handle)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it there; an exception there is one of the same name here, or RuntimeError."""
+        """Call it; raises the exception of the same name as the program's, or RuntimeError."""
         return _asked(self, "call", args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -82,11 +82,11 @@ class Remote:
         return _asked(self, "get", (name,))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute there."""
+        """Set an attribute."""
         _asked(self, "set", (name, value))
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over what there is at once."""
+        """Iterate over a list of all items."""
         return iter(_asked(self, "list"))
 
     def __getitem__(self, key: Any) -> Any:
@@ -94,12 +94,12 @@ class Remote:
         return _asked(self, "item", (key,))
 
     def __len__(self) -> int:
-        """Return how many items there are."""
+        """Return the number of items."""
         found = _asked(self, "length")
         return found if type(found) is int else -1
 
     def __bool__(self) -> bool:
-        """Refuse: whether something is true, tests see of plain data."""
+        """Raise TypeError: only plain data has a truth value."""
         raise TypeError("no plain data")
 
 
@@ -129,9 +129,9 @@ def _answer(line: wire.Line) -> Any:
 
 
 def judge(line: wire.Line, job: dict[str, Any]) -> bool:
-    """Return whether the program runs to its end, and its tests too.
+    """Return whether the program and its tests run to their end.
 
-    ``setup`` is what tests may use beside the program; ``entries`` are names that are the program's although ``setup``
+    ``setup`` has further definitions for the tests; ``entries`` are names that refer to the program although ``setup``
     or Python defines them.
     """
     try:
@@ -150,13 +150,13 @@ def judge(line: wire.Line, job: dict[str, Any]) -> bool:
 
 
 def _named(line: wire.Line, name: str) -> Any:
-    """Return what the program calls ``name``: plain data, or what stands for it."""
+    """Return the program's object ``name``: plain data or a proxy."""
     line.send({"name": name})
     return _answer(line)
 
 
 def _unknown(tree: ast.AST, known: dict[str, Any]) -> set[str]:
-    """Return the names that tests use, and neither they nor ``known`` nor Python defines."""
+    """Return the names that tests use and that neither they nor ``known`` nor Python defines."""
     used: set[str] = set()
     own = set(known) | set(dir(builtins))
     for node in ast.walk(tree):

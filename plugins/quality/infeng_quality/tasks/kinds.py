@@ -1,4 +1,4 @@
-"""What each task asks, where an answer ends, and what is a right one."""
+"""The tasks: prompts, ends of answers, and their judgement."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ class Item:
     name: str
     prompt: str
     gold: str
-    """A right answer, behind the prompt."""
+    """A correct answer, to follow the prompt."""
     judge: Callable[[str], str]
-    """Returns "passed", or why an answer is wrong; it may take seconds."""
+    """Returns "passed", or why an answer is wrong; may take seconds."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A set of questions in a published form."""
+    """A published set of questions."""
 
     name: str
     keys: tuple[str, ...]
-    """Of a line of its file; all are texts, but those of lists that ``make`` reads."""
+    """Keys of a line of its file whose values are texts."""
     make: Callable[[Mapping[str, Any], str], Item]
     stop: tuple[str, ...]
     max_tokens: int
     runs_code: bool = True
-    """Whether answers are programs, which run to be judged."""
+    """Whether answers are programs, which are run to judge them."""
 
 
 _NUMBER = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?")
 
 
 def final_number(text: str) -> Decimal | None:
-    """Return the number behind the last ``####`` of an answer, or else its last number; None where it has none."""
+    """Return the number after the last ``####`` of an answer, or else its last number; None without a number."""
     marked = text.rpartition("####")
     found = _NUMBER.search(marked[2]) if marked[1] else None
     if found is None:
@@ -59,7 +59,7 @@ def final_number(text: str) -> Decimal | None:
 
 
 def gsm8k(line: Mapping[str, Any], where: str) -> Item:
-    """Return a question of GSM8K: the final number has to be the same (Cobbe et al., 2021)."""
+    """Return a question of GSM8K, judged by its final number (Cobbe et al., 2021)."""
     right = final_number(line["answer"])
     if right is None:
         raise UsageError(where, "its answer has no number", "give GSM8K's own file")
@@ -71,8 +71,8 @@ def gsm8k(line: Mapping[str, Any], where: str) -> Item:
 
 
 def humaneval(line: Mapping[str, Any], where: str) -> Item:
-    """Return a problem of HumanEval: the function goes on behind its docstring (Chen et al., 2021)."""
-    entry, setup = line["entry_point"], f"{line['prompt']}    pass\n"  # whose helpers tests call as well
+    """Return a problem of HumanEval: the answer completes the function of the prompt (Chen et al., 2021)."""
+    entry, setup = line["entry_point"], f"{line['prompt']}    pass\n"  # tests also call helpers of the prompt
 
     def judge(answer: str) -> str:
         tests = f"{line['test']}\ncheck({entry})\n"
@@ -82,7 +82,7 @@ def humaneval(line: Mapping[str, Any], where: str) -> Item:
 
 
 def mbpp(line: Mapping[str, Any], where: str) -> Item:
-    """Return a problem of MBPP: the text and its tests as a docstring, the program behind it (Austin et al., 2021)."""
+    """Return a problem of MBPP: a program after a docstring of the text and its tests (Austin et al., 2021)."""
     tests = line["test_list"]
     if not isinstance(tests, list) or not all(isinstance(one, str) for one in tests):
         raise UsageError(where, "test_list is no list of texts", "give MBPP's own file")
@@ -99,9 +99,9 @@ def mbpp(line: Mapping[str, Any], where: str) -> Item:
 
 
 def _defined(code: str) -> frozenset[str]:
-    """Return the functions and classes that a right answer defines; none where it cannot be read."""
+    """Return the functions and classes that a correct answer defines; an empty set if it cannot be parsed."""
     try:
-        with warnings.catch_warnings(action="ignore"):  # of escapes that are none
+        with warnings.catch_warnings(action="ignore"):  # of invalid escapes
             tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError):
         return frozenset()
@@ -142,7 +142,7 @@ def items(task: Task, path: str, limit: int | None = None) -> list[Item]:
 
 
 def with_shots(questions: Sequence[Item], shots: int) -> list[Item]:
-    """Return the questions behind the first ``shots``, which stand with answers before each. Raises UsageError."""
+    """Return the questions after the first ``shots``, which precede each with their answers. Raises UsageError."""
     if shots >= len(questions):
         raise UsageError("--shots", f"{shots} of {len(questions)} questions leave none", "give fewer")
     before = "".join(f"{one.prompt}{one.gold}\n\n" for one in questions[:shots])

@@ -1,6 +1,6 @@
-"""Programs that a model wrote run in a child that has no network, few resources and little time.
+"""A sandbox for programs that a model wrote: a child process without network, with limited resources and time.
 
-Their tests run in another one (``jail.py``): whether they pass is not for the program to say.
+The tests run in another process (``jail.py``), so that the program cannot forge their outcome.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 10.0
-"""Wall time of one program; its processor time is bounded by the same, rounded up."""
+"""Wall time of one program; CPU time has the same limit, rounded up."""
 
 MEMORY = 1 << 30
 LIMITS = {"AS": MEMORY, "FSIZE": 1 << 20, "NOFILE": 32, "CORE": 0, "NPROC": 0}
-"""Of setrlimit; NPROC 0: no process and no thread can be started."""
+"""Limits of setrlimit; NPROC 0 forbids new processes and threads."""
 
 JAIL = Path(__file__).with_name("jail.py")
-_MOST = 4096  # bytes of what the child answers; nobody reads more
+_MOST = 4096  # bytes read of the child's answer
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a program."""
+    """The outcome of a program and its tests."""
 
     passed: bool
-    """It ran to its end, and so did its tests."""
+    """Whether the program and its tests ran to their end."""
     reason: str
     """"passed", "failed" (an exception, or an early exit), "timeout" or "killed" by a limit."""
     isolated: bool
-    """Whether it saw no network, no other process and no files but libraries and an empty folder of its own."""
+    """Whether it had no network, no other processes, and no files except libraries and an empty folder."""
 
 
 def run(
     program: str, seconds: float | None = None, *, tests: str = "", setup: str = "", entries: Collection[str] = ()
 ) -> Outcome:
-    """Run a Python program, then ``tests`` of what it defines; what they print is dropped.
+    """Run a Python program, then ``tests`` of its definitions; their output is dropped.
 
-    seconds: SECONDS where nothing is given; setup: what tests use beside the program; entries: names that are the
-    program's although ``setup`` or Python defines them as well. Raises OSError where no child can be started.
+    seconds: default SECONDS. setup: further definitions for the tests. entries: names that refer to the program
+    although ``setup`` or Python defines them too. Raises OSError if no child can be started.
     """
     seconds = SECONDS if seconds is None else seconds
     limits = {**LIMITS, "CPU": int(seconds) + 1}
@@ -84,7 +84,7 @@ def run(
 
 
 def _reason(is_late: bool, status: int, is_done: bool) -> tuple[bool, str]:
-    by_signal = -status if status < 0 else status - 128  # which the jail's own processes pass on
+    by_signal = -status if status < 0 else status - 128  # the jail's processes pass signals on as 128 + number
     if is_late or by_signal == signal.SIGXCPU:
         return False, "timeout"
     if by_signal > 0:

@@ -1,4 +1,4 @@
-"""`infeng quality tasks`: questions with right answers, for one model or for two of them in pairs."""
+"""`infeng quality tasks`: questions with known answers, for one model or for two models in pairs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ MARGIN = 0.01
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("model", metavar="MODEL", help="directory, hub name, artifact or manifest.yaml")
-    parser.add_argument("--task", required=True, choices=sorted(TASKS), help="what the data are")
+    parser.add_argument("--task", required=True, choices=sorted(TASKS), help="the task of the data")
     parser.add_argument("--data", required=True, metavar="FILE", help="its .jsonl[.gz]")
     parser.add_argument("--limit", type=positive, metavar="N", help="the first N questions (default: all)")
-    parser.add_argument("--shots", type=int, default=0, metavar="N", help="the first N stand answered before each (0)")
+    parser.add_argument("--shots", type=int, default=0, metavar="N", help="the first N, answered, precede each (0)")
     parser.add_argument("--against", metavar="REF", help="compare with this model, which is run at f32")
     parser.add_argument(
         "--margin", type=_margin, default=MARGIN, metavar="M", help=f"share of questions that may differ ({MARGIN:g})"
@@ -92,7 +92,7 @@ def summary(questions: Sequence[Item], answered: Answered) -> dict[str, Any]:
 
 
 def paired(first: Answered, second: Answered, margin: float) -> dict[str, Any]:
-    """Compare two models on the same questions: McNemar, equivalence within a margin, nll of the right answers."""
+    """Compare two models on the same questions: McNemar, equivalence within a margin, nll of correct answers."""
     test, same = mcnemar(first.solved, second.solved), tost(first.solved, second.solved, margin)
     kept = (first.tokens > 0) & (second.tokens > 0)
     difference = None
@@ -113,7 +113,7 @@ def paired(first: Answered, second: Answered, margin: float) -> dict[str, Any]:
 
 
 def wilson(solved: int, count: int) -> dict[str, float]:
-    """Return a share with its 95% score interval (Wilson, 1927)."""
+    """Return the share ``solved / count`` with its 95% score interval (Wilson, 1927)."""
     z = 1.959963984540054
     share, wide = solved / count, z * z / count
     middle = (share + wide / 2) / (1 + wide)
@@ -122,7 +122,7 @@ def wilson(solved: int, count: int) -> dict[str, float]:
 
 
 def table(result: Mapping[str, Any]) -> list[str]:
-    """Return lines for people."""
+    """Return the printed lines."""
     share = result["accuracy"]
     lines = [
         f"{result['task']}, {result['questions']} questions: {share['value']:.2%} solved "

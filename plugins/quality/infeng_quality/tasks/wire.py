@@ -1,9 +1,8 @@
-"""Values between the process that runs a program and the one that judges it: plain data, whatever stands at its end.
+"""Values between the process of a program and the process of its tests, as plain data.
 
-A line carries messages of eight digits, their length, and JSON. Lists, tuples, sets, mappings and numbers are rebuilt
-of their parts; anything else of the program's is a handle, a number by which it can be named again. Nothing that is
-read runs.
-Standard library alone, as ``jail.py``.
+A message is eight digits of its length, and JSON. Lists, tuples, sets, mappings and numbers are rebuilt from their
+parts; any other object of the program is sent as a handle, its number. Received data is never executed. This file
+imports only the standard library, like ``jail.py``.
 """
 
 import json
@@ -13,28 +12,28 @@ from typing import Any
 
 MOST = 32 << 20  # bytes of a message
 DEPTH = 200
-SMALL = 1 << 53  # integers below are numbers of JSON
+SMALL = 1 << 53  # smaller integers are JSON numbers
 
 TAGS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 TYPES: dict[str, type] = {
     kind.__name__: kind for kind in (*TAGS.values(), dict, bool, int, float, complex, str, bytes, type(None))
 }
-"""Those that are named, and no handles."""
+"""Types that are sent by name instead of as handles."""
 
 
 class BrokenLineError(Exception):
-    """The other end has closed the line, or says what is no message."""
+    """The other end has closed the line or sent an invalid message."""
 
 
 class Line:
     """Two pipes, one for each direction."""
 
     def __init__(self, reading: int, writing: int) -> None:
-        """Take the descriptors."""
+        """Keep the file descriptors."""
         self.reading, self.writing = reading, writing
 
     def send(self, message: Any) -> None:
-        """Write a message; raises BrokenLineError where nobody reads."""
+        """Write a message; raises BrokenLineError if the other end is closed."""
         data = json.dumps(message).encode()
         data = b"%08d" % len(data) + data
         try:
@@ -54,7 +53,7 @@ class Line:
             raise BrokenLineError(str(error)) from None
 
     def close(self) -> None:
-        """Let the other end see that nobody writes or reads any more."""
+        """Close both pipes."""
         os.close(self.writing)
         os.close(self.reading)
 
@@ -70,7 +69,7 @@ class Line:
 
 
 def packed(value: Any, handle: Callable[[Any], int], depth: int = 0) -> Any:
-    """Return ``value`` as JSON; handle: the number of what is no plain data. Raises ValueError beyond DEPTH."""
+    """Return ``value`` as JSON; handle: returns the number of another object. Raises ValueError beyond DEPTH."""
     if depth > DEPTH:
         raise ValueError("nested too deeply")
     if value is None or isinstance(value, bool):
@@ -103,7 +102,7 @@ def _plain(base: type, value: Any) -> Any:
 
 
 def unpacked(data: Any, held: Callable[[int], Any]) -> Any:
-    """Return what ``packed`` was given; held: what a number stands for. Raises ValueError, TypeError or LookupError."""
+    """Invert ``packed``; held: returns the object of a handle. Raises ValueError, TypeError or LookupError."""
     if data is None or isinstance(data, bool | str | int):
         return data
     if not isinstance(data, list) or len(data) != 2 or not isinstance(data[0], str):
