@@ -160,7 +160,7 @@ BROKEN = {
     "a hook that raises": ({"hooks": HOOKS.replace("return {{", "raise OSError() #")}, "tokenizers() raised OSError"),
     "a hook that panics": ({"hooks": HOOKS.replace("return {{", "raise BaseException('panic') #")}, "panic"),
     "a hook that returns nothing of use": (
-        {"hooks": HOOKS.replace("return {{", "return 3 #")}, "what infeng_tokenizers() returned is 3, not dict"),
+        {"hooks": HOOKS.replace("return {{", "return 3 #")}, "the result of infeng_tokenizers() is 3, not dict"),
     "a hook that returns another kind of thing": (
         {"hooks": HOOKS.replace("return {{\"{name}\": Tokenizer}}", "return {{\"{name}\": 'text'}}")},
         "that is 'text', which cannot be called"),
