@@ -44,7 +44,7 @@ class Conversion:
     quantizer: Mapping[str, Any]  # as in the manifest: name; for a plugin's also plugin, version, settings
     reused: bool
     rounded_again: Mapping[str, str] = field(default_factory=dict)  # "Q4_K -> int8-row": "24 tensors"; empty if reused
-    few_rows: Mapping[str, int] = field(default_factory=dict)  # experts that few rows of text reached; empty if reused
+    few_rows: Mapping[str, int] = field(default_factory=dict)  # experts with few rows of text; empty if reused
 
 
 def convert(

@@ -1,8 +1,8 @@
 """DoRA: the norms of the adapted weight, over the packed base.
 
 DoRA (Liu et al., 2024; ``peft/tuners/lora/dora.py``) computes ``magnitude / ||W + s B A||`` for each output. The sum is
-multiplied out, ``||w + s b A||^2 = ||w||^2 + 2 s (w A^T) b^T + s^2 b (A A^T) b^T``, so that B A is never formed. Terms
-double and rounded once: the order of a BLAS's additions hardly ever shows.
+multiplied out, ``||w + s b A||^2 = ||w||^2 + 2 s (w A^T) b^T + s^2 b (A A^T) b^T``, so that B A is never formed. It
+is in double and rounded once, so the order of a BLAS's additions rarely matters.
 """
 
 from __future__ import annotations

@@ -191,5 +191,5 @@ def test_what_is_cancelled_as_it_starts_has_no_vector(make_engine: MakeEngine):
 def test_a_backend_without_hidden_states_says_so(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):
     engine = make_engine()
     monkeypatch.setattr(type(engine.executable), "has_hidden_states", False)
-    with pytest.raises(UsageError, match="backend native: it gives no hidden states of this model"):
+    with pytest.raises(UsageError, match="backend native: it has no hidden states of this model"):
         engine.embed("x")
