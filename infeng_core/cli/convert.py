@@ -55,9 +55,7 @@ class Convert:
         )
         help = "inputs of a linear that share a scale in int8 (p32 formats; default: 64)"
         parser.add_argument("--act-group", type=int, choices=(64, 128, 256), help=help)
-        help = (
-            "rotate each 64 inputs of a linear by a Hadamard matrix before rounding (p32 formats; default: none)"
-        )
+        help = "rotate each 64 inputs of a linear by a Hadamard matrix before rounding (p32 formats; default: none)"
         parser.add_argument("--rotate", choices=("none", "h64"), help=help)
         parser.add_argument("--dry-run", action="store_true", help="say what would be written, and write nothing")
         add_conversion_options(parser, "directory")

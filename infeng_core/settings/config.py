@@ -80,9 +80,7 @@ class KvCacheSection:
     windows: bool = setting(
         True, Bool(), "layers with an attention window keep only its blocks; without effect where prefix_dir is set"
     )
-    prefix: bool = setting(
-        True, Bool(), "requests with equal beginnings share its cache blocks; tokens stay the same"
-    )
+    prefix: bool = setting(True, Bool(), "requests with equal beginnings share its cache blocks; tokens stay the same")
     prefix_dir: str | None = setting(None, Optional(Text()), "directory that keeps prefixes between runs", path=True)
     prefix_store: str = setting("disk", Name(), "prefix store of a plugin, by name")
     prefix_disk: int = setting(1 << 30, Size(), 'most bytes in prefix_dir, "4GB"')

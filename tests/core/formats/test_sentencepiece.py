@@ -108,7 +108,7 @@ def test_damage_is_refused_or_harmless(corpus: list[str]) -> None:
         (b"\x0b", "wire type 3"),
     ],
 )
-def test_what_is_no_model_is_refused(data: bytes, why: str) -> None:
+def test_a_file_that_is_no_sentencepiece_model_is_refused(data: bytes, why: str) -> None:
     with pytest.raises(ModelError, match=why):
         ours.tokenizer_json(data, Path("tokenizer.model"))
 

@@ -95,7 +95,7 @@ SPOILT = [
 
 
 @pytest.mark.parametrize(("use", "code", "words"), SPOILT, ids=[f"{use}: {words}" for use, _, words in SPOILT])
-def test_a_spoilt_part_is_named_with_its_plugin(odd, tiny, use, code, words):
+def test_a_broken_part_is_named_with_its_plugin(odd, tiny, use, code, words):
     odd(code)
     with pytest.raises((PluginError, RequestError)) as caught:
         answer(tiny, use)
@@ -134,14 +134,14 @@ def test_a_spoilt_part_is_named_with_its_plugin(odd, tiny, use, code, words):
         ),
     ],
 )
-def test_a_spoilt_format_is_named_with_its_plugin(odd, tiny, code, words):
+def test_a_broken_format_is_named_with_its_plugin(odd, tiny, code, words):
     odd(code)
     with pytest.raises(PluginError, match="plugin odd") as caught:
         Engine(tiny, format="odd")
     assert words in str(caught.value)
 
 
-def test_a_method_that_a_face_does_not_name_is_watched_as_well(odd, tiny):
+def test_a_method_outside_the_interface_is_checked_as_well(odd, tiny):
     odd(RAISES + "Backend.block_windows = raises")
     with pytest.raises(PluginError, match=r"plugin odd: backend odd: block_windows\(\) raised Odd: by design"):
         answer(tiny, "backend")
@@ -160,7 +160,7 @@ def test_a_method_that_a_face_does_not_name_is_watched_as_well(odd, tiny):
         ("def twice(self, parser): parser.add_argument('--help')\nCommand.configure = twice", "raised ArgumentError"),
     ],
 )
-def test_a_broken_command_takes_no_other_with_it(odd, capsys, code, words):
+def test_a_broken_command_does_not_affect_others(odd, capsys, code, words):
     odd(code)
     assert cli.main(["odd"]) == 1
     err = capsys.readouterr().err
@@ -198,5 +198,5 @@ def test_a_broken_command_takes_no_other_with_it(odd, capsys, code, words):
         ("x" * 500, int, f"is '{'x' * 26} ... (502 characters) ... {'x' * 26}', not int"),
     ],
 )
-def test_what_is_wrong_with_a_value_is_said(value, owed, text):
+def test_an_invalid_value_is_described(value, owed, text):
     assert wrong(value, owed) == text

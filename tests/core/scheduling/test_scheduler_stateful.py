@@ -451,7 +451,7 @@ TestScheduler.settings = settings(max_examples=examples(100), stateful_step_coun
         *(pytest.param(many, many, marks=pytest.mark.nightly) for many in (100, 1000)),
     ],
 )
-def test_whatever_comes_when_rows_see_their_own_prefix_and_all_requests_end(first, count):
+def test_under_random_events_rows_see_their_own_prefix_and_all_requests_end(first, count):
     worlds = [wander(seed) for seed in range(first, first + count)]
     ends = Counter(why for world in worlds for why in world.ended)
     assert ends.keys() == {"finished", "cancelled", "expired", "failed"}
@@ -463,7 +463,7 @@ def test_whatever_comes_when_rows_see_their_own_prefix_and_all_requests_end(firs
     ("first", "count"),
     [(0, 6), pytest.param(6, 194, marks=pytest.mark.slow), pytest.param(1000, 1000, marks=pytest.mark.nightly)],
 )
-def test_with_windows_rows_see_what_they_should_and_blocks_behind_go_back(first, count):
+def test_with_windows_rows_see_their_window_and_blocks_behind_it_are_freed(first, count):
     worlds = [wander(seed, has_windows=True) for seed in range(first, first + count)]
     assert sum(world.scheduler.preempted for world in worlds) > count
     assert sum(world.prefixes.tokens_hit for world in worlds if world.prefixes is not None) > 10 * count

@@ -23,7 +23,7 @@ def test_phases_add_up_to_the_whole_time_in_the_order_in_which_they_came():
     assert 2.26 < laps.total <= 2.25 + time.perf_counter() - begin
 
 
-def test_what_was_read_does_not_change():
+def test_phases_that_were_read_do_not_change():
     laps = Laps()
     laps.end("one")
     read = laps.seconds

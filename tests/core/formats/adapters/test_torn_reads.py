@@ -67,7 +67,7 @@ def ids(path: Path, contents: list[bytes], base: LoadedModel) -> set[str]:
     return found
 
 
-def test_a_file_that_is_overwritten_again_and_again_is_never_mixed(adapter: Path, base: LoadedModel) -> None:
+def test_a_file_that_is_overwritten_repeatedly_is_never_read_mixed(adapter: Path, base: LoadedModel) -> None:
     contents = versions(adapter)
     known = ids(adapter / WEIGHTS, contents, base)
     assert len(known) == 2
