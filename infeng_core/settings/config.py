@@ -44,7 +44,7 @@ class ModelSection:
         {"embed": "int8-row"}, MapOf(Text()), "tensor name pattern to format; the last match wins over `format`"
     )
     context: int | None = setting(
-        None, Optional(Int(1, 1 << 28)), "most positions of a sequence; null: what the model has and the cache holds"
+        None, Optional(Int(1, 1 << 28)), "most positions of a sequence; null: as many as model and cache allow"
     )
     quantizer: str = setting("nearest", Text(), "chooses the codes and scales of integer formats, by name")
     load: Literal["copy", "mmap"] = setting("copy", Choice(("copy", "mmap")), "huge-page arena, or map the file")

@@ -174,7 +174,7 @@ def test_ranks_give_the_ids_of_tiktoken(corpus: list[str], family: str) -> None:
 
 def test_a_family_that_publishes_no_ranks_is_refused(corpus: list[str]) -> None:
     data, _ = ranks(corpus[:60])
-    with pytest.raises(ModelError, match="how a gemma splits"):
+    with pytest.raises(ModelError, match="splitting rule of family gemma"):
         tiktoken.tokenizer_json(data, {}, "gemma", Path("tokenizer.model"))
     with pytest.raises(ModelError, match="line 3"):
         tiktoken.tokenizer_json(data.replace(b" 2\n", b" 7\n"), {}, "llama", Path("tokenizer.model"))
