@@ -1,4 +1,4 @@
-"""Who may know whom, and that every hook is explained and used."""
+"""Allowed imports between rooms, and that every hook is documented and used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Edits of code, on which the mutants stand: they match by structure, exactly once, and say what else is there."""
+"""Edits of code, the base of the mutants: they match by structure, exactly once, or show the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs are quiet by default, and readable by people or machines on request."""
+"""Logs are quiet by default, and text or JSON on request."""
 
 from __future__ import annotations
 

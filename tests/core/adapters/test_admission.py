@@ -1,4 +1,5 @@
-"""Who starts while adapters come and go: those whose adapters are there, and nobody is passed for ever."""
+"""The start of requests while adapters are loaded and evicted: resident adapters start first, and no request
+starves."""
 
 from __future__ import annotations
 
@@ -103,7 +104,7 @@ def test_a_request_whose_adapter_has_no_room_is_overtaken_a_bounded_number_of_ti
         if cold in loop.started:
             break
     assert cold in loop.started
-    assert loop.started.index(cold) - 1 == 2 * SLOTS, "those that passed; the first of all came before"
+    assert loop.started.index(cold) - 1 == 2 * SLOTS, "overtaking requests; the first one came before"
 
 
 def test_requests_with_resident_adapters_do_not_wait_for_a_load(make, store):

@@ -1,4 +1,4 @@
-"""Names, contents and memory: what the registry promises, without an engine."""
+"""Names, contents and memory: the registry's promises, without an engine."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_adapters_of_the_first_waiting_requests_are_not_evicted_for_later_ones(m
     references = [registry.refer(name) for name in "acb"]
     registry.prefetch(references)
     until(lambda: info(registry, "c").state == "resident")
-    assert resident(registry) == ["a", "c"], "a was unused longest, and b is the one nobody needs sooner"
+    assert resident(registry) == ["a", "c"], "a was used least recently, and no request needs b sooner"
     assert [reference.acquire() for reference in references] == [True, True, False]
 
 
@@ -125,7 +125,7 @@ def test_adapters_stay_within_the_budget_of_bytes(make, store):
     add(registry, "large")
     with pytest.raises(ResourceError, match=r"adapters large: .* bytes do not fit: adapters\.memory is"):
         start(registry, "large")
-    assert resident(registry) == ["a", "d"], "nobody left for nothing"
+    assert resident(registry) == ["a", "d"], "no adapter was evicted in vain"
 
 
 def test_a_load_without_memory_for_its_bytes_waits(make, store):
@@ -204,7 +204,7 @@ def test_a_preempted_request_releases_its_adapter_and_gets_it_again(make, store)
     assert acquired_again(registry, reference).rows[0][0].id == first
     assert (resident(registry), info(registry, "a").references, info(registry, "a").waiting) == (["a"], 1, 0)
     reference.release()
-    assert acquired_again(registry, reference).rows, "nobody wanted the room"
+    assert acquired_again(registry, reference).rows, "no other request needed the room"
     assert store.reads.count("org/a") == 2
     reference.close()
     assert info(registry, "a").references == info(registry, "a").waiting == 0
@@ -220,7 +220,7 @@ def test_a_preempted_request_continues_with_its_old_contents(make, store):
     reference.release()
     store.contents["org/a"] = b"new"
     registry.reload("a")
-    use(registry, "b")  # there is room for one beside the old contents, which nobody could read again
+    use(registry, "b")  # there is room for one beside the old contents, which could not be read again
     fresh = start(registry, "a")
     assert acquired_again(registry, reference).rows[0][0].id == old != fresh.rows[0][0].id
     registry.remove("a")

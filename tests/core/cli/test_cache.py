@@ -1,4 +1,4 @@
-"""``infeng cache``: entries are listed, and those that are old or too much are removed; nothing else is touched."""
+"""``infeng cache`` lists entries, removes old or excess ones, and touches nothing else."""
 
 from __future__ import annotations
 

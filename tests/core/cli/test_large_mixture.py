@@ -1,4 +1,4 @@
-"""What Qwen3-30B-A3B would take is said from its published configuration alone."""
+"""The memory of Qwen3-30B-A3B, predicted from its published configuration alone."""
 
 import json
 from pathlib import Path

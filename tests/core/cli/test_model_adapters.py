@@ -1,4 +1,4 @@
-"""``infeng models ADAPTER --base MODEL``: what an adapter holds, and whether it fits."""
+"""``infeng models ADAPTER --base MODEL`` describes an adapter, and whether it fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``infeng models``: what there is, and what it would need."""
+"""``infeng models`` lists models and predicts their memory."""
 
 from __future__ import annotations
 

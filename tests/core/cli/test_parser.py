@@ -1,4 +1,4 @@
-"""Words of the command line: where the prompt may stand, what other engines call options, what was probably meant."""
+"""The parser: free positions of the prompt, other engines' option names, and suggestions."""
 
 from __future__ import annotations
 

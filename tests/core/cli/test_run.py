@@ -1,4 +1,4 @@
-"""`infeng run`: what goes where, and the exit status."""
+"""`infeng run`: its output streams and its exit status."""
 
 from __future__ import annotations
 

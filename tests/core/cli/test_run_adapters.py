@@ -1,4 +1,4 @@
-"""`infeng run --lora --adapter`: who answers, and what is said where that is not clear."""
+"""`infeng run --lora --adapter`: the choice of the adapter, and errors about ambiguous ones."""
 
 from __future__ import annotations
 

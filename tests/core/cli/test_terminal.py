@@ -1,4 +1,4 @@
-"""What a model says reaches a file byte for byte, and a terminal without what could change it."""
+"""A model's text reaches a file byte for byte, and a terminal without control characters."""
 
 from __future__ import annotations
 

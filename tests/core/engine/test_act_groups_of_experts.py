@@ -1,4 +1,4 @@
-"""Experts that read wide or rotated groups: what is stored of them, what they compute, and LoRA on them."""
+"""Experts that read wide or rotated groups: their storage, their results, and LoRA on them."""
 
 from __future__ import annotations
 

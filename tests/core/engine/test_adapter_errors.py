@@ -1,4 +1,4 @@
-"""What a program refuses of adapters, when they are loaded and when a step names them; and that it goes on."""
+"""Adapters that a program refuses, at loading and in a step, and the steps after that."""
 
 from __future__ import annotations
 

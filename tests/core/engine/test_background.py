@@ -1,4 +1,4 @@
-"""An engine with a thread of its own: who waits, who is told, and what goes wrong there."""
+"""An engine with its own thread: waiting callers, wake-ups and failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cache blocks of an engine's executable: bytes that a request can go on from, in another engine, too."""
+"""Cache blocks of an engine's executable: a request can continue from their bytes, also in another engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`model.context` bounds a sequence, and with it chooses the rope of models that have one for long texts."""
+"""`model.context` bounds a sequence, and chooses the rope of models with a separate one for long texts."""
 
 from __future__ import annotations
 

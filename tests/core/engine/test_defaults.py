@@ -1,4 +1,4 @@
-"""What a model's makers recommend is known to the engine, wherever the model was loaded from."""
+"""The recommendations of a model's makers reach the engine from every kind of model directory."""
 
 from __future__ import annotations
 

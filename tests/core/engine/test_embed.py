@@ -1,4 +1,4 @@
-"""Embeddings: what the head reads of a prompt's tokens, however the prompt was computed."""
+"""Embeddings: the final hidden states of a prompt's tokens, independent of chunks and batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a caller sees of an engine."""
+"""The public behaviour of an engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One request gives the same logits, to the byte, whatever runs beside it and however the work is cut."""
+"""One request gives the same logits, to the byte, in any batch and any chunks."""
 
 from __future__ import annotations
 

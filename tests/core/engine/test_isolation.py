@@ -1,4 +1,4 @@
-"""What goes wrong with one request ends that request, and its neighbours' bytes stay what they are alone."""
+"""An error of one request ends that request, and other requests keep their bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of things: engines that are closed or forked, streams that nobody has, steps that are interrupted."""
+"""Ends: engines that are closed or forked, streams without a reader, steps that are interrupted."""
 
 from __future__ import annotations
 

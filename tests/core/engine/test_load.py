@@ -1,4 +1,4 @@
-"""What an engine says of its load: what there is to do, and counts that survive an interrupt."""
+"""The load of an engine: present work, and counts that survive an interrupt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logit processors: requests get what theirs say, whatever else happens, and nobody else notices."""
+"""Logit processors: each request gets its own processors' effect, and other requests are not affected."""
 
 from __future__ import annotations
 
@@ -609,7 +609,7 @@ def test_a_token_outside_the_vocabulary_is_refused(make_engine: MakeEngine, valu
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps wait for no processor: whoever has not answered when the logits are there is late."""
+    """Steps wait for no processor: one without an answer when the logits are ready is late."""
     for name in ("PATIENCE", "PATIENCE_ALONE"):
         monkeypatch.setattr(asking, name, 0.0)
 

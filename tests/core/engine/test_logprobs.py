@@ -1,4 +1,4 @@
-"""What callers may know of logits: they are those that tokens are drawn from, and asking for them changes no token."""
+"""Reported logits are those from which tokens are drawn, and reporting them changes no token."""
 
 from __future__ import annotations
 

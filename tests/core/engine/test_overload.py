@@ -1,4 +1,4 @@
-"""What waits is bounded: one request too many is refused at once, says when to come again, and harms nobody."""
+"""The queue is bounded: a request beyond the bound is refused at once with a time to retry, and others go on."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_requests_that_never_start_are_counted_no_longer(make_engine: MakeEngine
         engine.step()
         assert stream.result().finish_reason == "timeout"
     for _ in range(5):
-        engine.submit([5, 6], GREEDY)  # and nobody has its stream
+        engine.submit([5, 6], GREEDY)  # its stream has no reader
         engine.step()
     assert engine._schedulers.backlog.requests <= 1
 

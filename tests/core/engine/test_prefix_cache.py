@@ -1,4 +1,4 @@
-"""Requests that begin alike share what is computed of that; their bytes are the same as without."""
+"""Requests with equal beginnings share cache blocks, and their bytes are the same as without sharing."""
 
 from __future__ import annotations
 

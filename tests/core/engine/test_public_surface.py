@@ -1,4 +1,4 @@
-"""Whatever type a caller hands to a public method, it is taken or refused by a typed error, and the engine goes on."""
+"""Public methods accept or refuse arguments of any type by a typed error, and the engine goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speculation changes how many steps a text takes, and nothing else."""
+"""Speculation changes only the number of steps."""
 
 from __future__ import annotations
 

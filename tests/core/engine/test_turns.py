@@ -1,4 +1,4 @@
-"""Threads that share an engine: who runs, who sleeps, who never waits."""
+"""Threads that share an engine: one runs the steps, others sleep, and submitting never waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step that does not end is named by where it is: no time is measured, the looks come at times that the test says."""
+"""The place of a step that does not end is reported; the tests set the times of the checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers with a window keep its blocks alone: bytes are those of an engine that keeps everything, in less memory."""
+"""Layers with a window keep only its blocks: the bytes equal those of an engine that keeps everything."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     },
 }
-"""Of three layers, those that have a window: one group of blocks, or one for each layer."""
+"""The layers with a window, of three: one group of blocks, or one for each layer."""
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True, logprobs=2)
 SAMPLED = replace(GREEDY, temperature=0.9, seed=7)

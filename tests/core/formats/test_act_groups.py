@@ -1,4 +1,4 @@
-"""Formats whose linears read wide or rotated groups: what of a model takes them, what is stored, and who cannot."""
+"""Formats whose linears read wide or rotated groups: the tensors that may have them, and their storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cache of conversions: what was converted is not converted again, and no more is kept than may be."""
+"""The cache of conversions: a converted model is reused, and the cache stays within its bound."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def loaded(directory: Path, **overrides: Any) -> LoadedModel:
 
 
 def rested(folder: Path) -> dict[str, int]:
-    """Make all entries look as if nobody had used them lately, in the same order; return their sizes."""
+    """Make the last uses of all entries old, in the same order; return their sizes."""
     for number, entry in enumerate(sorted(folder.iterdir(), key=lambda entry: entry.stat().st_mtime_ns)):
         os.utime(entry, (0, time.time() - 100 * REST_SECONDS + number))
     return {entry.name: sum(file.stat().st_size for file in entry.iterdir()) for entry in folder.iterdir()}

@@ -1,4 +1,4 @@
-"""Codes and scales that are known already: laid out as the built-in rounding's are, read back, refused off the grid."""
+"""Given codes and scales are laid out like the built-in rounding's, read back, and refused off the grid."""
 
 from __future__ import annotations
 

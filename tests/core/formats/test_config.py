@@ -1,4 +1,4 @@
-"""config.json is read strictly: what real models write is accepted, anything else is an error that names the key."""
+"""config.json is read strictly: real files are accepted, and any fault is an error that names the key."""
 
 import json
 import os

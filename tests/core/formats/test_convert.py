@@ -1,4 +1,4 @@
-"""A conversion is there whole or not at all, whatever stops it; two processes that want the same one make it once."""
+"""A conversion is complete or absent after any interruption; two processes with the same task share one."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""No damage to a converted directory, signed anew or not, ends in anything but an error of ours or a sound model."""
+"""Damage to a converted directory, even with new checksums, gives an InfengError or a sound model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A family is one file in models/: what it declares is enough to be found, configured and loaded."""
+"""A family is one file in models/, which is enough to find, configure and load it."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Whatever a small file is or holds, reading it is quick and ends in its contents or in an error of the caller's."""
+"""Reading a small file of any kind is quick, and ends in its contents or in the caller's error class."""
 
 import os
 import subprocess

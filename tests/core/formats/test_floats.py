@@ -1,4 +1,4 @@
-"""Half precision as float32: every value exactly, and nothing copied that is float32 already."""
+"""Half precision as float32: every value exactly, without copies of float32."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ def loads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
 
 
 class Repository:
-    """A model in two shards beside files that nobody needs."""
+    """A model in two shards beside unneeded files."""
 
     def __init__(self, root: Path, ask: Callable[[str], str]) -> None:
         self.root = root

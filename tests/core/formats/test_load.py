@@ -1,4 +1,4 @@
-"""Loading: every weight of a checkpoint is found again, in its place, in each format."""
+"""Loading: every weight of a checkpoint is in its place, in each format."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Names of models that are no paths: locators of plugins are asked before the hub."""
+"""Names of models other than paths: plugins' locators come before the hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats with minima: known codes laid out as they are, damaged panels, and what is refused."""
+"""Formats with minima: the layout of given codes, damaged panels, and refused values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantizers: asked for each integer matrix, counted by keys and ids, refused by name where they answer wrongly."""
+"""Quantizers: called for each integer matrix, part of keys and ids, refused by name for invalid results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes: written and read back as they are, short patterns that mean the same, hostile files refused by a line."""
+"""Recipes: writing and reading back, short patterns, and refusal of hostile files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which frequencies and factors the parameters of a rope give, where a golden file does not say it already."""
+"""Frequencies and factors of rope parameters, as far as golden files do not cover them."""
 
 import numpy as np
 import pytest

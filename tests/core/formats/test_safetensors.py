@@ -1,4 +1,4 @@
-"""The safetensors reader believes nothing: a lying header is a ModelError that names file and reason, never a crash."""
+"""The safetensors reader trusts no header: a false one is a ModelError with file and reason, never a crash."""
 
 import json
 import os

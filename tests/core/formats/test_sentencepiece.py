@@ -1,4 +1,4 @@
-"""Vocabularies in SentencePiece's and tiktoken's own files give the ids that those libraries give."""
+"""Vocabularies in SentencePiece's and tiktoken's own files give the same ids as those libraries."""
 
 from __future__ import annotations
 

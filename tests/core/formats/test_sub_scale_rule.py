@@ -1,4 +1,4 @@
-"""The quantization rule "intB-p32" of docs/numerics.md, once more in NumPy: every integer and every scale is equal."""
+"""The quantization rule "intB-p32" of docs/numerics.md, repeated in NumPy: integers and scales are equal."""
 
 import numpy as np
 import pytest

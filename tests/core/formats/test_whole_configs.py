@@ -1,6 +1,6 @@
-"""Whole config.json files, as vendors publish them and as transformers 5 writes them: read, or refused by name.
+"""Whole config.json files, of vendors and of transformers 5 for every family: read, or refused by name.
 
-``goldens/written_configs.json`` is what ``goldens/make_configs.py`` wrote.
+``goldens/make_configs.py`` writes ``goldens/written_configs.json``.
 """
 
 import json

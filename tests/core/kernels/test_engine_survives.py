@@ -1,4 +1,4 @@
-"""The whole engine with the embedded model: whatever plugins do, the tokens are right, and who made them is known."""
+"""The whole engine with the embedded model: tokens are right with any plugins, and the kernels are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No kernel is believed before it has agreed with the reference."""
+"""No kernel is used before it has agreed with the reference."""
 
 from __future__ import annotations
 

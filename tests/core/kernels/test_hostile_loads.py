@@ -1,4 +1,4 @@
-"""A library that misbehaves while it is loaded costs its plugin, never the engine."""
+"""A library that misbehaves at loading loses its plugin, and the engine goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernel wins, and why the others do not."""
+"""The choice of the kernel, and the reasons against the others."""
 
 from __future__ import annotations
 

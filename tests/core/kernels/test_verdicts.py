@@ -1,4 +1,4 @@
-"""What is known of a library: read once by a process, and again where others have written."""
+"""Verdicts about a library: read once per process, and again after other processes have written."""
 
 from __future__ import annotations
 

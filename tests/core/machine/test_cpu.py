@@ -1,4 +1,4 @@
-"""What the processor offers, less what is taken away."""
+"""The features of the processor, without the masked ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which CPUs workers get on simulated machines, in which order, and where their memory lies."""
+"""The CPUs of workers on simulated machines, their order, and the place of their memory."""
 
 from __future__ import annotations
 

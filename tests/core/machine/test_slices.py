@@ -1,4 +1,4 @@
-"""Slices of the processor: asked for by one thread, and for that one alone."""
+"""Scheduler slices: requested by one thread, and only for that thread."""
 
 from __future__ import annotations
 

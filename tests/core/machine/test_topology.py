@@ -1,4 +1,4 @@
-"""Cores, hardware threads and NUMA nodes: this machine's, and those of simulated ones."""
+"""Cores, hardware threads and NUMA nodes of this machine and of simulated ones."""
 
 from __future__ import annotations
 

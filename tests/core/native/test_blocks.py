@@ -1,4 +1,4 @@
-"""Whole cache blocks as bytes: what was read can be written elsewhere, between steps, and nowhere else."""
+"""Whole cache blocks as bytes: read between steps, and written to other blocks alone."""
 
 import importlib.util
 import threading

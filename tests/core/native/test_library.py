@@ -1,4 +1,4 @@
-"""Opening kernel libraries: good ones of any minor, and every way in which one can be bad."""
+"""Opening kernel libraries: good ones of any minor version, and every kind of bad one."""
 
 import os
 import struct

@@ -1,4 +1,4 @@
-"""Where pages lie and whether they are locked, as the kernel reports it, and what happens when it refuses."""
+"""The place and the locking of pages, as the kernel reports them, and refusals."""
 
 from __future__ import annotations
 

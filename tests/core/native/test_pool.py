@@ -1,4 +1,4 @@
-"""The pool: who runs what, in which order, in which mode, and what happens when something goes wrong."""
+"""The pool: workers, order, floating-point mode, and failures."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The stub of each extension module says what the built module has: names, members, fields, parameters, defaults."""
+"""The stub of each extension module matches it: names, members, fields, parameters, defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks that a plugin declares for others: who is asked, and what becomes of those that answer wrong."""
+"""Hooks that a plugin declares for others: which plugins are called, and invalid answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a plugin's objects do, the error names the plugin and what it owed, and other plugins go on."""
+"""An error of a plugin's object names the plugin and the expected type, and other plugins go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plugins are found by entry point or by name, read as static files, and cost nothing when they are broken."""
+"""Plugins are found by entry point or by name, read as static files, and broken ones are skipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of a plugin: declared in its plugin.yaml, set under its name, checked as the engine's own are."""
+"""Settings of a plugin: declared in its plugin.yaml, set under its name, checked like the engine's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy that raises, or answers with nonsense, costs one request, or all by its name; the engine goes on."""
+"""A policy that raises or gives invalid answers ends one request, or all with its name; the engine goes on."""
 
 from __future__ import annotations
 

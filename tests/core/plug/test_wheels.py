@@ -1,4 +1,4 @@
-"""An error about a part that is in none of the installed wheels names the wheel that has it."""
+"""An error about a part that no installed wheel provides names the wheel that has it."""
 
 from __future__ import annotations
 

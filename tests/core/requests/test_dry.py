@@ -1,4 +1,4 @@
-"""DRY: penalties are those of its definition, however a text came about, and at what cost."""
+"""DRY: penalties follow the definition for any chunks of text, at bounded cost."""
 
 from __future__ import annotations
 

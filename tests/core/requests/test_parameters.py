@@ -1,4 +1,4 @@
-"""The table of sampling parameters is what is checked, offered and documented."""
+"""The table of sampling parameters drives checks, options and docs."""
 
 from __future__ import annotations
 

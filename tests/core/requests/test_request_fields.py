@@ -1,4 +1,4 @@
-"""Each field of a request is checked once, where the request is made: whatever gets past that is fit for any policy."""
+"""Each field of a request is checked once, at its creation, so that policies see only valid values."""
 
 from __future__ import annotations
 

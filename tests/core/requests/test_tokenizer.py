@@ -1,4 +1,4 @@
-"""Text to ids and back: the published vectors, and a stream that says exactly what a full decode says."""
+"""Text to ids and back: the published vectors, and streams equal to a full decode."""
 
 from __future__ import annotations
 

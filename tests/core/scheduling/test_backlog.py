@@ -1,4 +1,4 @@
-"""Who may wait: bounds in requests, tokens and seconds, and when a refused one may come again."""
+"""Admission: bounds in requests, tokens and seconds, and the time to retry."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_wait_follows_the_rate_at_which_others_have_started():
     for id_ in range(10, 20):
         made.leave(id_, 20.0)
     made.enter(99, 100)
-    assert made.seconds() == pytest.approx(0.15), "since then nobody waited"
+    assert made.seconds() == pytest.approx(0.15), "since then no request waited"
 
 
 def test_with_tenants_in_turn_a_request_waits_for_no_more_of_another_tenant_than_of_its_own():

@@ -1,4 +1,4 @@
-"""Cache blocks and their holders, against a model that counts them in a dictionary."""
+"""Cache blocks and their references, against a model that counts them in a dictionary."""
 
 from __future__ import annotations
 

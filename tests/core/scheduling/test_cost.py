@@ -1,4 +1,4 @@
-"""What a step will cost, learnt from the steps that ran."""
+"""The cost of a step, learnt from the steps that ran."""
 
 from __future__ import annotations
 

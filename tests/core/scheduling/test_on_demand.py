@@ -1,4 +1,4 @@
-"""Blocks are taken as sequences grow and given back when they run out; time bounds what prompts take of a step."""
+"""Blocks are allocated as sequences grow and freed when they run out; time bounds the prompts' part of a step."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_before_costs_are_known_prompts_get_few_rows_beside_decoding_requests():
     limits = Limits(256, 4, 4, 4096, 1024)
     scheduler = Scheduler(limits, BlockPool(1024), FirstCome(limits), step_seconds=0.1)
     scheduler.add(sequence(0, 300, 9), 0.0)
-    assert len(scheduler.next_batch(0.0).tokens) == 256, "nobody decodes"
+    assert len(scheduler.next_batch(0.0).tokens) == 256, "no request decodes"
     step(scheduler)
     step(scheduler)
     scheduler.add(sequence(1, 300, 9), 0.0)
@@ -162,7 +162,7 @@ def test_a_policy_may_preempt_a_running_request_for_a_waiting_one(blocks):
         scheduler.add(quick, 0.0)
         batch = step(scheduler)
         runs_first = [segment.sequence.id for segment in batch.segments] == [id_]
-        assert runs_first == (id_ <= MOST_DISPLACED), "nobody is displaced for ever"
+        assert runs_first == (id_ <= MOST_DISPLACED), "no request is displaced for ever"
         if runs_first:
             while quick.length < 22:
                 step(scheduler)

@@ -55,7 +55,7 @@ class Machine(RuleBasedStateMachine):
         self.requests: list[Request] = []
 
     def idle(self) -> set[Path]:
-        """Prefixes that nobody else holds, neither them nor any longer one."""
+        """Prefixes without other holders, of themselves and of every longer one."""
         held = {block for request in self.requests for block in request.blocks.tolist()}
         return {
             path

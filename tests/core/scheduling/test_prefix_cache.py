@@ -1,4 +1,4 @@
-"""What the scheduler sees of shared prefixes: blocks that are found once, and held until they are taken."""
+"""The prefix cache of the scheduler: blocks are found once, and held until they are taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prefix tree of models with windows, against a model that looks at every prefix by itself."""
+"""The prefix tree of models with windows, against a model that checks every prefix."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def test_lost_blocks_return_when_a_sequence_computes_them_again():
     tree = known((0, 17), [0, 1, 0], first=2)
     assert tree.peek(KEY, tokens_of([0, 1]), 32) == 0
     tables = tree.pool.allocate(4).reshape(2, 2)
-    assert tree.insert(KEY, tokens_of([0, 1]), tables) == 2, "those that see all are there"
+    assert tree.insert(KEY, tokens_of([0, 1]), tables) == 2, "the wide blocks exist"
     assert tree.peek(KEY, tokens_of([0, 1]), 32) == 32
 
 

@@ -1,4 +1,4 @@
-"""The first-come scheduler under random loads: what it may never do, whatever comes when."""
+"""The first-come scheduler under random loads: its invariants."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_every_sequence_ends_and_no_block_is_lost(arrivals, max_rows, running, b
         assert step < 10_000, "a sequence never ends"
     arrived = [i for _, i in sorted((arrives, i) for i, (arrives, *_) in enumerate(arrivals))]
     started = [first_step[i] for i in arrived if i in first_step]
-    assert started == sorted(started), "somebody was overtaken"
+    assert started == sorted(started), "a request was overtaken"
     assert (scheduler.running, scheduler.waiting, pool.free) == (0, 0, blocks)
 
 

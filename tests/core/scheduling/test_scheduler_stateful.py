@@ -1,4 +1,4 @@
-"""The scheduler under whatever may come: every row sees its own prefix, nothing is lost, and all that comes ends."""
+"""The scheduler under random events: every row sees its own prefix, nothing is lost, and every request ends."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ class World:
             assert rows <= UNKNOWN_CHUNK
             return
         if any(g.sequence.report_from is not None for g in first_rows):
-            return  # whose sampled rows nobody plans
+            return  # its sampled rows are not planned
         attended = sum(g.sequence.length for g in decoding)
         for g in first_rows:
             count = g.row_end - g.row_begin
@@ -330,7 +330,7 @@ class World:
             assert self.scheduler.free_blocks == self.pool.total
 
     def what_is_kept_is_what_its_tokens_say(self):
-        """Every block that is shared holds what anybody with its key and its tokens would compute."""
+        """Every shared block holds the result of computing its tokens under its key."""
         if self.prefixes is None:
             return
         ends: dict[tuple[bytes, int], int | None] = {}
@@ -372,7 +372,7 @@ class World:
         self.adapters_are_held_by_those_that_run()
 
     def drain(self) -> None:
-        """Let everything end: whoever is here runs to its end, and nothing is left."""
+        """Let every request run to its end; nothing is left."""
         for _ in range(6000):
             if not self.here:
                 break
@@ -380,7 +380,7 @@ class World:
                 assert self.scheduler.running == 0, "there is work, and no batch"
                 assert self.adapters.loading, "all wait, and for nothing"
                 self.adapters.loaded(self.adapters.loading[0])
-        assert not self.here, "somebody never ends"
+        assert not self.here, "a request never ends"
         self.check()
         scheduler = self.scheduler
         assert not (scheduler._reached or scheduler._displaced or scheduler._prompts or scheduler._deadlines)

@@ -1,4 +1,4 @@
-"""Who starts, when, and with what: the corners that random loads rarely reach."""
+"""Starts of requests: corner cases that random loads rarely reach."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_sequence_displaced_and_restarted_in_one_step_has_its_rows_once():
 
 
 class Urgent(FirstCome):
-    """Lets whoever has adapters take the place of others."""
+    """Lets requests with adapters take the place of others."""
 
     def displaced(self, request: Sequence, running: list[Sequence], now: float) -> Sequence | None:
         return running[0] if request.adapters is not None else None
@@ -124,7 +124,7 @@ def test_if_all_active_requests_made_room_in_vain_others_get_rows():
 
 
 class Evening(FirstCome):
-    """Holds everybody back until it is late."""
+    """Holds every request back until a late time."""
 
     def order(self, now: float) -> list[Sequence]:
         return self._waiting if now > 5.0 else []

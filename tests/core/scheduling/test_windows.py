@@ -1,4 +1,4 @@
-"""Layers with a window: groups, how many blocks sequences need, and that they hold no more than that."""
+"""Layers with a window: groups, and the numbers of blocks that sequences need and hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manifests, environment and arguments become one configuration; what is wrong is named with its place."""
+"""Manifests, environment and arguments become one configuration; errors name their place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hardware counters: the kernel's own where it gives them, the reason where not, and the arithmetic in between."""
+"""Hardware counters: the kernel's own if available, else the reason, and the arithmetic in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Phases of a start: every second belongs to one of them."""
+"""Phases of a start: every second belongs to one phase."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Observers are told what an engine does, cost nothing where there are none, and change no answer."""
+"""Observers are notified of an engine's work, cost nothing if there are none, and change no answer."""
 
 from __future__ import annotations
 

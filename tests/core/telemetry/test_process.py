@@ -1,4 +1,4 @@
-"""What a process used of the machine, from /proc as it is and from a /proc made for the test."""
+"""Resources of a process, from the real /proc and from one made for the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A profile of an engine: its sums, its table, its trace, and that it changes nothing."""
+"""A profile of an engine: its sums, its table, its trace, and no effect on results."""
 
 from __future__ import annotations
 

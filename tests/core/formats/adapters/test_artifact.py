@@ -1,4 +1,4 @@
-"""The engine-native adapter: what comes back is what was packed, damage is found, another base is refused."""
+"""The engine-native adapter: it returns the packed values, detects damage, and refuses another base."""
 
 import dataclasses
 import json

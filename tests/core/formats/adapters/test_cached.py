@@ -1,4 +1,4 @@
-"""Packed adapters in the cache: the same contents, read instead of packed, and never those of other files."""
+"""Cached packed adapters have the same contents as packing, and never those of other files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packed adapters hold what PEFT's files say: the files of the goldens, unpacked again, against their mathematics."""
+"""Packed adapters have the values of PEFT's files: golden files, unpacked, against their mathematics."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Patterns of strangers: the same answers as Python's ``re``, and an answer in bounded time."""
+"""Untrusted patterns: the same matches as Python's ``re``, in bounded time."""
 
 import re
 import time

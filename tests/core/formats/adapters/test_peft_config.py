@@ -1,4 +1,4 @@
-"""adapter_config.json means here what it means to PEFT, and what is not run is refused by name."""
+"""adapter_config.json has PEFT's meaning, and unsupported fields are refused by name."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Adapters that somebody overwrites while they are read: their old contents, their new ones, or an error."""
+"""Adapters that are overwritten while they are read give old contents, new ones, or an error."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ def base(bases: Callable[[Adapted, str], LoadedModel]) -> LoadedModel:
 
 @pytest.fixture(autouse=True)
 def no_pause() -> None:
-    """Here somebody else writes them: pauses are as they are."""
+    """Other threads write the files here, so pauses keep their length."""
 
 
 @pytest.fixture

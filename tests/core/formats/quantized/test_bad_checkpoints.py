@@ -1,4 +1,4 @@
-"""Whatever is wrong with a quantized checkpoint is an error that names the tensor or the key, why, and what to do."""
+"""Any fault of a quantized checkpoint is an error with the tensor or key, the reason and the remedy."""
 
 from __future__ import annotations
 

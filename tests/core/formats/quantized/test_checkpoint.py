@@ -1,4 +1,4 @@
-"""Checkpoints that others quantized: what they mean, what is kept of them as it is, and what is rounded again."""
+"""Quantized checkpoints: their values, the parts kept unchanged, and the parts rounded again."""
 
 from __future__ import annotations
 

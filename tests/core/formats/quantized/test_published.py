@@ -1,4 +1,4 @@
-"""What the libraries that people quantize with store, and what they make of it (``goldens/make_quantized.py``)."""
+"""The files of quantization libraries, and their own values for them (``goldens/make_quantized.py``)."""
 
 from __future__ import annotations
 
