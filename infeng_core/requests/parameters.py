@@ -118,4 +118,4 @@ SAMPLING: Mapping[str, Parameter] = MappingProxyType(
         ),
     }
 )  # fmt: skip
-"""By SamplingParams' names; except ``bad_words``, texts, which words.py turns into ``bad_words_ids``."""
+"""By SamplingParams' names; except ``bad_words``, texts, which bad_words.py turns into ``bad_words_ids``."""

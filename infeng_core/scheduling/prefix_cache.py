@@ -11,15 +11,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.batch import BLOCK_TOKENS, RunningRequest
 from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.prefix import PrefixTree
 from infeng_core.scheduling.tables import held
-from infeng_core.step import BLOCK_TOKENS, Sequence
 
 Restore = Callable[[bytes, NDArray[np.int32], NDArray[np.int32], int], int]
 """Fills blocks from an index on with stored blocks of a prefix: (key, tokens, blocks, begin) -> how many."""
 
-KeyOf = Callable[[Sequence], bytes | None]
+KeyOf = Callable[[RunningRequest], bytes | None]
 """Returns the key under which a sequence's prefix is shared (``prefix_key``); None if its adapters' ids are unknown."""
 
 
@@ -38,7 +38,7 @@ def prefix_key(
 
 
 class _Found(NamedTuple):
-    sequence: Sequence
+    sequence: RunningRequest
     key: bytes | None
     blocks: NDArray[np.int32]
 
@@ -66,7 +66,7 @@ class PrefixCache:
         cache.shares = False
         return cache
 
-    def find(self, sequence: Sequence) -> NDArray[np.int32]:
+    def find(self, sequence: RunningRequest) -> NDArray[np.int32]:
         """Return the cached blocks of a sequence's beginning, (blocks,) int32; they stay held for it.
 
         At least one token is left to compute. If layers have windows, these are tables, (groups, blocks).
@@ -80,7 +80,7 @@ class PrefixCache:
             found = self._found = _Found(sequence, key, blocks)
         return found.blocks
 
-    def take(self, sequence: Sequence) -> NDArray[np.int32]:
+    def take(self, sequence: RunningRequest) -> NDArray[np.int32]:
         """Return the same blocks for the sequence to keep; it releases them like its own."""
         blocks = self.find(sequence)
         self._found = None
@@ -92,14 +92,14 @@ class PrefixCache:
             self.tree.pool.release(held(self._found.blocks))
             self._found = None
 
-    def cached(self, sequence: Sequence) -> int:
+    def cached(self, sequence: RunningRequest) -> int:
         """Return the number of tokens whose blocks ``find`` would return."""
         key = self._key_of(sequence)
         if key is None:
             return 0
         return self.tree.peek(key, sequence.tokens[: sequence.length], _most_shared(sequence))
 
-    def restore(self, sequence: Sequence, begin: int) -> int:
+    def restore(self, sequence: RunningRequest, begin: int) -> int:
         """Fill a sequence's blocks from ``begin`` on with stored ones, and share them; return how many."""
         key = None if self._restore is None else self._key_of(sequence)
         if self._restore is None or key is None:
@@ -110,7 +110,7 @@ class PrefixCache:
             self.tree.insert(key, tokens[: BLOCK_TOKENS * (begin + count)], sequence.blocks[: begin + count])
         return count
 
-    def keep(self, sequence: Sequence) -> None:
+    def keep(self, sequence: RunningRequest) -> None:
         """Share a sequence's computed blocks."""
         whole = sequence.computed // BLOCK_TOKENS
         key = self._key_of(sequence) if whole else None
@@ -119,7 +119,7 @@ class PrefixCache:
             self.tree.insert(key, sequence.tokens[: whole * BLOCK_TOKENS], blocks[..., :whole])
 
 
-def _most_shared(sequence: Sequence) -> int:
+def _most_shared(sequence: RunningRequest) -> int:
     """Return how many of a sequence's positions may come from the cache; the rest is computed for its results."""
     most = sequence.length - 1 if sequence.pooling is None else min(sequence.length - 1, sequence.pooling.begin)
     return most if sequence.report_from is None else min(most, sequence.report_from)

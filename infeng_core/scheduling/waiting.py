@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 
+from infeng_core.batch import AdapterReference, RunningRequest
 from infeng_core.errors import InfengError, PluginError
 from infeng_core.scheduling.policy import Policy
-from infeng_core.step import AdapterReference, Sequence
 
 LOOKAHEAD = 64
 """Number of awaited sets of adapters, the next ones first, for which room is made."""
@@ -27,8 +27,8 @@ class Waiting:
         self._policy = policy
         self._name = name
         self._patience = patience
-        self._overtaken: dict[Sequence, int] = {}  # by how many each was overtaken while its adapters lacked room
-        self._references: dict[Sequence, tuple[Hashable, AdapterReference]] = {}  # those with adapters, by set
+        self._overtaken: dict[RunningRequest, int] = {}  # by how many each was overtaken while its adapters lacked room
+        self._references: dict[RunningRequest, tuple[Hashable, AdapterReference]] = {}  # those with adapters, by set
         self._sets: Counter[Hashable] = Counter()  # of adapters, with the number of waiting sequences
         self._lacking: set[Hashable] = set()  # sets that wait for memory which running requests hold
         self._prefetched_at = self._idle_at = -1  # the registry's count; -1: the waiting sequences have changed
@@ -41,11 +41,11 @@ class Waiting:
         """Return whether a sequence waits."""
         return sequence in self._overtaken
 
-    def __iter__(self) -> Iterator[Sequence]:
+    def __iter__(self) -> Iterator[RunningRequest]:
         """Iterate over the waiting sequences, in the order of arrival."""
         return iter(self._overtaken)
 
-    def add(self, sequence: Sequence, now: float) -> None:
+    def add(self, sequence: RunningRequest, now: float) -> None:
         """Add a waiting sequence."""
         self._policy.add(sequence, now)
         self._overtaken[sequence] = 0
@@ -55,7 +55,7 @@ class Waiting:
             self._sets[uses] += 1
         self._prefetched_at = self._idle_at = -1
 
-    def remove(self, sequence: Sequence, now: float) -> None:
+    def remove(self, sequence: RunningRequest, now: float) -> None:
         """Remove a waiting sequence."""
         del self._overtaken[sequence]
         if sequence in self._references:
@@ -66,7 +66,7 @@ class Waiting:
         self._prefetched_at = self._idle_at = -1
         self._policy.remove(sequence, now)
 
-    def take(self, fits: Callable[[Sequence], bool], now: float) -> Sequence | None:
+    def take(self, fits: Callable[[RunningRequest], bool], now: float) -> RunningRequest | None:
         """Return the first sequence with its adapters, acquired, if it ``fits`` and none starves by that; else None.
 
         It waits until ``remove`` is called for it.
@@ -74,7 +74,7 @@ class Waiting:
         changes = self._changes()  # read first: later changes are a reason to look again
         if self._idle_at == changes:
             return None
-        passed: list[Sequence] = []
+        passed: list[RunningRequest] = []
         count = left = len(self)
         for sequence in self._order(now):
             left -= 1
@@ -113,7 +113,7 @@ class Waiting:
         served = references[0].registry.prefetch(references) if references else 0
         self._lacking = set(list(heads)[served:])
 
-    def _order(self, now: float) -> Iterator[Sequence]:
+    def _order(self, now: float) -> Iterator[RunningRequest]:
         """Iterate over the policy's order; raises PluginError if it names a request that does not wait."""
         left = len(self._overtaken)
         try:

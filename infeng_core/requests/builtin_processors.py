@@ -124,7 +124,7 @@ class Penalties:
         return places, ids, counts
 
 
-class Own:
+class BuiltinProcessors:
     """Adapts a kind of processor to the hook."""
 
     def __init__(
@@ -150,7 +150,7 @@ KINDS: dict[str, Callable[[Vocabulary, Any, Sequence[int]], LogitProcessor]] = {
 """By name, in the order in which they act."""
 
 
-def named(params: SamplingParams, ends: Collection[int]) -> list[tuple[str, Any]]:
+def requested_processors(params: SamplingParams, ends: Collection[int]) -> list[tuple[str, Any]]:
     """Return the name and argument of each processor that ``params`` select, in the order in which they act.
 
     ends: the tokens that end the request's text.

@@ -68,7 +68,7 @@ class Processors(Protocol):
     def names(self) -> str:
         """Their names, for messages."""
 
-    def rows(self, sequence: Sequence, guesses: abc.Sequence[int]) -> abc.Sequence[Any]:
+    def rows(self, sequence: RunningRequest, guesses: abc.Sequence[int]) -> abc.Sequence[Any]:
         """Return the processors' output for the token after ``sequence``, then for the tokens after each valid guess.
 
         If the result came too late for a step, a second call with the same tokens returns it without further work.
@@ -78,7 +78,7 @@ class Processors(Protocol):
     def lose(self) -> None:
         """Report from now on that a processor did not return from a call."""
 
-    def forced(self, sequence: Sequence) -> list[int]:
+    def forced(self, sequence: RunningRequest) -> list[int]:
         """Return the known tokens that must follow those of ``sequence``."""
 
     def restart(self) -> None:
@@ -149,7 +149,7 @@ class AdapterReference(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Sequence:
+class RunningRequest:
     """A request in the engine: its tokens so far, and how many of them are in the cache."""
 
     id: int
@@ -196,11 +196,11 @@ class Sequence:
     """The first position whose logits the caller wants although the next token is known; None without one."""
 
     @staticmethod
-    def start(id_: int, request: Request, prompt: list[int], capacity: int, seed: int) -> Sequence:
+    def start(id_: int, request: Request, prompt: list[int], capacity: int, seed: int) -> RunningRequest:
         """Return a sequence without computed positions."""
         tokens = np.empty(capacity, np.int32)
         tokens[: len(prompt)] = prompt
-        return Sequence(id_, request, tokens, len(prompt), len(prompt), last=prompt[-1], seed=seed)
+        return RunningRequest(id_, request, tokens, len(prompt), len(prompt), last=prompt[-1], seed=seed)
 
     def restart(self, new: list[int]) -> None:
         """Compute it again from its first position; ``new``: its tokens after the prompt."""
@@ -248,7 +248,7 @@ class Segment(NamedTuple):
     ``known`` of these rows precede known tokens, so nothing is drawn there.
     """
 
-    sequence: Sequence
+    sequence: RunningRequest
     row_begin: int
     row_end: int
     pos0: int
@@ -281,7 +281,7 @@ class Batch(NamedTuple):
     """Whether hidden states of its rows are needed (``HiddenStates``)."""
 
 
-def uses_of(sequence: Sequence) -> tuple[tuple[AdapterHandle, float], ...]:
+def uses_of(sequence: RunningRequest) -> tuple[tuple[AdapterHandle, float], ...]:
     """Return (handle, weight) of a running sequence's adapters."""
     return () if sequence.adapters is None else sequence.adapters.rows
 

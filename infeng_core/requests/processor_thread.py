@@ -13,10 +13,10 @@ from queue import SimpleQueue
 from time import perf_counter
 from typing import NamedTuple
 
+from infeng_core.batch import Batch, Processors, RunningRequest
 from infeng_core.errors import InfengError
 from infeng_core.log import get_logger
-from infeng_core.requests.changes import Answer, Changes, guesses
-from infeng_core.step import Batch, Processors, Sequence
+from infeng_core.requests.processor_arrays import Answer, ProcessorArrays, guesses
 
 _log = get_logger(__name__)
 
@@ -36,17 +36,17 @@ _FORGOTTEN = 0.1
 """Seconds between checks of the flags, in case a wake-up was lost."""
 
 
-class Question(NamedTuple):
+class ProcessorCall(NamedTuple):
     """The call for one request of a batch."""
 
     row: int
     """The first of the sampled rows that it draws from."""
-    sequence: Sequence
+    sequence: RunningRequest
     processors: Processors
     guesses: tuple[int, ...]
 
 
-class Asking:
+class PendingCalls:
     """A batch whose processors are being called."""
 
     def __init__(self, batch: Batch) -> None:
@@ -82,7 +82,7 @@ class Asking:
         if self._bell.locked():
             self._bell.release()
 
-    def result(self) -> Changes:
+    def result(self) -> ProcessorArrays:
         """Return the answers that came in time; raises the errors of invalid ones."""
         begin = perf_counter()
         while not self._is_done:
@@ -96,7 +96,7 @@ class Asking:
         self._is_left = True
         if self._failure is not None:
             raise self._failure
-        return Changes(self.batch, self._answers.copy())
+        return ProcessorArrays(self.batch, self._answers.copy())
 
 
 class Worker:
@@ -104,9 +104,9 @@ class Worker:
 
     def __init__(self) -> None:
         """Start without a thread."""
-        self.asked: tuple[Question, float] | None = None
+        self.asked: tuple[ProcessorCall, float] | None = None
         """The present call, and its start time."""
-        self.work: SimpleQueue[Asking | None] = SimpleQueue()
+        self.work: SimpleQueue[PendingCalls | None] = SimpleQueue()
         self.thread: int | None = None
 
     def start(self) -> None:
@@ -114,7 +114,7 @@ class Worker:
         self.thread = _thread.start_new_thread(_serve, (self,))
 
 
-class Asker:
+class ProcessorThread:
     """Owns the thread, from the first batch on."""
 
     def __init__(self) -> None:
@@ -127,15 +127,15 @@ class Asker:
         """The thread's identifier; None before the first batch, and if none can start."""
         return None if self._worker is None else self._worker.thread
 
-    def ask(self, batch: Batch) -> Asking:
+    def submit(self, batch: Batch) -> PendingCalls:
         """Start to call the processors of ``batch``; without a thread, call them now."""
         self._give_up_lost()
-        asking, worker = Asking(batch), self._worker or self._started()
+        pending, worker = PendingCalls(batch), self._worker or self._started()
         if worker is None:
-            asking.run(Worker())
+            pending.run(Worker())
         else:
-            worker.work.put(asking)
-        return asking
+            worker.work.put(pending)
+        return pending
 
     def close(self) -> None:
         """Let the thread end."""
@@ -164,21 +164,21 @@ class Asker:
             self.close()  # takes effect when the call returns
 
 
-def _questions(batch: Batch) -> tuple[list[Question], bool]:
+def _questions(batch: Batch) -> tuple[list[ProcessorCall], bool]:
     """Return the calls to make, and whether the batch has requests without processors."""
-    found: list[Question] = []
+    found: list[ProcessorCall] = []
     row, has_others = 0, False
     for segment in batch.segments:
         first, row = row + segment.known, row + segment.sampled
         processors = segment.sequence.processors
         if processors is not None and first < row:
-            found.append(Question(first, segment.sequence, processors, tuple(guesses(batch, segment))))
+            found.append(ProcessorCall(first, segment.sequence, processors, tuple(guesses(batch, segment))))
         else:
             has_others = True
     return found, has_others
 
 
-def _answer(question: Question) -> Answer:
+def _answer(question: ProcessorCall) -> Answer:
     try:
         return question.processors.rows(question.sequence, question.guesses)
     except InfengError as error:
@@ -186,6 +186,6 @@ def _answer(question: Question) -> Answer:
 
 
 def _serve(worker: Worker) -> None:
-    while (asking := worker.work.get()) is not None:
-        asking.run(worker)
-        del asking  # it keeps the batch alive
+    while (pending := worker.work.get()) is not None:
+        pending.run(worker)
+        del pending  # it keeps the batch alive
