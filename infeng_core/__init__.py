@@ -26,7 +26,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import the engine when it is first asked for, so that ``infeng --version`` does not."""
+    """Import the engine at first use, so that ``infeng --version`` does not import it."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -1,4 +1,4 @@
-"""What one step is: its bounds, the sequences in it, the rows of each, and the arrays that a backend reads.
+"""One step as data: its bounds, its sequences, the rows of each, and the arrays that a backend reads.
 
 Schedulers make batches and backends run them; both read this file, and neither knows the other.
 """
@@ -18,15 +18,15 @@ from infeng_core.errors import InfengError
 from infeng_core.requests.request import Request
 
 BLOCK_TOKENS = 16
-"""Positions in one block: a line of the native cache layout holds 16 tokens."""
+"""Positions in one block: a block of the native cache layout holds 16 tokens."""
 
 NOT_FINITE = -1
-"""Stands for the token of a row whose logits hold NaN or infinity, or whose logit processors let none be drawn."""
+"""The token of a row whose logits hold NaN or infinity, or whose logit processors allow no token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds that hold for every batch; a backend sizes its memory by them once."""
+    """Bounds of every batch; a backend sizes its memory by them once."""
 
     max_rows: int
     max_samples: int
@@ -36,67 +36,67 @@ class Limits:
     kv_blocks: int
     """Blocks of 16 positions in the cache, of all sequences and groups of layers together."""
     windows: tuple[int, ...] = (0,)
-    """How far attention sees in each group of layers that has blocks of its own, those that see all (0) first."""
+    """The attention window of each group of layers with blocks of its own, groups with full attention (0) first."""
 
     @property
     def tokens(self) -> int:
-        """Positions that fit, of all sequences together, whatever windows save."""
+        """Positions that fit, of all sequences together, without savings by windows."""
         return self.kv_blocks // len(self.windows) * BLOCK_TOKENS
 
 
 class Guesses(Protocol):
-    """What may come next in one sequence, and how many guesses it may make."""
+    """Guesses of the next tokens of one sequence, and how many it may make."""
 
     draft: list[int]
     """Guesses of the next tokens, the nearest first."""
 
     def follow(self, new: abc.Sequence[int], drafted: int) -> None:
-        """Take the ``new`` tokens that a step gave, which had ``drafted`` guesses in it, and guess again."""
+        """Take the ``new`` tokens of a step in which ``drafted`` guesses ran, and guess again."""
 
 
 class Processors(Protocol):
     """The logit processors of one request (requests/chain.py)."""
 
     error: InfengError | None
-    """Why its next token cannot be drawn, once it could not."""
+    """The error that keeps its next token from being drawn, or None."""
 
     @property
     def cost(self) -> float:
-        """Seconds of processor time that an answer of theirs has taken so far, on average."""
+        """Average seconds of processor time per answer so far."""
 
     @property
     def names(self) -> str:
-        """What they are called, for messages."""
+        """Their names, for messages."""
 
     def rows(self, sequence: RunningRequest, guesses: abc.Sequence[int]) -> abc.Sequence[Any]:
-        """Return what is wanted of the token after those of ``sequence``, then of those after each guess that counts.
+        """Return the processors' output for the token after ``sequence``, then for the tokens after each valid guess.
 
-        Asked again for the same tokens, because it came too late for a step, it returns the same without any work.
-        Raises InfengError where that cannot be told of the first of them.
+        If the result came too late for a step, a second call with the same tokens returns it without further work.
+        Raises InfengError if the first output cannot be computed.
         """
 
     def lose(self) -> None:
-        """Answer from now on that a processor did not come back from a call."""
+        """Report from now on that a processor did not return from a call."""
 
     def forced(self, sequence: RunningRequest) -> list[int]:
-        """Return the tokens that have to follow those of ``sequence``, as far as they are known."""
+        """Return the known tokens that must follow those of ``sequence``."""
 
     def restart(self) -> None:
-        """Forget everything: the request is computed again."""
+        """Forget all state: the request is computed again."""
 
 
 class Pooling(Protocol):
-    """What takes the hidden states of one sequence's prompt (requests/pooling.py)."""
+    """Pools the hidden states of one sequence's prompt (requests/pooling.py)."""
 
     begin: int
-    """The first position whose state it wants; those before need not be computed for it."""
+    """The first position whose state it needs; earlier ones need not be computed for it."""
 
     def take(self, position: int, hidden: NDArray[np.float32]) -> None:
-        """Take the states, (rows, hidden), of positions from ``position`` on; the same may come again."""
+        """Take the states, (rows, hidden), of positions from ``position`` on; the same states may come again."""
 
 
 class AdapterHandle(Protocol):
-    """An adapter in the memory of an executable, which goes back when the last reference is dropped."""
+    """An adapter in the memory of an executable, freed when the last reference is dropped."""
 
     @property
     def nbytes(self) -> int:
@@ -104,45 +104,45 @@ class AdapterHandle(Protocol):
 
 
 class AdapterRegistry(Protocol):
-    """What brings the adapters in that requests wait for."""
+    """The loader of adapters for waiting requests."""
 
     @property
     def changes(self) -> int:
-        """Counts whatever may let a request start that could not before."""
+        """Counts changes after which a request may be able to start."""
 
     def prefetch(self, references: abc.Sequence[Any]) -> int:
-        """Begin to load what requests that wait need; return how many of the first do not lack room."""
+        """Begin to load the adapters of waiting requests; return how many of the first do not lack room."""
 
 
 class AdapterReference(Protocol):
-    """The adapters of one request, which it has from ``acquire`` on until ``release`` or ``close``."""
+    """The adapters of one request, held from ``acquire`` until ``release`` or ``close``."""
 
     @property
     def registry(self) -> AdapterRegistry:
-        """Who brings them in."""
+        """The registry that loads them."""
 
     weights: tuple[float, ...]
-    """Of each adapter, in the request's order."""
+    """The weight of each adapter, in the request's order."""
     rows: tuple[tuple[AdapterHandle, float], ...]
     """(handle, weight) of each, in the request's order; empty until acquired."""
     error: InfengError | None
-    """Why the request cannot have them."""
+    """The error that keeps the request from having them, or None."""
 
     @property
     def uses(self) -> Hashable:
         """Equal for requests that use the same adapters with the same weights."""
 
     def known(self) -> tuple[str, ...] | None:
-        """Return the content ids that ``acquire`` would give now; None where not all are known."""
+        """Return the content ids that ``acquire`` would give now; None if some are unknown."""
 
     def is_ready(self) -> bool:
-        """Return whether all are in memory; asked without a lock, so that ``acquire`` may know better."""
+        """Return whether all are in memory. It takes no lock, so ``acquire`` may still answer otherwise."""
 
     def acquire(self) -> bool:
         """Take the adapters if all of them are in memory; return whether the request has them."""
 
     def release(self) -> None:
-        """Give the adapters back for as long as the request does not run."""
+        """Give the adapters back while the request does not run."""
 
     def close(self) -> None:
         """Give the adapters back for good."""
@@ -150,7 +150,7 @@ class AdapterReference(Protocol):
 
 @dataclass(slots=True, eq=False)
 class RunningRequest:
-    """A request on its way: its tokens so far and what of them is in the cache."""
+    """A request in the engine: its tokens so far, and how many of them are in the cache."""
 
     id: int
     request: Request
@@ -162,48 +162,48 @@ class RunningRequest:
     computed: int = 0
     """Positions whose keys and values are in the cache; length - 1 while decoding."""
     blocks: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    """Cache blocks of positions [16 i, 16 i + 16) in the first group of layers, as many as it needs so far; empty while
-    waiting. Where the group has a window, -1 stands for a block that it has no more, or not yet."""
+    """Cache blocks of positions [16 i, 16 i + 16) in the first group of layers, as many as it needs so far; empty
+    while waiting. If the group has a window, -1 stands for a block that was freed or is not yet allocated."""
     tables: NDArray[np.int32] = field(default_factory=lambda: np.empty((1, 0), np.int32))
-    """(groups, blocks) the same of every group, where any has a window."""
+    """(groups, blocks) the same for every group, if any has a window."""
     near: tuple[int, int] = (0, 0)
-    """Which of those blocks, [begin, end), the groups with a window have."""
+    """The range [begin, end) of these blocks that groups with a window have."""
     last: int = 0
     """The newest token."""
     seed: int = 0
-    """Of the random numbers that choose its tokens."""
+    """Seed of the random numbers that choose its tokens."""
     arrived: float = 0.0
-    """When it was submitted, in seconds of the clock that the scheduler is told; so are the other times."""
+    """Time of submission, in seconds of the scheduler's clock; so are the other times."""
     started: float = 0.0
-    """When it first got blocks; 0 before."""
+    """Time of its first blocks; 0 before."""
     deadline: float = math.inf
-    """When it ends, whatever it has."""
+    """Deadline at which it ends in any case."""
     cached: int = 0
-    """Tokens that were found in the cache when it first started."""
+    """Tokens that were found in the cache at its first start."""
     preemptions: int = 0
-    """How often its blocks were taken back."""
+    """Number of preemptions."""
     guesses: Guesses | None = None
-    """What may come next; None without speculation."""
+    """Guesses of its next tokens; None without speculation."""
     processors: Processors | None = None
-    """Its logit processors; None where it has none."""
+    """Its logit processors, or None."""
     forced: list[int] = field(default_factory=list)
-    """Tokens that its processors say have to come next; they are guessed instead of what ``guesses`` has."""
+    """Tokens that its processors require next; they replace the drafts of ``guesses``."""
     pooling: Pooling | None = None
-    """What takes its hidden states; None where nobody wants them."""
+    """The consumer of its hidden states, or None."""
     adapters: AdapterReference | None = None
     """Its adapters; None for the base alone."""
     report_from: int | None = None
-    """The first position whose logits its caller wants though the next token is known; None: of no such position."""
+    """The first position whose logits the caller wants although the next token is known; None without one."""
 
     @staticmethod
     def start(id_: int, request: Request, prompt: list[int], capacity: int, seed: int) -> RunningRequest:
-        """Return a sequence of which nothing is computed yet."""
+        """Return a sequence without computed positions."""
         tokens = np.empty(capacity, np.int32)
         tokens[: len(prompt)] = prompt
         return RunningRequest(id_, request, tokens, len(prompt), len(prompt), last=prompt[-1], seed=seed)
 
     def restart(self, new: list[int]) -> None:
-        """Compute it again from its first position; ``new`` are the tokens that it has beside its prompt."""
+        """Compute it again from its first position; ``new``: its tokens after the prompt."""
         self.length = self.prompt_length + len(new)
         self.tokens[self.prompt_length : self.length] = new
         self.last = int(self.tokens[self.length - 1])
@@ -214,7 +214,7 @@ class RunningRequest:
             self.processors.restart()
 
     def forget_blocks(self) -> None:
-        """Have no blocks; whose they are now is not decided here."""
+        """Drop the reference to its blocks without freeing them."""
         self.blocks, self.tables, self.near = self.blocks[:0], self.tables[:, :0], (0, 0)
 
     @property
@@ -224,27 +224,28 @@ class RunningRequest:
         return found[: len(self.tokens) - self.length - 1]
 
     def extend(self, new: list[int], drafted: int) -> None:
-        """Add what a step gave: ``new`` tokens, from a segment that had ``drafted`` guessed rows."""
+        """Add the ``new`` tokens of a step, from a segment that had ``drafted`` guessed rows."""
         begin = self.length
         self.length = end = begin + len(new)
         self.last = last = new[-1]
         if end == begin + 1:
-            self.tokens[begin] = last  # a fifth of the time of a slice
+            self.tokens[begin] = last  # takes a fifth of the time of a slice
         else:
             self.tokens[begin:end] = new
-        self.computed = end - 1  # what was computed for wrong guesses will be overwritten
+        self.computed = end - 1  # later steps overwrite positions of wrong guesses
         if self.guesses is not None:
-            self.guesses.follow(new, 0 if self.forced else drafted)  # which learns from its own guesses alone
+            self.guesses.follow(new, 0 if self.forced else drafted)  # ``guesses`` learns only from its own drafts
         if self.processors is not None:
             self.forced = self.processors.forced(self)
 
 
 class Segment(NamedTuple):
-    """Rows [row_begin, row_end) are positions pos0, pos0 + 1, ... of one sequence, of which the last ``sampled`` are.
+    """Rows [row_begin, row_end) are positions pos0, pos0 + 1, ... of one sequence; the last ``sampled`` rows are
+    sampled.
 
-    Logits are wanted of no row within a prompt, of one row at its end and while decoding, and of ``1 + d`` rows where
-    ``d`` guessed tokens follow the last known one. A sequence that has ``report_from`` wants those of every row from
-    there on: the first ``known`` of the sampled rows are followed by tokens that are known, so nothing is drawn there.
+    Inside a prompt no row is sampled, at its end and while decoding one row is, and with ``d`` guesses after the last
+    known token ``1 + d`` rows are. With ``report_from``, every row from that position on is sampled: the first
+    ``known`` of these rows precede known tokens, so nothing is drawn there.
     """
 
     sequence: RunningRequest
@@ -277,7 +278,7 @@ class Batch(NamedTuple):
     adapters: abc.Sequence[AdapterRows] = ()
     """Sorted by row. Adapters that combine have the same rows and follow each other in the order of the request."""
     hidden: bool = False
-    """Whether somebody wants the hidden states of its rows (``HiddenStates``)."""
+    """Whether hidden states of its rows are needed (``HiddenStates``)."""
 
 
 def uses_of(sequence: RunningRequest) -> tuple[tuple[AdapterHandle, float], ...]:
@@ -286,7 +287,7 @@ def uses_of(sequence: RunningRequest) -> tuple[tuple[AdapterHandle, float], ...]
 
 
 def adapter_rows(segments: abc.Sequence[Segment]) -> list[AdapterRows]:
-    """Return which rows use which adapters; neighbours that use the same ones share their entries."""
+    """Return the rows of each adapter; neighbouring segments with the same adapters share their entries."""
     ranges: list[AdapterRows] = []
     last: tuple[tuple[AdapterHandle, float], ...] = ()
     begin = end = 0

@@ -1,4 +1,5 @@
-"""What the core brings itself, through the same hooks as any plugin. Each part is imported when its hook is called."""
+"""The core's own plugins, registered through the same hooks as others. Each part is imported when its hook is
+called."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def infeng_kernel_libraries() -> list[KernelLibrary]:
-    """The reference kernels: the fallback and the judge of all others."""
+    """The reference kernels: the fallback, and the reference for all others."""
     return [KernelLibrary("reference", Path(__file__).parent / "libinfeng_reference.so")]
 
 
@@ -116,7 +117,7 @@ def infeng_drafters() -> dict[str, DrafterFactory]:
 
 @hookimpl
 def infeng_logit_processors() -> dict[str, LogitProcessorFactory]:
-    """Built-in logit processors, which fields of SamplingParams stand for."""
+    """Built-in logit processors, which fields of SamplingParams select."""
     from functools import partial
 
     from infeng_core.requests.builtin_processors import KINDS, BuiltinProcessors
@@ -134,7 +135,7 @@ def infeng_observers() -> dict[str, ObserverFactory]:
 
 @hookimpl
 def infeng_run_options() -> dict[str, RunOptions]:
-    """The option that names a logit processor of any plugin."""
+    """The option that selects a logit processor of any plugin."""
     from infeng_core.cli.processors import ProcessorOptions
 
     return {"processors": ProcessorOptions()}

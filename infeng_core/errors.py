@@ -1,4 +1,4 @@
-"""Errors that a user reads: each names the thing, the reason and the remedy, on one line of bounded length."""
+"""Errors for users: each names the thing, the reason and the remedy, on one line of bounded length."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 
 LONGEST = 1000
-"""Characters of each part of a message; what is between the two ends of a longer one is left out."""
+"""Characters of each part of a message; the middle of a longer one is cut."""
 
 REMEDIES = {
     errno.EACCES: "check its permissions",
@@ -19,20 +19,20 @@ REMEDIES = {
     errno.ENOMEM: "free some memory",
     errno.ENOSPC: "free some space, or write elsewhere",
 }
-"""What to do about an error of the operating system."""
+"""The remedy for an error of the operating system."""
 
 
 class InfengError(Exception):
     """Base of every error that the engine raises on purpose.
 
-    ``str(error)`` is ``"<what>: <why>: <remedy>"`` with empty parts left out; the command line prints exactly that. It
-    is one line whatever the parts hold, which may come from a file: control characters are escaped, long parts cut.
+    ``str(error)`` is ``"<what>: <why>: <remedy>"`` with empty parts left out; the command line prints exactly that.
+    It is always one line: parts may come from a file, so control characters are escaped and long parts cut.
     """
 
     exit_status = 1
 
     def __init__(self, what: str, why: str = "", remedy: str = "") -> None:
-        """Take the thing that failed, why it failed and what the reader can do about it."""
+        """what: the thing that failed; why: the reason; remedy: what the reader can do about it."""
         self.what = what
         self.why = why
         self.remedy = remedy
@@ -70,25 +70,25 @@ class RequestError(UsageError):
 
 
 class EndedError(RequestError):
-    """A request ended, by its timeout or because it was cancelled, before what it asks for had been computed."""
+    """A request ended, by its timeout or a cancellation, before its result was computed."""
 
 
 class OverloadedError(InfengError):
-    """Too many requests wait already: this one is not taken, and may be tried again."""
+    """Too many requests wait already: this one is refused, and may be tried again."""
 
     def __init__(self, why: str, *, reason: str, retry_after: float) -> None:
-        """Take why, for a reader; what bound it met: "requests", "tokens" or "wait"; and the seconds to wait."""
+        """why: for a reader; reason: the bound, "requests", "tokens" or "wait"; retry_after: seconds to wait."""
         super().__init__("request", why, f"try again in {retry_after:.1f} s")
         self.reason = reason
         self.retry_after = retry_after
 
 
 class ResourceError(InfengError):
-    """Memory, disk or another resource does not suffice."""
+    """Memory, disk or another resource is too small."""
 
 
 def printable(text: str, longest: int = LONGEST) -> str:
-    r"""Return ``text`` as one line for a terminal: what is not printable as ``\n`` or ``\u202e``, the middle cut."""
+    r"""Return ``text`` as one line for a terminal: unprintable characters as ``\n`` or ``\u202e``, the middle cut."""
     if len(text) > longest:
         note = f" ... ({len(text)} characters) ... "
         half = max(1, (longest - len(note)) // 2)
@@ -99,15 +99,15 @@ def printable(text: str, longest: int = LONGEST) -> str:
 
 
 def without_controls(text: str) -> str:
-    """Return a text of several lines for a terminal: what could move its cursor or change it is U+FFFD instead."""
+    """Return a text of several lines for a terminal: control characters become U+FFFD."""
     return _CONTROLS.sub("\ufffd", text)
 
 
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and ends of lines
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and line ends
 
 
 def explained(error: BaseException) -> InfengError:
-    """Return any error as one that a user can read: the system's refusals by name, the rest as a fault of ours."""
+    """Return any error as one for users: the system's errors by name, the rest as an internal error."""
     if isinstance(error, InfengError):
         return error
     if isinstance(error, OSError) and error.errno is not None:
@@ -117,7 +117,7 @@ def explained(error: BaseException) -> InfengError:
         return ResourceError("memory", "there is not enough", "free some, or use a smaller model, format or cache")
     if isinstance(error, RuntimeError) and "start new thread" in str(error):
         return ResourceError("threads", "the system starts no more of them", REMEDIES[errno.EAGAIN])
-    if isinstance(error, RuntimeError) and "home directory" in str(error):  # what Path.expanduser says of ~nobody
+    if isinstance(error, RuntimeError) and "home directory" in str(error):  # from Path.expanduser, for an unknown user
         return UsageError("a path with ~", "there is no such user, or no home", "write the whole path")
     if isinstance(error, RecursionError):
         return InfengError("input", "it is nested too deeply", "check the file or the text")
@@ -134,7 +134,7 @@ def closest(word: str, known: Iterable[str]) -> str | None:
 
 
 def unknown_key_remedy(word: str, known: Iterable[str]) -> str:
-    """Return the remedy for an unknown key: the likely intention, or all that is known."""
+    """Return the remedy for an unknown key: the likely intention, or all known keys."""
     names = sorted(known)
     close = closest(word, names)
     return f"did you mean `{close}`?" if close else f"known here: {', '.join(names)}"

@@ -1,11 +1,12 @@
-"""Files of strangers: nothing that one is or holds can hang a reader, exhaust memory or overflow a stack.
+"""Reading of untrusted files: no file can hang a reader, exhaust memory or overflow a stack.
 
-Only regular files are read, up to a limit; JSON and YAML are nested up to a limit. What is wrong is an error of the
-class that the caller names, with the file, the reason and the remedy.
+Only regular files are read, up to a limit; JSON and YAML are nested up to a limit. Errors have the class that the
+caller names, with the file, the reason and the remedy.
 
-Two rules say whose a file may be. What is believed as our own (caches, verdicts, journals) belongs to this user or to
-root, is no link, and not every user may write it or its folder: ``own_file``. What a model's folder names, and is
-given out or run, lies in that folder, or in the blobs of the hub's cache whose snapshot it is: ``model_file``.
+Two rules limit which files are used. Files trusted as our own (caches, verdicts, journals) must belong to this user
+or to root, must not be links, and neither they nor their folders may be writable by every user: ``own_file``. Files
+that a model's folder names, and that are passed on or run, must lie in that folder, or in the blobs of the hub's
+cache if the folder is a snapshot there: ``model_file``.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from typing import Any, NoReturn
 
 from infeng_core.errors import InfengError, ModelError, ResourceError
 
-MAX_BYTES = 32 << 20  # an index of the largest models has 15 MB
+MAX_BYTES = 32 << 20  # the index of a very large model has 15 MB
 MAX_DEPTH = 64  # of JSON; a config.json has 4
 AGAIN = "download the file again"
 REMOVE = "remove it, or set INFENG_CACHE to a directory of your own that no other user may write"
 
 SNAPSHOTS = "snapshots"
-"""The folder of a hub's cache in which a repository's revisions lie, as links into its blobs."""
+"""The folder of a hub's cache that holds a repository's revisions, as links into its blobs."""
 
 Kind = type[InfengError]
 
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # one without an end reaches to the end: linear
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # an unterminated string matches to the end: linear time
 _NO_BRACKET = re.compile(rb"[^][}{]+")
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
@@ -49,13 +50,13 @@ def cache_root() -> Path:
 
 
 def exists(path: Path | str) -> bool:
-    """Return whether something is there; not so of a name that is too long, has a NUL or lies where nobody may look."""
-    return os.path.exists(path)  # noqa: PTH110  # Path.exists raises what the system says of such names
+    """Return whether a file exists; False for a name that is too long, has a NUL or lies in an unreadable folder."""
+    return os.path.exists(path)  # noqa: PTH110  # Path.exists raises the system's error for such names
 
 
 @contextlib.contextmanager
 def reading(path: Path, kind: Kind = ModelError, remedy: str = AGAIN) -> Iterator[None]:
-    """Turn what the system refuses in the block into ``kind``, naming the file, or ``path`` where it names none."""
+    """Turn system errors in the block into ``kind``, naming the file, or ``path`` if they name none."""
     try:
         yield
     except FileNotFoundError as error:
@@ -67,14 +68,14 @@ def reading(path: Path, kind: Kind = ModelError, remedy: str = AGAIN) -> Iterato
 
 @contextlib.contextmanager
 def opened(path: Path, kind: Kind = ModelError, remedy: str = AGAIN, flags: int = os.O_RDONLY) -> Iterator[int]:
-    """Give a descriptor of a regular file for reading; a pipe, a device or a directory is a ``kind``, at once.
+    """Yield a descriptor of a regular file for reading; raises ``kind`` at once for a pipe, a device or a directory.
 
-    flags: of ``open``, where it is to be more than read.
+    flags: of ``open``, for more than reading.
     """
     with reading(path, kind, remedy):
         try:
             handle = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o644)
-        except ValueError as error:  # a NUL, or what no file name can hold
+        except ValueError as error:  # a NUL, or characters that no file name can have
             raise kind(f"{str(path)[:200]!r}", f"is no usable path ({error})", remedy) from None
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -88,9 +89,9 @@ def opened(path: Path, kind: Kind = ModelError, remedy: str = AGAIN, flags: int 
 def own_file(
     path: Path, kind: Kind = ResourceError, remedy: str = REMOVE, flags: int = os.O_RDONLY, folders: int = 1
 ) -> Iterator[int]:
-    """Give a descriptor of a regular file that is believed as our own: see ``distrusted``; raises ``kind``.
+    """Yield a descriptor of a regular file that is trusted as our own: see ``distrusted``; raises ``kind``.
 
-    folders: how many of those above it are looked at too.
+    folders: how many of the folders above it are checked too.
     """
     for folder in path.parents[:folders]:
         require_trusted(folder, kind, remedy)
@@ -103,15 +104,15 @@ def own_file(
 def read_own(
     path: Path, limit: int = MAX_BYTES, kind: Kind = ResourceError, remedy: str = REMOVE, folders: int = 1
 ) -> bytes:
-    """Return the contents of a file as ``own_file`` opens it, of ``limit`` bytes at most; raises ``kind``."""
+    """Return the contents of a file, opened by ``own_file``, of ``limit`` bytes at most; raises ``kind``."""
     with own_file(path, kind, remedy, folders=folders) as handle:
         return bytes_of(handle, path, limit, kind, remedy)
 
 
 def require_trusted(folder: Path, kind: Kind = ResourceError, remedy: str = REMOVE) -> None:
-    """Raise ``kind`` for a folder that another user could have filled, or a link to it made; one not there is fine.
+    """Raise ``kind`` for a folder, or a link to it, that another user could have made; a missing folder is fine.
 
-    Links of our own are followed. A folder that all may write and none may clear (as /tmp is) is trusted.
+    Links of our own are followed. A folder that everyone may write but only owners may clear (as /tmp is) is trusted.
     """
     for found in (os.lstat, os.stat):
         try:
@@ -125,7 +126,7 @@ def require_trusted(folder: Path, kind: Kind = ResourceError, remedy: str = REMO
 
 
 def distrusted(found: os.stat_result) -> str:
-    """Return why what a file or folder holds may be another user's word, "" where it may not. Root is trusted."""
+    """Return why another user could have written a file or folder, "" if none could. Root is trusted."""
     if found.st_uid not in (os.geteuid(), 0):
         return f"belongs to another user ({found.st_uid})"
     mode = found.st_mode
@@ -134,18 +135,18 @@ def distrusted(found: os.stat_result) -> str:
 
 
 def model_file(directory: Path, name: str, kind: Kind = ModelError) -> Path:
-    """Return the path of the file ``name`` of a model's folder; raises ``kind`` where links lead out of it.
+    """Return the path of the file ``name`` of a model's folder; raises ``kind`` for links that lead out of it.
 
-    Links into the blobs of the hub's cache may, where the folder is a snapshot of it. The file need not be there.
+    Links into the blobs of the hub's cache are allowed if the folder is a snapshot there. The file need not exist.
     """
     path = directory / name
     try:
         home, real = directory.resolve(), path.resolve()
-    except (OSError, RuntimeError, ValueError):  # a loop, or what no file can be called
+    except (OSError, RuntimeError, ValueError):  # a loop, or an invalid file name
         raise kind(f"{path}", "cannot be read (its links lead nowhere)", AGAIN) from None
     blobs = home.parent.parent / "blobs" if home.parent.name == SNAPSHOTS else None
     if not real.is_relative_to(home) and real.parent != blobs:
-        why = "is a link that leads out of the directory"  # where to is nobody's business who may not look there
+        why = "is a link that leads out of the directory"  # its target stays secret
         raise kind(f"{path}", why, "put the file itself there, or remove the link")
     return path
 
@@ -157,7 +158,7 @@ def read_bytes(path: Path, limit: int = MAX_BYTES, kind: Kind = ModelError, reme
 
 
 def bytes_of(handle: int, path: Path, limit: int, kind: Kind, remedy: str) -> bytes:
-    """Do the same with an open file."""
+    """Return the contents of an open file of ``limit`` bytes at most; raises ``kind``."""
     size = os.fstat(handle).st_size
     with os.fdopen(handle, "rb", closefd=False) as file:
         data = file.read(limit + 1) if size <= limit else b""
@@ -167,7 +168,7 @@ def bytes_of(handle: int, path: Path, limit: int, kind: Kind, remedy: str) -> by
 
 
 def read_text(path: Path, limit: int = MAX_BYTES, kind: Kind = ModelError, remedy: str = AGAIN) -> str:
-    """Return the UTF-8 text of a file as ``read_bytes`` reads it."""
+    """Return the UTF-8 text of a file, read by ``read_bytes``."""
     try:
         return read_bytes(path, limit, kind, remedy).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -175,7 +176,7 @@ def read_text(path: Path, limit: int = MAX_BYTES, kind: Kind = ModelError, remed
 
 
 def read_into(handle: int, view: memoryview, begin: int, path: Path, kind: Kind = ModelError) -> None:
-    """Fill ``view`` from byte ``begin`` of an open file on; raises ``kind`` where the file ends too early."""
+    """Fill ``view`` from byte ``begin`` of an open file on; raises ``kind`` if the file ends too early."""
     done = 0
     with reading(path, kind):
         while done < len(view):
@@ -196,10 +197,10 @@ def read_json(path: Path, remedy: str = AGAIN, limit: int = MAX_BYTES, kind: Kin
 
 
 def parse_json(data: bytes) -> Any:
-    """Return the document in UTF-8 ``data``; raises ValueError with the reason, whatever is wrong.
+    """Return the document in UTF-8 ``data``; raises ValueError with the reason for any invalid input.
 
-    Stricter than ``json.loads``: a key given twice, the constants NaN and Infinity, half a surrogate pair and nesting
-    beyond ``MAX_DEPTH`` are errors.
+    It is stricter than ``json.loads``: a key given twice, the constants NaN and Infinity, half a surrogate pair and
+    nesting beyond ``MAX_DEPTH`` are errors.
     """
     try:
         text = data.decode("utf-8")

@@ -1,4 +1,4 @@
-"""What a line of JSONL says: the text of one document, for calibration and for measuring."""
+"""The text of a line of JSONL, one document, for calibration and for measuring."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _FORMS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("text",), "{text}"),
     (("prompt",), "{prompt}"),
 )
-"""Keys of an object, and the text that they make: GSM8K, HumanEval, MBPP, plain texts."""
+"""Keys of an object, and the template of its text: GSM8K, HumanEval, MBPP, plain texts."""
 
 DOCUMENT_KEYS = tuple(keys for keys, _ in _FORMS)
-"""Keys whose strings together make a text; the first ones that an object has decide."""
+"""Keys whose strings together make a text; the first group that an object has decides."""
 
 
 def document_text(value: Any) -> str | None:
-    """Return the text of a line's value: a string, or an object with the keys of one; None for another."""
+    """Return the text of a line's value: a string, or an object with known keys; None for any other value."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):

@@ -20,7 +20,7 @@ _warned: set[str] = set()
 
 @dataclass
 class _Settings:
-    """What loggers look up at each event, so that those already made follow a change."""
+    """The settings that loggers read at each event, so that existing loggers follow a change."""
 
     configured: bool = False
     json: bool = False
@@ -31,7 +31,7 @@ _settings = _Settings()
 
 
 def configure(json: bool = False, level: str = "warning") -> None:
-    """Set format and lowest level of every logger of the engine, those already made included."""
+    """Set format and lowest level of every logger of the engine, including existing ones."""
     if level not in LEVELS:
         raise UsageError(f"log level {level!r}", "unknown", f"choose one of {', '.join(LEVELS)}")
     _settings.configured, _settings.json, _settings.level = True, json, LEVELS[level]
@@ -40,33 +40,33 @@ def configure(json: bool = False, level: str = "warning") -> None:
 class Logger:
     """The logger of a module.
 
-    structlog is imported for the first event that is heard: it takes as long as the rest of the engine, and most
-    commands say nothing.
+    structlog is imported at the first event that is printed: its import takes as long as the rest of the engine's,
+    and most commands print none.
     """
 
     def __init__(self, module: str) -> None:
-        """Be a module's."""
+        """module: the name of the module."""
         self._module = module
         self._made: Any = None
 
     def debug(self, event: str, **pairs: Any) -> None:
-        """Say what whoever repairs the engine wants to know."""
+        """Log details for developers of the engine."""
         self._log("debug", event, pairs)
 
     def info(self, event: str, **pairs: Any) -> None:
-        """Say what goes on."""
+        """Log normal progress."""
         self._log("info", event, pairs)
 
     def warning(self, event: str, **pairs: Any) -> None:
-        """Say what is not as it should be."""
+        """Log an unexpected condition."""
         self._log("warning", event, pairs)
 
     def error(self, event: str, **pairs: Any) -> None:
-        """Say what went wrong."""
+        """Log a failure."""
         self._log("error", event, pairs)
 
     def exception(self, event: str, **pairs: Any) -> None:
-        """Say what went wrong, with the trace of the exception that is being handled."""
+        """Log a failure with the traceback of the exception that is being handled."""
         self._log("error", event, {"exc_info": True, **pairs})
 
     def _log(self, level: str, event: str, pairs: dict[str, Any]) -> None:
@@ -79,20 +79,20 @@ class Logger:
 def get_logger(name: str) -> Logger:
     """Return the logger of a module; the first call reads ``INFENG_LOG``.
 
-    structlog's own configuration, which belongs to the application around the engine, is neither read nor changed.
+    structlog's own configuration, which belongs to the surrounding application, is neither read nor changed.
     """
     _configured()
     return Logger(name)
 
 
 def is_json() -> bool:
-    """Return whether events are for machines: then whatever a command says on standard error is one."""
+    """Return whether events are printed as JSON: then a command writes nothing else to standard error."""
     _configured()
     return _settings.json
 
 
 def announce(text: str, level: str = "info") -> None:
-    """Say what is heard at any level: a line for people, an event of ``level`` for machines."""
+    """Print at any level: a line of text, or as JSON an event of ``level``."""
     if is_json():
         getattr(_structlog("infeng_core.cli"), level)(text)
     else:
@@ -100,9 +100,9 @@ def announce(text: str, level: str = "info") -> None:
 
 
 def hear_others() -> None:
-    """Let what other libraries say through Python's logging, warnings and worse, come out as the engine's events do.
+    """Print what other libraries log through Python's logging, warnings and above, as events of the engine.
 
-    For commands, whose process is their own; an application around the engine decides that itself.
+    This is for commands, whose process is their own; a surrounding application decides for itself.
     """
     import logging
 
@@ -119,7 +119,7 @@ def _heard(record: Any) -> None:
     level = "error" if record.levelno >= LEVELS["error"] else "warning"
     try:
         text = record.getMessage()
-    except Exception:  # of a message that does not fit its arguments
+    except Exception:  # from a message that does not fit its arguments
         text = str(record.msg)
     trace = {"exc_info": record.exc_info} if record.exc_info else {}
     getattr(get_logger(record.name), level)(text, **trace)
@@ -149,7 +149,7 @@ def configure_from(text: str) -> None:
 
 
 class _Stderr:
-    """stderr as it is when a line is written, so that redirecting it works."""
+    """stderr at the time of each line, so that redirecting it works."""
 
     def write(self, text: str) -> int:
         return _stream().write(text)
@@ -179,7 +179,7 @@ def _structlog(module: str) -> Any:
 
 
 def _render(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
-    """Return JSON, or ``infeng: warning: text key=value``, the way command line tools speak: one line for an event."""
+    """Return JSON, or one line ``infeng: warning: text key=value``, as command line tools print."""
     if _settings.json:
         import structlog
 
@@ -188,7 +188,7 @@ def _render(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
     trace = event.pop("exception", None)
     words = [f"{key}={_word(value)}" for key, value in event.items() if key not in ("module", "timestamp")]
     lines = [f"infeng: {level}: {' '.join((printable(str(text)), *words))}"]
-    lines += [f"  {printable(line)}" for line in trace.splitlines()] if trace else []  # nobody else's line is indented
+    lines += [f"  {printable(line)}" for line in trace.splitlines()] if trace else []  # only these are indented
     return "\n".join(lines)
 
 

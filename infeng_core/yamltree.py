@@ -1,7 +1,7 @@
 """YAML as plain data with the line of every value, read from the parser's events.
 
-Events come one at a time from a parser that keeps its own stack, so that nesting is refused before anything recurses:
-libyaml's composer overflows the stack of the process.
+The parser keeps its own stack and emits one event at a time, so nesting is limited before any recursion: libyaml's
+composer would overflow the process's stack.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOO_MANY = "too many or too deeply nested values"
 
 Key = tuple[str, ...]
 
-# libyaml where PyYAML was built with it: reading is a tenth of the time, and every command reads every plugin.yaml.
+# libyaml if PyYAML was built with it: reading takes a tenth of the time, and every command reads every plugin.yaml.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _COLLECTIONS = (None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
@@ -28,10 +28,10 @@ _COLLECTIONS = (None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 def parse(
     text: str, path: Path, kind: type[InfengError], max_nodes: int = MAX_NODES, remedy: str = ""
 ) -> tuple[Any, dict[Key, int]]:
-    """Return the only document of ``text``, and the 1-based line of each key path; None where there is none.
+    """Return the only document of ``text``, and the 1-based line of each key path; None for an empty document.
 
-    Keys are texts. A key given twice, an anchor, an unknown tag, too many and too deeply nested values are errors of
-    ``kind`` that begin with "path:line", as is whatever else is wrong.
+    Keys are texts. A key given twice, an anchor, an unknown tag, too many or too deeply nested values, and any other
+    fault are errors of ``kind`` that begin with "path:line".
     """
     try:
         loader = _Loader(text)

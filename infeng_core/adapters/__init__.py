@@ -1,1 +1,1 @@
-"""Adapters by name: what is loaded, who uses it, and what leaves the memory when something else is wanted."""
+"""Adapters by name: which are loaded, which requests use them, and which are evicted for others."""

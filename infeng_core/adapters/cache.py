@@ -1,4 +1,4 @@
-"""The memory of adapters: a bounded number of contents, of which the one that was used longest ago leaves first."""
+"""The memory of adapters: a bounded number of contents; the least recently used is evicted first."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _log = get_logger(__name__)
 class AdapterCache:
     """Residents by content hash, at most ``most`` of them and ``budget`` bytes.
 
-    What is being loaded has its place already, so the bounds hold at every moment. Residents that are referenced or
-    pinned never leave. Whoever reads or changes anything here holds ``lock``.
+    An adapter that is being loaded counts already, so the bounds always hold. Residents that are referenced or pinned
+    are never evicted. Callers hold ``lock`` to read or change anything here.
     """
 
     def __init__(self, most: int, budget: int | None) -> None:
         """Start empty; a budget of None does not bound the bytes."""
-        self.lock = threading.RLock()  # taken by itself: Ctrl-C within a condition's `with` would keep it taken
+        self.lock = threading.RLock()  # acquired explicitly: Ctrl-C inside a condition's `with` would leave it locked
         self.news = threading.Condition(self.lock)
         self.most = most
         self.budget = budget
         self.residents: dict[str, Resident] = {}
-        self.coming: dict[Entry, int] = {}  # being loaded or about to be: bytes as far as known
-        self.gone: list[Resident] = []  # evicted; the loader lets go of them, so that no step pays for it
+        self.coming: dict[Entry, int] = {}  # being loaded or about to be, with their bytes as far as known
+        self.gone: list[Resident] = []  # evicted; the loader drops them, so that no step waits for the release
         self.changes = 0
         self.evictions = 0
         self._uses = 0
@@ -38,17 +38,17 @@ class AdapterCache:
     # ---------------------------------------------------------------------------------------------------- places ---
 
     def put(self, resident: Resident) -> None:
-        """Take in what has just been loaded."""
+        """Add contents that have just been loaded."""
         self.residents[resident.id] = resident
         self.touch(resident)
 
     def touch(self, resident: Resident) -> None:
-        """Note that ``resident`` is in use now."""
+        """Mark ``resident`` as the most recently used."""
         self._uses += 1
         resident.used = self._uses
 
     def attach(self, entry: Entry, resident: Resident) -> None:
-        """Let a name mean ``resident`` from now on."""
+        """Bind the name ``entry`` to ``resident``."""
         if entry.resident is not resident:
             self.detach(entry)
         entry.resident, entry.id = resident, resident.id
@@ -56,33 +56,34 @@ class AdapterCache:
         resident.entries.add(entry)
 
     def detach(self, entry: Entry) -> None:
-        """Part a name from its contents, which leave at once if nobody else means or uses them."""
+        """Unbind a name from its contents, which are dropped at once if no other name or request uses them."""
         resident, entry.resident = entry.resident, None
         if resident is not None:
             resident.entries.discard(entry)
             self.forget(resident)
 
     def forget(self, resident: Resident) -> None:
-        """Let contents go that no name means and no request uses."""
+        """Drop contents that no name means and no request uses."""
         if not (resident.entries or self._is_held(resident)) and self.residents.get(resident.id) is resident:
             del self.residents[resident.id]
 
     def held(self) -> set[Resident]:
-        """Return the residents that cannot leave."""
+        """Return the residents that cannot be evicted."""
         return {resident for resident in self.residents.values() if self._is_held(resident)}
 
     @staticmethod
     def _is_held(resident: Resident) -> bool:
-        """Whether a request uses contents, or will and nobody could read them again, or a name is pinned."""
+        """Return whether contents must stay: a request uses them, only a preempted request still has them, or they
+        are pinned."""
         is_last = bool(resident.promised) and not resident.entries
         return bool(resident.references) or is_last or resident.is_pinned
 
     def pinned(self) -> set[Resident]:
-        """Return the residents that never leave."""
+        """Return the pinned residents, which are never evicted."""
         return {resident for resident in self.residents.values() if resident.is_pinned}
 
     def room(self, kept: Iterable[Resident]) -> tuple[int, float]:
-        """Return the places and bytes that remain when only ``kept`` and what is being loaded stays."""
+        """Return the free places and bytes if only ``kept`` and the adapters being loaded stay."""
         kept = list(kept)
         places = self.most - len(kept) - len(self.coming)
         if self.budget is None:
@@ -90,9 +91,9 @@ class AdapterCache:
         return places, self.budget - sum(resident.nbytes for resident in kept) - sum(self.coming.values())
 
     def make_room(self, places: int, nbytes: int, is_kept: Callable[[Resident], bool]) -> bool:
-        """Evict until ``places`` more contents of together ``nbytes`` fit; return whether they do.
+        """Evict until ``places`` more contents with ``nbytes`` in total fit; return whether they do.
 
-        is_kept: who stays though nothing uses it. Nobody leaves if that would not be enough.
+        is_kept: selects unused residents that stay. Nothing is evicted if that would not be enough.
         """
         have, spare = self.room(self.residents.values())
         if have >= places and spare >= nbytes:
@@ -121,12 +122,13 @@ class AdapterCache:
     # --------------------------------------------------------------------------------------------------- changes ---
 
     def notify(self) -> None:
-        """Tell whoever waits that a request may start now that could not before."""
+        """Wake waiting threads, because a request may now be able to start."""
         self.changes += 1
         self.news.notify_all()
 
     def wait(self, mark: int, timeout: float = math.inf) -> bool:
-        """Sleep until ``changes`` is not ``mark``; return False at once if no load is under way that could do that.
+        """Sleep until ``changes`` differs from ``mark``; return False at once if no load is under way that could
+        change it.
 
         After ``timeout`` seconds it returns True.
 

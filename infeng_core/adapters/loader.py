@@ -12,50 +12,50 @@ from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 NICENESS = 7
-"""Of a loading thread. Where a worker of the batch wants the same core, the thread gets some sixth of it, so that a
-step takes little longer (a step ends with its slowest worker); on a core that nobody wants it runs at full speed."""
+"""Niceness of a loading thread. On a core that a worker of the batch wants, the thread gets about a sixth of the
+time, so a step takes little longer (a step ends with its slowest worker); on an idle core it runs at full speed."""
 
 GRACE = 0.25
-"""Seconds after which a job counts as slow: it waits for its storage, as a rule, and others may run beside it."""
+"""Seconds after which a job counts as slow: it usually waits for storage, so others may run beside it."""
 
 MOST = 4
 """Jobs that run at a time."""
 
 MOST_STUCK = 8
-"""Threads whose jobs were given up and have not returned; where there are so many, no other is started."""
+"""Threads whose jobs were given up and have not returned; at this number, no further thread is started."""
 
 
 class Job(Protocol):
-    """Something to do; jobs of the same entry run one after another."""
+    """A job of the loader; jobs of the same entry run one after another."""
 
     @property
     def entry(self) -> object:
-        """What it is about."""
+        """The entry that the job loads."""
 
 
 J = TypeVar("J", bound=Job)
 
 
 class Loader(Generic[J]):
-    """Does jobs on threads of its own, one at a time as long as they are quick.
+    """Runs jobs on threads of its own, one at a time as long as they are quick.
 
-    Packing is bound by the processor, which the running batch needs: more threads would only take more of it. A slow
-    job holds up nobody, and one that lasts longer than ``timeout`` is given up, for its thread may never come back.
-    Threads end when there is no job.
+    Packing is bound by the processor, which the running batch needs, so more threads would only slow the batch. A
+    slow job does not block other jobs. A job that lasts longer than ``timeout`` is given up, since its thread may
+    never return. Threads end when there is no job.
     """
 
     def __init__(self, run: Callable[[J], None], give_up: Callable[[J, str], bool], timeout: float) -> None:
-        """No job, no thread.
+        """Start without jobs or threads.
 
-        run: must not raise. give_up: called with the reason; returns False for a job that is all but done.
+        run: must not raise. give_up: called with the reason; returns False for a job that is nearly done.
         """
         self._run = run
         self._give_up = give_up
         self._timeout = timeout
         self._jobs: deque[J] = deque()
-        self._running: dict[J, float] = {}  # and since when
+        self._running: dict[J, float] = {}  # with its start time
         self._stuck = 0
-        self._lock = threading.RLock()  # taken by itself: Ctrl-C within a condition's `with` would keep it taken
+        self._lock = threading.RLock()  # acquired explicitly: Ctrl-C inside a condition's `with` would leave it locked
         self._changed = threading.Condition(self._lock)
         self._is_watched = False
 
@@ -72,7 +72,7 @@ class Loader(Generic[J]):
 
     def _begin_next(self) -> None:
         job = self._next() if self._stuck < MOST_STUCK else None
-        if job is not None:  # a daemon: a download that hangs does not keep the process from ending
+        if job is not None:  # a daemon thread: a download that hangs does not keep the process from ending
             threading.Thread(target=self._work, args=(job,), name="infeng-adapters", daemon=True).start()
 
     def _next(self) -> J | None:
@@ -84,21 +84,21 @@ class Loader(Generic[J]):
         return job
 
     def _work(self, job: J | None) -> None:
-        if sys.platform == "linux":  # where a thread has a niceness of its own
+        if sys.platform == "linux":  # each Linux thread has its own niceness
             with suppress(OSError):
                 thread = threading.get_native_id()
                 os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS)
         while job is not None:
             self._run(job)
             with self._lock:
-                if self._running.pop(job, None) is None:  # given up meanwhile: another thread has taken the place
+                if self._running.pop(job, None) is None:  # given up meanwhile: another thread has replaced this one
                     self._stuck -= 1
                     return
                 self._changed.notify_all()
                 job = self._next()
 
     def _watch(self) -> None:
-        """Begin jobs beside slow ones and give up those that are late, as long as there are any."""
+        """Start jobs beside slow ones and give up late ones, as long as there are any."""
         while True:
             with self._lock:
                 if not self._running and not self._jobs:
@@ -124,7 +124,7 @@ class Loader(Generic[J]):
         return max(0.001, min((end for end in ends if end > now), default=now + GRACE) - now)
 
     def _drop(self, job: J, why: str) -> None:
-        is_given_up = self._give_up(job, why)  # without the lock: it takes others
+        is_given_up = self._give_up(job, why)  # without the lock: the callback takes other locks
         with self._lock:
             if job in self._running and is_given_up:
                 del self._running[job]

@@ -22,7 +22,7 @@ _log = get_logger(__name__)
 
 
 class Read(Protocol):
-    """What reads adapters: ``formats.load_adapter`` over a model."""
+    """A reader of adapters: ``formats.load_adapter`` over a model."""
 
     def __call__(self, source: str, /, *, scale: float) -> PackedAdapter:
         """Return packed contents; raises InfengError."""
@@ -37,19 +37,19 @@ Observe = Callable[[AdapterChange, AdapterInfo], None]
 
 @dataclass(slots=True, eq=False)
 class Load:
-    """One load of an entry, for the requests that wait for it or, with ``done``, for a caller."""
+    """One load of an entry, for waiting requests or, with ``done``, for a caller."""
 
     entry: Entry
     done: Future[None] | None = None
     pin: bool = False
     is_reload: bool = False
-    is_taken: bool = False  # the entry means what was loaded
-    is_read: bool = False  # what remains is to place it, which cannot hang
-    is_over: bool = False  # given up: whatever it brings comes to nothing
+    is_taken: bool = False  # the entry now means the loaded contents
+    is_read: bool = False  # only placing remains, which cannot hang
+    is_over: bool = False  # given up: its result is discarded
 
 
 class Loading:
-    """Brings contents into the cache, for requests that wait or for a caller who does."""
+    """Loads contents into the cache, for waiting requests or for a waiting caller."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class Loading:
     ) -> None:
         """Load by ``read`` and ``place``; ``fail`` ends the requests that wait for an entry, called under the lock.
 
-        timeout: seconds after which a load that is still reading has failed. observe: is told of every load, before
-        the caller who waits for it returns.
+        timeout: seconds after which a load that is still reading fails. observe: called for every load, before the
+        waiting caller returns.
         """
         self._cache = cache
         self._read = read
@@ -74,25 +74,25 @@ class Loading:
         self._is_placing = False
         self._is_closed = False
         self.kept: set[Entry] = set()
-        """What requests that wait will use first: it does not leave for others that wait."""
+        """Entries that waiting requests will use first: they are not evicted for later requests."""
 
     def begin(self, entry: Entry) -> None:
-        """Load for requests that wait; called under the lock, once ``entry`` has room in the cache."""
+        """Load for waiting requests; called under the lock, once ``entry`` has room in the cache."""
         self._cache.coming[entry] = entry.nbytes or 0
         self._loader.add(Load(entry))
 
     def now(self, entry: Entry, *, pin: bool = False, is_reload: bool = False) -> None:
-        """Load and wait for it; raises what goes wrong. Called without the lock."""
+        """Load and wait for the result; raises the load's error. Called without the lock."""
         done: Future[None] = Future()
         self._loader.add(Load(entry, done, pin, is_reload))
         done.result()
 
     def is_wanted(self, resident: Resident) -> bool:
-        """Return whether a request that waits will use it soon."""
+        """Return whether a waiting request will use it soon."""
         return not self.kept.isdisjoint(resident.entries)
 
     def close(self) -> None:
-        """Begin no load any more and wait for the backend to be left alone; reading may go on and comes to nothing."""
+        """Start no more loads and wait until the backend is idle; the results of running reads are discarded."""
         with self._cache.lock:
             self._is_closed = True
             self._cache.coming.clear()
@@ -108,7 +108,7 @@ class Loading:
         except InfengError as caught:
             error = caught
         with self._cache.lock:
-            is_over, load.is_read = load.is_over, True  # from here on it cannot be given up
+            is_over, load.is_read = load.is_over, True  # from here on the load cannot be given up
         if load.is_taken:
             self._tell("reloaded" if load.is_reload else "loaded", load.entry)
         elif error is not None and not (is_over or self._is_closed):
@@ -137,13 +137,13 @@ class Loading:
             return not self._is_closed and bool(entry.waiting) and entry.resident is None
 
     def _end(self, load: Load, error: InfengError | None) -> None:
-        """Tell whoever waits for a load how it ended, unless it was given up before. Called under the lock."""
+        """Report the end of a load to its waiting callers, unless it was given up before. Called under the lock."""
         if load.is_over:
             return
         self._cache.coming.pop(load.entry, None)
         if error is not None:
             load.entry.error = str(error)
-            is_told = load.done is not None or bool(load.entry.waiting)  # who asked for it gets the error itself
+            is_told = load.done is not None or bool(load.entry.waiting)  # they get the error itself
             if not self._is_closed:
                 (_log.info if is_told else _log.warning)("adapter not loaded", name=load.entry.name, error=str(error))
             if load.done is None:
@@ -203,9 +203,9 @@ class Loading:
             raise AdapterError(f"adapter {entry.name}", why, "reload it to use them as they are now")
 
     def _has_room(self, entry: Entry, nbytes: int, pin: bool, is_reload: bool) -> bool:
-        """Make room if that is possible; a request waits on without it, a caller who wants it pinned gets an error."""
+        """Make room if possible. Without room a request keeps waiting; a caller who pins gets an error."""
         cache = self._cache
-        if is_reload:  # both versions stay until the old one leaves, which is at once where nobody uses it
+        if is_reload:  # both versions stay until the old one is evicted, at once if it is unused
             cache.make_room(1, nbytes, lambda resident: resident is entry.resident)
             return True
         reserved = cache.coming.get(entry)
@@ -218,7 +218,7 @@ class Loading:
         return has_room
 
     def _take(self, load: Load, resident: Resident, begin: float) -> None:
-        """Let the name mean what was loaded, unless nobody wants it any more."""
+        """Bind the name to the loaded contents, unless it was unloaded and no request waits for it."""
         cache, entry = self._cache, load.entry
         cache.coming.pop(entry, None)
         if not entry.is_gone or entry.waiting:
@@ -233,12 +233,12 @@ class Loading:
             facts = {"id": resident.id[:12], "rank": resident.rank, "bytes": resident.nbytes}
             _log.info(text, name=entry.name, **facts, seconds=round(entry.load_seconds, 4))
         cache.forget(resident)
-        cache.notify()  # with what was coming gone, a step that waits would find no reason to
+        cache.notify()  # with this load over, a waiting step might find nothing to wait for
 
 
 @contextmanager
 def _explained(entry: Entry, too_large: str, why: str, remedy: str) -> Iterator[None]:
-    """Turn what reading or placing an adapter raises into an error that names it."""
+    """Convert an error of reading or placing an adapter into one that names the adapter."""
     try:
         yield
     except InfengError:

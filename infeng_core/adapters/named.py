@@ -1,4 +1,4 @@
-"""What users of an engine see of its adapters."""
+"""The adapters of an engine, as its users see them."""
 
 from __future__ import annotations
 
@@ -11,56 +11,57 @@ from infeng_core.errors import UsageError
 
 
 class NamedAdapters:
-    """The adapters of an engine by name: ``engine.adapters``. Iterating gives the names, in the order of their loading.
+    """The adapters of an engine by name: ``engine.adapters``. Iteration gives the names, in the order of their
+    loading.
 
-    Any thread may call any method; none waits for a step, and no step for a load. After ``engine.close()`` all of them
-    raise UsageError.
+    Any thread may call any method. Calls do not wait for steps, nor steps for loads. After ``engine.close()`` all
+    methods raise UsageError.
     """
 
     def __init__(self, registry: Registry, check_open: Callable[[], None]) -> None:
-        """Made by the engine; ``check_open`` raises UsageError where that is closed."""
+        """Made by the engine; ``check_open`` raises UsageError once the engine is closed."""
         self._registry = registry
         self._check_open = check_open
 
     def load(self, name: str, path: str | Path, *, scale: float = 1.0, pin: bool = False) -> None:
-        """Give a PEFT directory, an artifact or a hub name a name that requests can use.
+        """Name a PEFT directory, an artifact or a hub name, so that requests can use it.
 
-        It is read when it is first asked for, beside the running batch, and may leave the memory when others are asked
-        for; pinned, it is read now and stays. scale multiplies its alpha / r.
+        The adapter is read at its first use, beside the running batch, and may be evicted for others; a pinned one is
+        read now and stays. scale multiplies its alpha / r.
 
-        Raises AdapterError for a name that cannot be, is taken or is the base's, and for a path that is not there;
-        pinned, also for an adapter that cannot be used, and ResourceError where there is no room.
+        Raises AdapterError for a name that is invalid, taken or the base's, and for a missing path; if pinned, also
+        for an adapter that cannot be used, and ResourceError without room.
         """
         self._check_open()
         _check_flag("pin", pin)
         self._registry.add(name, path, scale=scale, pin=pin)
 
     def unload(self, name: str) -> None:
-        """Forget a name; requests that have named it are served. Raises AdapterError where there is none."""
+        """Forget a name; requests that already use it are served. Raises AdapterError for an unknown name."""
         self._check_open()
         self._registry.remove(name)
 
     def pin(self, name: str, pinned: bool = True) -> None:
-        """Load an adapter now if need be and keep it in memory, or let it leave again; raises as ``load``."""
+        """Load an adapter if necessary and keep it in memory, or let it be evicted again; raises as ``load``."""
         self._check_open()
         _check_flag("pinned", pinned)
         self._registry.pin(name, pinned)
 
     def reload(self, name: str) -> None:
-        """Read an adapter's files again; requests that run finish on what they started with.
+        """Read an adapter's files again; running requests finish with the old contents.
 
-        Where they cannot be used, the old ones stay and AdapterError or ResourceError is raised.
+        If the new files cannot be used, the old contents stay and AdapterError or ResourceError is raised.
         """
         self._check_open()
         self._registry.reload(name)
 
     def infos(self) -> list[AdapterInfo]:
-        """Return what is known of every adapter, in the order in which they were named."""
+        """Return the state of every adapter, in the order in which they were named."""
         self._check_open()
         return self._registry.infos()
 
     def __getitem__(self, name: str) -> AdapterInfo:
-        """Return what is known of an adapter; raises AdapterError where there is none of that name."""
+        """Return the state of an adapter; raises AdapterError for an unknown name."""
         self._check_open()
         return self._registry.info(name)
 
@@ -70,12 +71,12 @@ class NamedAdapters:
         return isinstance(name, str) and name in self._registry.names()
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the names that there are now."""
+        """Iterate over the present names."""
         self._check_open()
         return iter(list(self._registry.names()))
 
     def __len__(self) -> int:
-        """Return how many names there are."""
+        """Return the number of names."""
         self._check_open()
         return len(self._registry.names())
 

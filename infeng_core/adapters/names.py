@@ -1,4 +1,4 @@
-"""What an adapter may be called, and where it may lie."""
+"""Valid names of adapters, and valid references to their files."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from infeng_core.formats import hub_names
 from infeng_core.formats.adapters.bounds import MAX_MAGNITUDE
 
 BASE = "base"
-"""Stands for the model without an adapter wherever a name is asked for."""
+"""The name of the model without an adapter, wherever a name is expected."""
 
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
-"""How names of other places than the hub begin."""
+"""The scheme at the beginning of names outside the hub."""
 
 _NAME = re.compile(r"\w[\w.-]{0,127}")
 
@@ -26,7 +26,7 @@ def base_names(reference: str) -> frozenset[str]:
 def check_name(name: object, base: frozenset[str]) -> str:
     """Return ``name`` if an adapter may have it; raises AdapterError.
 
-    Names end up in URLs, file names and lists with commas, so they hold letters, digits, ``_``, ``.`` and ``-`` and
+    Names are used in URLs, file names and lists with commas, so they hold letters, digits, ``_``, ``.`` and ``-`` and
     begin with a letter, a digit or ``_``.
     """
     remedy = "use letters, digits, _, - and ., at most 128, not beginning with - or ."
@@ -40,10 +40,10 @@ def check_name(name: object, base: frozenset[str]) -> str:
 
 
 def check_source(name: str, reference: object, scale: object) -> tuple[str, float]:
-    """Return reference and scale if something may be there; nothing is read. Raises AdapterError.
+    """Return reference and scale if the reference is plausible; nothing is read. Raises AdapterError.
 
-    A path is made absolute. One that is not there is left to locators if it has the form of a hub name or a scheme,
-    as in store://name.
+    A path is made absolute. A path that does not exist is left to locators if it has the form of a hub name or a
+    scheme, as in store://name.
     """
     remedy = f"1 leaves it as trained, it is at most {MAX_MAGNITUDE:g}"
     if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not abs(scale) <= MAX_MAGNITUDE:
@@ -58,7 +58,7 @@ def check_source(name: str, reference: object, scale: object) -> tuple[str, floa
         path = Path(text).expanduser()
         if path.exists():
             return str(path.absolute()), float(scale)
-    except (OSError, RuntimeError):  # too long, not to be read, or of a user who does not exist
+    except (OSError, RuntimeError):  # too long, unreadable, or with an unknown user
         pass
     if hub_names.is_name(text) or SCHEME.match(text):
         return text, float(scale)

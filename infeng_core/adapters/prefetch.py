@@ -1,4 +1,4 @@
-"""Which adapters are brought in for the requests that wait, and which stay for them."""
+"""The adapters to load for waiting requests, and those to keep for them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def prefetch(
     references: Sequence[AdapterReference],
     fail: Callable[[AdapterReference, InfengError], None],
 ) -> int:
-    """Begin to load what the requests of ``references`` need, the first before the others. Called under the lock.
+    """Begin to load the adapters of ``references``, in their order. Called under the lock.
 
-    Requests that run keep their adapters and pinned ones stay. In the rest of the memory each request in turn gets
-    room for its own, up to the first for which there is none: it waits for somebody else's end, and gets that room
-    before any other. What nobody in that row wants leaves for it, the longest unused first. A request whose adapters
-    can never fit gets a ResourceError.
+    Adapters of running requests and pinned ones stay. In the remaining memory each request in turn gets room for its
+    adapters, up to the first without room: it waits until another request ends, and gets that room before any other.
+    Adapters that none of these requests uses are evicted, least recently used first. A request whose adapters can
+    never fit gets a ResourceError.
 
-    Returns how many of the first of ``references`` wait for no room that requests which run will give back: all of them
-    where the first without room waits, as well or only, for loads of those before it.
+    Returns how many of the first ``references`` do not wait for memory of running requests: all of them if the first
+    request without room waits (also or only) for loads of earlier ones.
     """
     now, later = _Room(cache, cache.held()), _Room(cache, cache.pinned())
     kept: set[Entry] = set()
@@ -60,14 +60,14 @@ def prefetch(
 
 
 class _Room:
-    """What is left of the memory where some residents stay."""
+    """The free memory if some residents stay."""
 
     def __init__(self, cache: AdapterCache, stays: set[Resident]) -> None:
         self.stays = stays
         self.places, self.spare = cache.room(stays)
 
     def take(self, residents: set[Resident], missing: list[Entry]) -> bool:
-        """Let residents stay as well and give entries room, if that is possible; return whether it is."""
+        """Keep further residents and reserve room for entries, if possible; return whether it was."""
         more = residents - self.stays
         places = self.places - len(more) - len(missing)
         spare = self.spare - sum(r.nbytes for r in more) - sum(entry.nbytes or 0 for entry in missing)
@@ -79,7 +79,7 @@ class _Room:
 
 
 def _needs(cache: AdapterCache, reference: AdapterReference) -> tuple[set[Resident], list[Entry]]:
-    """Return what a request needs of what is in memory, and what it needs that is not."""
+    """Return the residents that a request needs, and the entries that it needs loaded."""
     pairs = list(zip(reference.entries, reference.contents or [None] * len(reference.entries), strict=True))
     found = [(entry, cache.residents.get(id_) if id_ else entry.resident) for entry, id_ in pairs]
     residents = {resident for _, resident in found if resident is not None}
@@ -87,8 +87,8 @@ def _needs(cache: AdapterCache, reference: AdapterReference) -> tuple[set[Reside
 
 
 def _lost(cache: AdapterCache, reference: AdapterReference) -> AdapterError | None:
-    """Return the error of a request that is to go on with contents that are nowhere any more; else None."""
-    for entry, id_ in zip(reference.entries, reference.contents, strict=False):  # none where it has not run
+    """Return the error of a preempted request whose contents no longer exist anywhere; else None."""
+    for entry, id_ in zip(reference.entries, reference.contents, strict=False):  # empty before its first run
         if id_ not in cache.residents and entry.id not in (None, id_):
             why = "it was reloaded while the request was preempted, and its old contents have left the memory"
             return AdapterError(f"adapter {entry.name}", why, "send the request again")
@@ -96,7 +96,7 @@ def _lost(cache: AdapterCache, reference: AdapterReference) -> AdapterError | No
 
 
 def _attach_known(cache: AdapterCache, reference: AdapterReference) -> None:
-    """Give names whose contents are in memory under another name those contents."""
+    """Bind names to contents that are in memory under another name."""
     for entry in reference.entries:
         if entry.resident is None and entry.id in cache.residents:
             cache.attach(entry, cache.residents[entry.id])
@@ -104,7 +104,7 @@ def _attach_known(cache: AdapterCache, reference: AdapterReference) -> None:
 
 
 def _never(cache: AdapterCache, reference: AdapterReference) -> ResourceError | None:
-    """Return the error of a request whose adapters do not fit beside the pinned ones, whoever ends; else None."""
+    """Return the error of a request whose adapters never fit beside the pinned ones; else None."""
     pinned = cache.pinned()
     needed = [entry for entry in reference.entries if entry.resident is None or entry.resident not in pinned]
     nbytes = sum(entry.nbytes or 0 for entry in needed)

@@ -1,4 +1,4 @@
-"""What the registry knows of a name, and of the bytes that lie behind it."""
+"""The registry's records of names and of the contents behind them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from infeng_core.formats.adapters.packed import PackedAdapter
 
 State = Literal["registered", "loading", "resident"]
-"""``registered``: nothing of it is in memory; ``loading``: it is being read or waits for its turn."""
+"""``registered``: no contents are in memory; ``loading``: it is being read or queued."""
 
 
 AdapterChange = Literal["loaded", "reloaded", "failed", "unloaded"]
-"""What can happen to an adapter."""
+"""The events of an adapter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,46 +26,46 @@ class AdapterInfo:
     scale: float
     state: State
     id: str | None
-    """Content hash; None until it has been read once. Names with equal ids share their memory."""
+    """Content hash; None before the first read. Names with equal ids share their memory."""
     rank: int | None
-    """The largest rank of one projection; None until it has been read once."""
+    """The largest rank of one projection; None before the first read."""
     bytes: int | None
-    """Memory that it takes while resident; None until it has been read once."""
+    """Bytes in memory while resident; None before the first read."""
     references: int
-    """Requests that run with these bytes now."""
+    """Requests that run with these contents now."""
     waiting: int
     """Requests that have named it and have not started."""
     pinned: bool
     loads: int
-    """How often it was brought into memory."""
+    """Number of loads into memory."""
     load_seconds: float | None
-    """Of the latest load, from its first byte read until it could be used (swap latency)."""
+    """Seconds of the latest load, from the first byte read until it was usable (swap latency)."""
     total_load_seconds: float
-    """Of all of its loads."""
+    """Seconds of all of its loads."""
     loaded: float
-    """When the latest one could be used, in seconds of ``time.perf_counter``; 0 before there was one."""
+    """When the latest load became usable, in seconds of ``time.perf_counter``; 0 before the first load."""
     error: str | None
-    """Why the latest load failed; None if it did not."""
+    """The error of the latest load; None if it succeeded."""
 
 
 @dataclass(slots=True, eq=False)
 class Resident:
-    """Contents in the backend's memory, whatever the names that mean them."""
+    """Contents in the backend's memory, shared by the names that mean them."""
 
     id: str
     handle: Any = field(repr=False)  # backend.AdapterHandle
     nbytes: int
     rank: int
     stacked_rank: int
-    is_whole: bool  # DoRA, biases or saved modules: its weight can only be 1
+    is_whole: bool  # has DoRA, biases or saved modules: its weight can only be 1
     saves_modules: bool
-    reach: float  # the largest number that it may add to a weight of the base
+    reach: float  # the largest magnitude that it may add to a weight of the base
     entries: set[Entry] = field(default_factory=set, repr=False)
     references: WeakSet[Any] = field(default_factory=WeakSet, repr=False)
-    """Of requests that run. A set, and weak, so that nothing is counted wrong when Ctrl-C comes in between."""
+    """References of running requests. A weak set, so that an ill-timed Ctrl-C cannot break the count."""
     promised: WeakSet[Any] = field(default_factory=WeakSet, repr=False)
-    """Requests that were preempted and will go on with these bytes."""
-    used: int = 0  # the order in which residents were last taken or given back
+    """Preempted requests that will continue with these contents."""
+    used: int = 0  # order in which residents were last acquired or released
 
     @property
     def is_pinned(self) -> bool:
@@ -91,15 +91,15 @@ class Resident:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A name and what it means now. Requests hold it from their submission on, so it outlives its unloading."""
+    """A name and its present contents. Requests hold it from submission on, so it outlives its unloading."""
 
     name: str
     source: str
     scale: float
     is_pinned: bool = False
-    is_gone: bool = False  # unloaded: no new request can name it
+    is_gone: bool = False  # unloaded: new requests cannot name it
     resident: Resident | None = None
-    id: str | None = None  # content hash of what was read first, or at the latest reload
+    id: str | None = None  # content hash of the first read, or of the latest reload
     rank: int | None = None
     nbytes: int | None = None
     loads: int = 0
@@ -110,7 +110,7 @@ class Entry:
     waiting: WeakSet[Any] = field(default_factory=WeakSet, repr=False)  # of AdapterReference, as in Resident
 
     def info(self, *, is_loading: bool) -> AdapterInfo:
-        """Return what a user sees."""
+        """Return the public record of this name."""
         resident = self.resident
         return AdapterInfo(
             name=self.name,

@@ -1,4 +1,4 @@
-"""What one request needs of adapters, from its submission to its end, and which may answer it together."""
+"""The adapters of one request, from its submission to its end, and the check that they can be combined."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from infeng_core.formats.adapters.bounds import MAX_MAGNITUDE
 
 
 class Holder(Protocol):
-    """What keeps the adapters of references: the registry."""
+    """The owner of the adapters behind references: the registry."""
 
     @property
     def changes(self) -> int:
-        """Counts whatever may let a request start that could not before."""
+        """Counts changes after which a request may be able to start."""
 
     def holds(self, contents: Iterable[str]) -> bool:
         """Return whether contents are in memory, by their ids."""
@@ -24,21 +24,21 @@ class Holder(Protocol):
         """Give a request its adapters if all are in memory."""
 
     def release(self, reference: AdapterReference) -> None:
-        """Take a request's adapters back for now."""
+        """Take a request's adapters back for now; it will acquire them again."""
 
     def close_reference(self, reference: AdapterReference) -> None:
         """Take a request's adapters back for good."""
 
     def prefetch(self, references: Sequence[AdapterReference]) -> int:
-        """Begin to load what requests that wait need; return how many of the first do not lack room."""
+        """Begin to load the adapters of waiting requests; return how many of the first do not lack room."""
 
 
 class AdapterReference:
-    """The adapters of one request. A scheduler asks for them with ``acquire`` and gives them back with ``close``.
+    """The adapters of one request. A scheduler takes them with ``acquire`` and gives them back with ``close``.
 
-    Until then they may come and go; in between they stay where they are, whatever happens to their names. A request
-    that is preempted gives them back with ``release``: they may leave until it acquires them again, and then it has the
-    same contents as before, or an error.
+    Outside that time they may be loaded and evicted; within it they stay, even if their names are unloaded. A
+    preempted request gives them back with ``release``: they may be evicted until it acquires them again, and it then
+    has the same contents as before, or an error.
     """
 
     __slots__ = (
@@ -52,14 +52,14 @@ class AdapterReference:
         self.entries = entries
         self.weights = weights
         self.contents: tuple[str, ...] = ()
-        """Ids of what it was given when it first acquired them; from then on it is nothing else."""
+        """Content ids at the first ``acquire``; later ones give the same contents."""
         self.residents: tuple[Resident, ...] = ()
         self.rows: tuple[tuple[Any, float], ...] = ()
         """(handle, weight) of each adapter, in the request's order; empty until acquired."""
         self.error: InfengError | None = None
         self.is_closed = False
         self.owner: Any = None
-        """The request on its way, kept by the engine."""
+        """The request in the engine, set by the engine."""
 
     @property
     def uses(self) -> tuple[object, ...]:
@@ -67,12 +67,12 @@ class AdapterReference:
         return self.entries, self.weights, self.contents
 
     def known(self) -> tuple[str, ...] | None:
-        """Return the content ids that ``acquire`` would give now; None where not all are known."""
+        """Return the content ids that ``acquire`` would give now; None if some are unknown."""
         found = self.contents or tuple(e.resident.id for e in self.entries if e.resident is not None)
         return found if len(found) == len(self.entries) else None
 
     def is_ready(self) -> bool:
-        """Return whether all are in memory; asked without the lock, so that ``acquire`` may know better."""
+        """Return whether all are in memory. It takes no lock, so ``acquire`` may still answer otherwise."""
         if self.contents:
             return self.registry.holds(self.contents)
         return all(entry.resident is not None for entry in self.entries)
@@ -82,19 +82,20 @@ class AdapterReference:
         return bool(self.residents) or (self.is_ready() and self.registry.acquire(self))
 
     def release(self) -> None:
-        """Give the adapters back for as long as the request does not run."""
+        """Give the adapters back while the request does not run."""
         self.registry.release(self)
 
     def close(self) -> None:
-        """Give the adapters back, or stop waiting for them; calling it again does nothing."""
+        """Give the adapters back, or stop waiting for them; a second call does nothing."""
         self.registry.close_reference(self)
 
 
 def check_combination(parts: Sequence[tuple[str, Resident, float]], max_stacked_rank: int) -> None:
     """Raise RequestError unless adapters (name, contents, weight) can be used on one row.
 
-    A weight scales the product B A. DoRA also rescales what the base gives, biases shift it and saved modules replace
-    it, none of which half a weight could do. max_stacked_rank: rank rows of all together that the backend has room for.
+    A weight scales the product B A. DoRA also rescales the base's output, biases shift it and saved modules replace
+    it; a weight other than 1 is undefined for these. max_stacked_rank: the most rank rows of all together that the
+    backend supports.
     """
     for name, resident, weight in parts:
         if resident.is_whole and weight != 1.0:
@@ -112,4 +113,4 @@ def check_combination(parts: Sequence[tuple[str, Resident, float]], max_stacked_
     if stacked > max_stacked_rank:
         names = ", ".join(name for name, _, _ in parts)
         why = f"their stacked ranks add up to {stacked}, and a row has room for {max_stacked_rank}"
-        raise RequestError(f"adapters {names}", why, "combine fewer, or such of lower rank")
+        raise RequestError(f"adapters {names}", why, "combine fewer, or adapters of lower rank")

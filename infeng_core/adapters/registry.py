@@ -1,4 +1,4 @@
-"""The registry: names to adapters, and what happens between a name and a batch."""
+"""The registry: maps names to adapters, and manages their contents for requests."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Spec = str | tuple[tuple[str, float], ...]
 
 
 class Registry:
-    """Adapters of one engine. Any thread may call any method; none waits for a step, and no step for a load.
+    """Adapters of one engine. Any thread may call any method; calls do not wait for steps, nor steps for loads.
 
-    A name means an ``Entry``; its contents, when in memory, are a ``Resident``, found by content hash. A request holds
+    A name is an ``Entry``; its contents, when in memory, are a ``Resident``, found by content hash. A request holds
     entries while it waits and residents while it runs: it uses the contents that its names had when it started.
     """
 
@@ -41,11 +41,11 @@ class Registry:
         load_timeout: float = 60.0,
         observe: Observe = lambda change, info: None,
     ) -> None:
-        """Hold at most ``most`` adapters of together ``budget`` bytes (None: any) in memory.
+        """Hold at most ``most`` adapters with ``budget`` bytes in total (None: no limit) in memory.
 
         read, place: called on loading threads, place on one at a time. base: names that mean the base model.
         max_stacked_rank: of all adapters of a request. load_timeout: seconds that reading an adapter may take.
-        observe: is told of what happens to adapters.
+        observe: called with the events of adapters.
         """
         self._base = base
         self._max_stacked_rank = max_stacked_rank
@@ -54,14 +54,14 @@ class Registry:
         self._observe = observe
         self._loading = Loading(self._cache, read, place, self._fail_waiting, load_timeout, observe)
         self.failed: deque[AdapterReference] = deque()
-        """References that got an error while they waited; the engine takes them."""
+        """References that got an error while they waited; the engine collects them."""
 
     # --------------------------------------------------------------------------------------------------- by name ---
 
     def add(self, name: str, source: Any, *, scale: float = 1.0, pin: bool = False) -> None:
-        """Give an adapter a name. Nothing is read before its first use, unless it is pinned: then it is loaded now.
+        """Name an adapter. It is read at its first use, or now if it is pinned.
 
-        Raises AdapterError for a name or a source that cannot be, ResourceError where a pinned one does not fit.
+        Raises AdapterError for an invalid name or source, ResourceError if a pinned one does not fit.
         """
         name = check_name(name, self._base)
         text, scale = check_source(name, source, scale)
@@ -83,7 +83,7 @@ class Registry:
             raise
 
     def remove(self, name: str) -> None:
-        """Unload: nobody can name it from now on; requests that have named it are served."""
+        """Unload a name: new requests cannot use it; requests that already do are served."""
         with self._cache.lock:
             entry = self._find(name)
             self._forget(entry)
@@ -98,7 +98,7 @@ class Registry:
         self._cache.notify()
 
     def pin(self, name: str, pinned: bool = True) -> None:
-        """Load an adapter if it is not in memory and keep it there, or let it leave again."""
+        """Load an adapter if it is not in memory and keep it there, or let it be evicted again."""
         with self._cache.lock:
             entry = self._find(name)
             if not pinned or entry.resident is not None:
@@ -108,10 +108,10 @@ class Registry:
         self._loading.now(entry, pin=True)
 
     def reload(self, name: str) -> None:
-        """Read an adapter's files again; requests that run finish on what they started with.
+        """Read an adapter's files again; running requests finish with the old contents.
 
-        The old contents serve until the new ones are in memory, and stay if those cannot be loaded: then the error is
-        raised. An adapter that is not in memory is read at its next use.
+        The old contents serve until the new ones are in memory. If the new ones cannot be loaded, the old ones stay
+        and the error is raised. An adapter that is not in memory is read at its next use.
         """
         with self._cache.lock:
             entry = self._find(name)
@@ -121,18 +121,18 @@ class Registry:
         self._loading.now(entry, is_reload=True)
 
     def infos(self) -> list[AdapterInfo]:
-        """Return what is known of every name, in the order in which they came."""
+        """Return the state of every name, in the order of their loading."""
         with self._cache.lock:
             return [entry.info(is_loading=entry in self._cache.coming) for entry in self._entries.values()]
 
     def info(self, name: str) -> AdapterInfo:
-        """Return what is known of one name; raises AdapterError where there is no such adapter."""
+        """Return the state of one name; raises AdapterError for an unknown name."""
         with self._cache.lock:
             entry = self._find(name)
             return entry.info(is_loading=entry in self._cache.coming)
 
     def names(self) -> KeysView[str]:
-        """Return a view of the names, in the order in which they came."""
+        """Return a view of the names, in the order of their loading."""
         return self._entries.keys()
 
     def _find(self, name: str) -> Entry:
@@ -149,7 +149,8 @@ class Registry:
     # ------------------------------------------------------------------------------------------------ by request ---
 
     def refer(self, spec: Spec) -> AdapterReference:
-        """Return a request's claim on its adapters; raises RequestError for what can be seen to be wrong now."""
+        """Return a reference to a request's adapters; raises RequestError for errors that are visible before
+        loading."""
         with self._cache.lock:
             reference = self._claim(spec)
             for entry in reference.entries:
@@ -162,9 +163,9 @@ class Registry:
             self._claim(spec)
 
     def try_out(self, spec: Spec | None) -> None:
-        """Raise what a request with these adapters would meet before it runs; they are read if they are not in memory.
+        """Raise the error that a request with these adapters would meet before it runs; reads them if necessary.
 
-        RequestError, AdapterError or ResourceError; blocks meanwhile.
+        Raises RequestError, AdapterError or ResourceError; blocks during the load.
         """
         if spec is None:
             return
@@ -200,7 +201,7 @@ class Registry:
         return all(id_ in self._cache.residents for id_ in contents)
 
     def acquire(self, reference: AdapterReference) -> bool:
-        """Give a request its adapters if all are in memory; one whose adapters do not go together fails."""
+        """Give a request its adapters if all are in memory; a request whose adapters cannot be combined fails."""
         cache = self._cache
         with cache.lock:
             found = (
@@ -222,7 +223,7 @@ class Registry:
                 cache.touch(resident)
             reference.contents = tuple(resident.id for resident in residents)
             reference.rows = tuple((r.handle, weight) for r, weight in zip(residents, reference.weights, strict=True))
-            reference.residents = residents  # the last: from here on it has them
+            reference.residents = residents  # last: the request counts as a holder from here on
             self._stop_waiting(reference)
             return True
 
@@ -237,7 +238,7 @@ class Registry:
                 self._take_back(reference)
 
     def close_reference(self, reference: AdapterReference) -> None:
-        """Take a request's adapters back for good, or forget that it waits."""
+        """Take a request's adapters back for good, or remove it from the waiting ones."""
         with self._cache.lock:
             if reference.is_closed:
                 return
@@ -246,9 +247,9 @@ class Registry:
             self._stop_waiting(reference)
 
     def prefetch(self, references: Sequence[AdapterReference]) -> int:
-        """Begin to load what requests that wait need, the first of ``references`` before the others (prefetch.py).
+        """Begin to load the adapters of waiting requests, in the order of ``references`` (prefetch.py).
 
-        Returns how many of them do not wait for others to end: those behind lack room.
+        Returns how many of the first do not wait for other requests to end; the rest lack room.
         """
         with self._cache.lock:
             return prefetch(self._cache, self._loading, references, self._fail)
@@ -272,7 +273,7 @@ class Registry:
 
     def _fail_waiting(self, entry: Entry, error: InfengError) -> None:
         for reference in list(entry.waiting):
-            if not (reference.contents and reference.is_ready()):  # what it goes on with is here
+            if not (reference.contents and reference.is_ready()):  # the contents to continue with are in memory
                 self._fail(reference, error)
 
     def _fail(self, reference: AdapterReference, error: InfengError) -> None:
@@ -287,7 +288,7 @@ class Registry:
             self._retire(entry)
 
     def _retire(self, entry: Entry) -> None:
-        """Part an unloaded name from its contents once nobody waits for them."""
+        """Unbind an unloaded name from its contents once no request waits for them."""
         if entry.is_gone and not entry.waiting:
             self._cache.detach(entry)
 
@@ -295,23 +296,24 @@ class Registry:
 
     @property
     def changes(self) -> int:
-        """Counts whatever may let a request start that could not before."""
+        """Counts changes after which a request may be able to start."""
         return self._cache.changes
 
     @property
     def evictions(self) -> int:
-        """Contents that have left the memory for others."""
+        """Number of contents that were evicted for others."""
         return self._cache.evictions
 
     def notify(self) -> None:
-        """Wake a step that waits for an adapter: there may be something else to do."""
+        """Wake a step that waits for an adapter, because other work may have arrived."""
         with self._cache.lock:
             self._cache.notify()
 
     def wait(self, mark: int, timeout: float = math.inf) -> bool:
-        """Sleep until ``changes`` is not ``mark``; return False at once if no load is under way that could do that.
+        """Sleep until ``changes`` differs from ``mark``; return False at once if no load is under way that could
+        change it.
 
-        After ``timeout`` seconds it returns True: there may be something else to do.
+        After ``timeout`` seconds it returns True, because other work may have arrived.
 
         Raises KernelError where ``interrupt`` is called meanwhile.
         """
@@ -322,7 +324,7 @@ class Registry:
         self._cache.interrupt()
 
     def close(self) -> None:
-        """Forget everything; loads that are under way come to nothing."""
+        """Forget everything; the results of running loads are discarded."""
         self._loading.close()
         with self._cache.lock:
             for entry in self._entries.values():

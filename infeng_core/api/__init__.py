@@ -1,7 +1,7 @@
-"""What plugins, benchmarks and servers may import of the engine; everything else may change without notice.
+"""The names that plugins, benchmarks and servers may import; everything else may change without notice.
 
-The names, with the modules that they come from, are listed in ``__init__.pyi`` beside this file, which type checkers
-read too. A name is imported when it is first asked for, so that a plugin's hooks load nothing but what they use.
+``__init__.pyi`` beside this file lists the names with their modules; type checkers read it too. A name is imported at
+first use, so that a plugin's hooks load only the modules that they use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _homes() -> dict[str, str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for, once."""
+    """Import the name, once."""
     if name == "__all__":
         return list(_homes())
     if name not in _homes():

@@ -1,4 +1,4 @@
-"""What readers and writers of model and adapter files may import beside ``infeng_core.api``."""
+"""Further names that readers and writers of model and adapter files may import."""
 
 from infeng_core.files import opened, reading
 from infeng_core.formats.adapters.bounds import MAX_RANK

@@ -1,1 +1,1 @@
-"""What runs a batch: the interface of a backend, and the native one."""
+"""The interface of a backend, which runs batches, and the native backend."""

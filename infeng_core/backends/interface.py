@@ -1,4 +1,4 @@
-"""The faces of a backend: it turns a loaded model into something that runs batches. The folder ``native/`` has one."""
+"""The interfaces of a backend, which turns a loaded model into an executable; ``native/`` implements one."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 
 class InterruptedStepError(KernelError):
-    """A run was cancelled; it may run again."""
+    """A run was cancelled; the same batch may run again."""
 
 
 class NotFiniteError(KernelError):
-    """An op met NaN or infinity and refused: the rows of some requests are at fault, and the others can run."""
+    """An op refused NaN or infinity: the rows of some requests are at fault, and the other requests can run."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundOp:
-    """One line of what runs: an op of the model, for a range of batch sizes, and the kernel that it got."""
+    """A line of the bound program: an op of the model, for a range of batch sizes, and its kernel."""
 
     op: str
     """As in abi.h: "linear", "attention", ..."""
     detail: str
     """Which tensors, formats and sizes, such as "layers.*.qkv_proj int4-g64 2560x2048 x22"."""
     rows: tuple[int, int]
-    """Batch sizes, in rows, that this kernel is used for."""
+    """Batch sizes, in rows, that the kernel serves."""
     library: str
     kernel: str
     reason: str
@@ -58,7 +58,7 @@ class Executable(Protocol):
         """Run one step and return the sampled rows' logits, (samples, vocab) float32, valid until the next run.
 
         The keys and values of the batch's rows are in the cache afterwards. Running the same batch again is harmless.
-        Raises KernelError if an op fails, NotFiniteError where that is because of what is in the rows.
+        Raises KernelError if an op fails, NotFiniteError if values in the rows are not finite.
         """
 
     @property
@@ -68,19 +68,20 @@ class Executable(Protocol):
     def load_adapter(self, adapter: PackedAdapter) -> AdapterHandle:
         """Copy an adapter into memory of this executable, on any thread, while steps run.
 
-        Batches name it in ``adapters``; its memory goes back when the last reference to the handle is dropped. Raises
+        Batches name it in ``adapters``; its memory is freed when the last reference to the handle is dropped. Raises
         AdapterError for one that does not fit, ResourceError without memory and PluginError where a backend has no
         adapters.
         """
 
     def bound(self) -> Sequence[BoundOp]:
-        """Return what runs, in the order of the model."""
+        """Return the bound ops in the order of the model."""
 
     def cancel(self) -> None:
-        """Make a run in flight on another thread stop soon, with InterruptedStepError; without one do nothing."""
+        """Make a run in flight on another thread stop soon, with InterruptedStepError; do nothing if none is in
+        flight."""
 
     def close(self) -> None:
-        """Give memory and threads back; the executable cannot run afterwards."""
+        """Free memory and end threads; the executable cannot run afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +97,9 @@ class OpNames:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What an executable measured of its own steps; times in nanoseconds of ``time.perf_counter_ns``.
+    """Measurements of an executable's own steps; times in nanoseconds of ``time.perf_counter_ns``.
 
-    step_ns = head_ns + sum of wall_ns + tail_ns. The fields of the arrays are those of ``_native.ProfileReading``.
+    step_ns = head_ns + sum of wall_ns + tail_ns. The arrays have the fields of ``_native.ProfileReading``.
     """
 
     ops: tuple[OpNames, ...]
@@ -114,42 +115,43 @@ class Measured:
 
 @runtime_checkable
 class Measurable(Protocol):
-    """What an executable may offer besides: the time of every op."""
+    """Optional interface of an executable: the time of every op."""
 
     def profile(self, on: bool, *, events: int = 65536) -> None:
-        """Measure every step from now on, from zero, and keep the latest ``events`` of each worker; or stop."""
+        """Start to measure every step from zero, keeping the latest ``events`` of each worker; or, with False, stop."""
 
     def measured(self) -> Measured:
-        """Return what was measured since ``profile(True)``; raises KernelError if nothing was."""
+        """Return the measurements since ``profile(True)``; raises KernelError if there are none."""
 
 
 @runtime_checkable
 class BlockAccess(Protocol):
-    """What an executable may offer besides: the bytes of whole cache blocks, so that a prefix outlives the process.
+    """Optional interface of an executable: the bytes of whole cache blocks, so that a prefix outlives the process.
 
     Each call waits for a step that runs on another thread. Raises KernelError for a block that does not exist and for
     arrays of another shape or type, before anything is written.
     """
 
     def block_layout(self) -> str:
-        """Return what the bytes of a block mean. Blocks may move between executables of one model where it is equal."""
+        """Return a name of the blocks' byte layout. Blocks may move between executables of one model with equal
+        names."""
 
     def read_blocks(self, blocks: NDArray[np.int32]) -> NDArray[np.uint8]:
         """Return copies of blocks (count,), all layers of each: (count, block_bytes) uint8."""
 
     def write_blocks(self, blocks: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
-        """Write what ``read_blocks`` returned, (count, block_bytes) uint8, to blocks (count,), which may be others."""
+        """Write the result of ``read_blocks``, (count, block_bytes) uint8, to blocks (count,), perhaps other ones."""
 
     def copy_blocks(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> None:
-        """Copy source[i] onto target[i], both (count,), in this order: for one who goes on in a block that others read.
+        """Copy source[i] onto target[i], both (count,), in this order, for a sequence that extends a shared block.
 
-        Only the last block of a sequence needs it, where it is not full; full ones are shared as they are.
+        Only the last block of a sequence needs it, where it is not full; full blocks are shared as they are.
         """
 
 
 @runtime_checkable
 class HiddenStates(Protocol):
-    """What an executable may offer besides: what the head reads of each row, not of the sampled ones alone."""
+    """Optional interface of an executable: the final hidden states of every row, not of the sampled rows alone."""
 
     @property
     def has_hidden_states(self) -> bool:
@@ -158,7 +160,7 @@ class HiddenStates(Protocol):
     def hidden_states(self) -> NDArray[np.float32]:
         """Return the final norm's output of all rows of the last run, (rows, hidden) float32, valid until the next.
 
-        Its batch must have had ``hidden``.
+        The batch of that run must have set ``hidden``.
         """
 
 
@@ -167,19 +169,19 @@ class Backend(Protocol):
 
     @property
     def uses_kernels(self) -> bool:
-        """Whether kernels are to be chosen for it; where not, no kernel library is opened."""
+        """Whether the backend uses kernels; if not, no kernel library is opened."""
 
     def block_bytes(self, shape: ModelConfig, config: EngineConfig) -> int:
         """Return the bytes of one block of the key/value cache, 16 positions in the layers of one group.
 
         There is one group of all layers, unless the backend also has ``block_windows(shape, config)``, which returns
-        how far attention sees in each group that has blocks of its own, those that see all (0) first. Its executables
-        then find the tables of further groups behind that of the first (``Batch.block_tables``), and -1 in those of
-        groups with a window for blocks that lie before it.
+        the attention window of each group with blocks of its own, groups with full attention (0) first. Its
+        executables then find the tables of further groups behind the table of the first (``Batch.block_tables``). In
+        groups with a window, -1 stands for blocks before the window.
         """
 
     def available_bytes(self) -> int | None:
-        """Return the bytes that cache and adapters may still take where they will lie; None where it is not known."""
+        """Return the bytes that cache and adapters may still take in the memory chosen for them; None if unknown."""
 
     def compile(
         self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector | None

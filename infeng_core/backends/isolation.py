@@ -1,4 +1,4 @@
-"""Which of a batch's sequences make it fail with numbers that are not finite."""
+"""The sequences of a batch whose numbers are not finite."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from infeng_core.batch import Batch, RunningRequest, Segment, part
 
 
 def culprits(run: Callable[[Batch], object], batch: Batch) -> list[RunningRequest]:
-    """Return the sequences whose rows make ``run`` raise NotFiniteError by themselves, often none.
+    """Return the sequences whose rows alone make ``run`` raise NotFiniteError, often none.
 
-    They are found by halves: rows may run again, in any company.
+    The batch is halved repeatedly: rows may run again, in any company.
     """
 
     def among(segments: list[Segment]) -> list[RunningRequest]:

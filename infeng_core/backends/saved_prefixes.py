@@ -1,4 +1,4 @@
-"""Computed prefixes outlive the process: blocks of an executable's cache go to a store of a plugin and come back."""
+"""Computed prefixes outlive the process: a plugin's store saves blocks of an executable's cache and restores them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from infeng_core.backends.interface import BlockAccess, Executable
 from infeng_core.errors import UsageError
 
 AT_ONCE = 64
-"""Blocks that are saved between two looks for something better to do."""
+"""Blocks that are saved at once, before the caller can turn to more urgent work."""
 
 PrefixEntry = tuple[bytes, int, bytes, tuple[int, ...], tuple[int, ...]]
-"""A block of a tree of prefixes, each after the one before it on its path: the key (32 bytes) under which its prefix is
-shared, its depth, its tokens (int32), its number in the cache, and its numbers for layers with windows (none here)."""
+"""A block of a prefix tree, after its parent: the key (32 bytes) under which its prefix is shared, its depth, its
+tokens (int32), its number in the cache, and its numbers for layers with windows (none here)."""
 
 ReadBlocks = Callable[[NDArray[np.int32]], NDArray[np.uint8]]
 """``BlockAccess.read_blocks``."""
@@ -26,65 +26,68 @@ WriteBlocks = Callable[[NDArray[np.int32], NDArray[np.uint8]], None]
 
 
 class PrefixStore(Protocol):
-    """Keeps blocks of a cache by the prefixes that they end. Used on the thread that runs the steps, between steps.
+    """Stores blocks of a cache by the prefixes that they end. It is used between steps, on the thread that runs them.
 
-    What it cannot read is no error: it is computed again. Registered by name through the hook ``infeng_prefix_stores``.
+    A block that the store cannot read is computed again and is no error. Factories of stores are registered by name
+    through the hook ``infeng_prefix_stores``.
     """
 
     def restore(
         self, key: bytes, tokens: NDArray[np.int32], begin: int, blocks: NDArray[np.int32], write_blocks: WriteBlocks
     ) -> int:
-        """Write what is kept of the prefix ``tokens`` (n,), from block ``begin`` on, to ``blocks``; return how many.
+        """Write the stored blocks of the prefix ``tokens`` (n,), from block ``begin`` on, to ``blocks``; return how
+        many.
 
-        blocks: at least as many numbers in the cache as ``tokens`` have whole blocks behind ``begin``. The first ones
-        are filled, without a gap, and only by bytes that are checked.
+        blocks: at least as many cache block numbers as ``tokens`` have whole blocks after ``begin``. The first ones
+        are filled without a gap, and only with bytes whose checksum is right.
         """
 
     def save(self, entries: Iterable[PrefixEntry], read_blocks: ReadBlocks, most_blocks: int | None) -> int:
-        """Keep those of ``entries`` that are new, up to ``most_blocks`` (None: all); return how many those were."""
+        """Save the entries that are new, up to ``most_blocks`` (None: all); return how many were saved."""
 
     def close(self) -> None:
-        """Let go of what only one process may hold."""
+        """Release locks and files that only one process may hold."""
 
 
 class Tree(Protocol):
-    """What is read of a ``PrefixTree``."""
+    """The part of a ``PrefixTree`` that saving reads."""
 
     @property
     def insertions(self) -> int:
-        """How many blocks were inserted so far."""
+        """The number of blocks inserted so far."""
 
     def entries(self) -> Iterable[PrefixEntry]:
-        """Return all blocks, each after the one before it on its path."""
+        """Return all blocks, each after its parent."""
 
 
 PrefixStoreFactory = Callable[[Path, str, int, int], PrefixStore]
-"""Called as ``factory(directory, identity, block_bytes, most_bytes)``: blocks of another identity are not seen."""
+"""Called as ``factory(directory, identity, block_bytes, most_bytes)``; blocks of another identity stay unseen."""
 
 
 class SavedPrefixes:
-    """A store of prefixes and the executable whose blocks it keeps. Used on the thread that runs the steps."""
+    """A store of prefixes and the executable whose blocks it saves. It is used on the thread that runs the steps."""
 
     def __init__(
         self, factory: PrefixStoreFactory, directory: Path, most_bytes: int, executable: Executable, model_id: str
     ) -> None:
-        """Open a directory for ``most_bytes``; raises ResourceError, or UsageError for a backend that cannot."""
+        """Open a directory for ``most_bytes``; raises ResourceError, or UsageError for a backend without block
+        access."""
         if not isinstance(executable, BlockAccess):
             raise UsageError("kv_cache.prefix_dir", "this backend gives no cache blocks", "leave it out")
         self._executable = executable
         layout, [sample] = executable.block_layout(), executable.read_blocks(np.zeros(1, np.int32))
         self._store = factory(directory, f"{model_id} {layout}", len(sample), most_bytes)
-        self._seen: tuple[Tree | None, int] = (None, 0)  # a tree, and how many of its insertions are saved
+        self._seen: tuple[Tree | None, int] = (None, 0)  # a tree, and the number of its insertions that are saved
 
     def restore(self, key: bytes, tokens: NDArray[np.int32], blocks: NDArray[np.int32], begin: int) -> int:
-        """Fill ``blocks`` from index ``begin`` on with what is saved of a prefix; return how many hold it now.
+        """Fill ``blocks`` from index ``begin`` on with the saved blocks of a prefix; return how many are filled.
 
-        tokens: (n,) of the prefix, of which whole blocks are looked for. blocks: at least as many as those.
+        tokens: (n,) of the prefix; only its whole blocks are looked up. blocks: at least one for each whole block.
         """
         return self._store.restore(key, tokens, begin, blocks[begin:], self._executable.write_blocks)
 
     def save(self, prefixes: Tree | None, most: int | None = AT_ONCE) -> int:
-        """Append what is new of a PrefixTree, up to ``most`` blocks (None: all); return how many those are."""
+        """Save the new blocks of a PrefixTree, up to ``most`` (None: all); return how many were saved."""
         if prefixes is None or self._seen == (prefixes, prefixes.insertions):
             return 0
         insertions = prefixes.insertions
@@ -94,5 +97,5 @@ class SavedPrefixes:
         return saved
 
     def close(self) -> None:
-        """Let other processes go on in this one's files."""
+        """Release the files, so that other processes can use them."""
         self._store.close()

@@ -16,7 +16,7 @@ from infeng_core.version import __version__
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0, 1 (failed), 2 (wrong use) or 130 (Ctrl-C).
 
-    Whatever goes wrong is one line on standard error; ``INFENG_LOG=debug`` shows where it came from.
+    Each error is one line on standard error; ``INFENG_LOG=debug`` adds its traceback.
     """
     if sys.stderr is None:  # closed by the caller; print() would send our errors to standard output
         sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _run(sys.argv[1:] if argv is None else list(argv))
         finally:
-            sys.stdout.flush()  # what cannot be written is noticed here and not while the interpreter ends
+            sys.stdout.flush()  # write errors appear here, not while the interpreter ends
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         _end_output()
         if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
-            return 130  # it came while a native module was being imported
+            return 130  # Ctrl-C came while a native module was being imported
         said = explained(error)
         if said is not error:
             with contextlib.suppress(Exception):
@@ -47,9 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def say(*lines: str, to_stderr: bool = False) -> None:
-    """Print lines for people: what comes from files is escaped, so that none can look like another or move a cursor.
+    """Print lines for people. Text from files is escaped, so that it cannot imitate another line or move the cursor.
 
-    On standard error they are events where ``INFENG_LOG`` asks for JSON.
+    On standard error the lines are events if ``INFENG_LOG`` asks for JSON.
     """
     if not to_stderr:
         print("\n".join(map(printable, lines)))
@@ -61,9 +61,9 @@ def say(*lines: str, to_stderr: bool = False) -> None:
 
 
 def emit(text: str) -> None:
-    """Write what a model said to standard output as UTF-8 whatever the locale, at once.
+    """Write a model's text to standard output at once, as UTF-8 whatever the locale.
 
-    A file or a pipe gets every byte; on a terminal control characters are made harmless, but for tabs and line ends.
+    A file or a pipe gets every byte; on a terminal control characters are replaced, except tabs and line ends.
     """
     if sys.stdout.isatty():
         text = without_controls(text)
@@ -74,7 +74,7 @@ def emit(text: str) -> None:
 def _say_error(text: str) -> None:
     from infeng_core.log import announce, is_json
 
-    with contextlib.suppress(UsageError):  # of INFENG_LOG itself, which may be what is wrong
+    with contextlib.suppress(UsageError):  # from INFENG_LOG itself, which may be the cause
         if is_json():
             announce(text, "error")
             return
@@ -82,7 +82,7 @@ def _say_error(text: str) -> None:
 
 
 def _run(argv: list[str]) -> int:
-    gc.disable()  # next to nothing of what is imported is garbage, and looking through it takes a tenth of the time
+    gc.disable()  # imports create almost no garbage, and collecting it takes a tenth of the time
     try:
         arguments = _parsed(argv)
     finally:
@@ -98,7 +98,7 @@ def _parsed(argv: list[str]) -> argparse.Namespace:
     parser = Parser(prog="infeng", description="CPU-native LLM inference engine")
     parser.add_argument("--version", action="version", version=f"infeng {__version__}")
     if argv[:1] == ["--version"]:
-        parser.parse_args(argv)  # answers without looking for plugins, one of which may be what is wrong
+        parser.parse_args(argv)  # this answers without loading plugins, one of which may be broken
     from infeng_core.plug.assembly import load_config
     from infeng_core.plug.manager import Plugins
     from infeng_core.plug.wheels import is_of_a_wheel
@@ -108,9 +108,9 @@ def _parsed(argv: list[str]) -> argparse.Namespace:
     chosen = next((word for word in argv if not word.startswith("-")), None)
     commands = plugins.commands()
     if chosen is not None and chosen not in commands and is_of_a_wheel("commands", chosen):
-        plugins.command(chosen)  # says which
+        plugins.command(chosen)  # raises the error for this name
     for name, help in sorted(commands.items()):
-        # argparse reads % in help texts as a format.
+        # argparse interprets % in help texts.
         text = printable(help).replace("%", "%%")
         subparser = subparsers.add_parser(name, help=text, description=text)
         if name == chosen:
@@ -128,7 +128,7 @@ def _parsed(argv: list[str]) -> argparse.Namespace:
 
 
 def _require_options(argv: Sequence[str], brought: Sequence[str]) -> None:
-    """Raise UsageError for an option of one of the project's wheels that is not installed."""
+    """Raise UsageError for an option that belongs to one of the project's wheels that is not installed."""
     from infeng_core.plug.wheels import OPTIONS, WHEELS
 
     for option in (word.partition("=")[0] for word in argv):
@@ -138,7 +138,7 @@ def _require_options(argv: Sequence[str], brought: Sequence[str]) -> None:
 
 
 def _end_output() -> None:
-    """Where standard output takes no more, give the interpreter's last flush somewhere to go."""
+    """If standard output is closed, redirect the interpreter's last flush."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""``infeng cache``: what converted models, adapters and prefixes take on disk, and removing some of it."""
+"""``infeng cache``: lists the disk space of converted models, adapters and prefixes, and removes entries."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ class Cache:
     """``infeng cache list|prune``."""
 
     name = "cache"
-    help = "what converted models, adapters and prefixes take on disk, and removing some of it"
+    help = "show the disk space of converted models, adapters and prefixes, or remove entries"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the verbs and their arguments."""
         verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
         for name, help in (("list", "show every entry"), ("prune", "remove entries by age or size")):
             verb = verbs.add_parser(name, help=help, description=help)
-            text = "entries of this kind alone; repeats (default: all kinds)"
+            text = "only entries of this kind; repeats (default: all kinds)"
             verb.add_argument("--kind", action="append", choices=KINDS, help=text)
             verb.add_argument("--json", action="store_true", help="print one JSON object on stdout")
             add_config_options(verb)
         prune = verbs.choices["prune"]
         prune.add_argument(
-            "--older-than", metavar="AGE", type=age, help="remove what was not used for so long: 90m, 12h, 30d or 8w"
+            "--older-than", metavar="AGE", type=age, help="remove entries unused for this long: 90m, 12h, 30d or 8w"
         )
         prune.add_argument(
-            "--max-size", metavar="SIZE", type=size, help="remove what was used longest ago until the rest fits: 20GB"
+            "--max-size", metavar="SIZE", type=size, help="remove the least recently used until the rest fits: 20GB"
         )
         prune.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """List or prune; the status is 1 where an entry that was to go could not be removed."""
+        """List or prune; the status is 1 if a selected entry could not be removed."""
         from infeng_core.formats.cache_entries import contents
 
         config = config_from(arguments)
@@ -68,12 +68,12 @@ class Cache:
 
 
 def prune(entries: list[Entry], arguments: argparse.Namespace) -> int:
-    """Remove the entries that the options name, or say which these are; return the exit status."""
+    """Remove the entries that the options select, or list them; return the exit status."""
     from infeng_core.formats.cache_entries import chosen, remove
 
     if arguments.older_than is None and arguments.max_size is None:
-        remedy = "give --older-than AGE, --max-size SIZE or both; --dry-run shows what would go"
-        raise UsageError("cache prune", "nothing says what is to go", remedy)
+        remedy = "give --older-than AGE, --max-size SIZE or both; --dry-run lists the selection"
+        raise UsageError("cache prune", "no entries are selected", remedy)
     gone, stays = [], {}
     for entry in chosen(entries, older=arguments.older_than, most=arguments.max_size):
         if not arguments.dry_run and (why := remove(entry)):
@@ -97,7 +97,7 @@ def prune(entries: list[Entry], arguments: argparse.Namespace) -> int:
 
 
 def listing(found: Contents, entries: Iterable[Entry]) -> Iterator[str]:
-    """Yield the lines of ``cache list``: the entries, a sum for each kind, and what is not recognized."""
+    """Yield the lines of ``cache list``: the entries, a sum for each kind, and unrecognized files."""
     from infeng_core.formats.cache_entries import KINDS as NAMES
 
     yield str(found.root)
@@ -134,7 +134,7 @@ def ago(seconds: float) -> str:
 
 
 def age(text: str) -> float:
-    """Return the seconds that 90m, 12h, 30d or 8w stands for; raises ArgumentTypeError."""
+    """Return the seconds of an age such as 90m, 12h, 30d or 8w; raises ArgumentTypeError."""
     found = _AGE.fullmatch(text.strip())
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no age: write 90m, 12h, 30d or 8w")
@@ -142,7 +142,7 @@ def age(text: str) -> float:
 
 
 def size(text: str) -> int:
-    """Return the bytes that 500MB or 20GB stands for, 0 for all; raises ArgumentTypeError."""
+    """Return the bytes of a size such as 500MB or 20GB, 0 for all; raises ArgumentTypeError."""
     from infeng_core.settings.schema import Size
 
     if text.strip() == "0":

@@ -1,4 +1,4 @@
-"""From the options of ``infeng convert`` to what is converted: checked against one another, then resolved."""
+"""The options of ``infeng convert``: checked against one another, then resolved to a source and a spec."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ CALIBRATOR = "text"
 
 @dataclass(frozen=True)
 class Asked:
-    """What the options ask for; they do not contradict one another. None is what nobody said."""
+    """The checked options. None means not given."""
 
     source: str
     destination: Path
     recipe: Recipe | None
     recipe_path: Path | None
-    profile: Profile | None  # with the budget and over the activations that were asked for
+    profile: Profile | None  # with the requested budget and activations
     text: str | None  # to calibrate on: a file, "auto" or "none"
     quantizer: str | None
     group: int | None  # of a linear's inputs
     is_rotated: bool | None
     is_dry: bool  # nothing is written
-    has_to_be_free: bool  # nothing may be at the destination
+    has_to_be_free: bool  # the destination must not exist
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Asked:
-        """Check the options; raises UsageError for those that contradict one another, and for a bad recipe."""
+        """Check the options; raises UsageError for contradictory ones, and for a bad recipe."""
         _require_no_contradiction(arguments)
         is_rotated = None if arguments.rotate is None else arguments.rotate == "h64"
         profile = None
@@ -73,7 +73,7 @@ class Asked:
         )
 
     def require_only_choice(self, config: EngineConfig) -> None:
-        """Raise UsageError where single formats were asked for beside a recipe or a profile."""
+        """Raise UsageError if single formats were given beside a recipe or a profile."""
         asked = [
             key
             for key, origin in config.provenance.items()
@@ -85,15 +85,15 @@ class Asked:
             raise UsageError(asked[0], f"{option} decides it", remedy)
 
     def require_reader(self, config: EngineConfig) -> None:
-        """Raise UsageError for text that the quantizer does not look at."""
+        """Raise UsageError for text that the quantizer would not use."""
         if self.text not in (None, "none") and config.model.quantizer == DEFAULT.name:
             why = f"the quantizer {DEFAULT.name} looks at no text"
             raise UsageError(f"--calibrate {self.text}", why, "leave --quantizer out, or give --calibrate none")
 
     def resolved(self, config: EngineConfig, plugins: Plugins) -> tuple[Path, ConversionSpec]:
-        """Return the source and what is made of it: text is read or drawn, and what formats cost is measured.
+        """Return the source and the spec of its conversion: reads or generates text, and measures losses of formats.
 
-        Raises UsageError for a text that is not the recipe's, and what reading and running the model raise.
+        Raises UsageError for a text that is not the recipe's, and the errors of reading and running the model.
         """
         use_families(plugins)
         calibrator = self._calibrator(config, plugins)
@@ -101,7 +101,7 @@ class Asked:
         source = find(self.source, plugins)
         require_original(source)
         if not self.is_dry:
-            require_place(self.destination)  # text that the model writes takes a while
+            require_place(self.destination)  # checked first: generating text takes a while
         sample = text = statistics = None
         if calibrator is not None:
             sample = calibrator.sample(str(self.text), source)
@@ -120,7 +120,7 @@ class Asked:
         known = known_recipe(self.destination, lookup, lambda recipe: spec(recipe.choice, recipe).key(source))
         if known is None or not _answers(known, self.profile, text):
             if self.has_to_be_free:
-                require_free(self.destination, force=False)  # before the work
+                require_free(self.destination, force=False)  # checked before the work
             with reading(source):
                 checkpoint = reader_of(source, plugins).open(source)
             measured = None
@@ -130,7 +130,8 @@ class Asked:
         return source, spec(known.choice, known)
 
     def _calibrator(self, config: EngineConfig, plugins: Plugins) -> Calibrator | None:
-        """Return what reads the text that was asked for; None for none. Raises UsageError where no plugin does."""
+        """Return the calibrator for the requested text; None without text. Raises UsageError if no plugin provides
+        one."""
         if self.text in (None, "none"):
             return None
         try:
@@ -162,7 +163,7 @@ def _require_no_contradiction(arguments: argparse.Namespace) -> None:
 
 
 def _text_of(recipe: Recipe, arguments: argparse.Namespace) -> str | None:
-    """Return what to calibrate on as a recipe says; raises UsageError where its text is not at hand."""
+    """Return the calibration text that a recipe requires; raises UsageError if it is not available."""
     if arguments.calibrate or recipe.text is None:
         text: str | None = arguments.calibrate
         return text
@@ -173,6 +174,6 @@ def _text_of(recipe: Recipe, arguments: argparse.Namespace) -> str | None:
 
 
 def _answers(recipe: Recipe, profile: Profile, text: Text | None) -> bool:
-    """Return whether a recipe is what a profile would make of this text."""
+    """Return whether a recipe equals the profile's for this text."""
     question = (profile.name, profile.budget, text)
     return profile.made(recipe.formats.values()) and (recipe.profile, recipe.budget, recipe.text) == question

@@ -1,4 +1,4 @@
-"""``infeng convert``: pack a model's weights once, ahead of time, or write them in a file of another engine."""
+"""``infeng convert``: packs a model's weights ahead of time, or writes them in another engine's file format."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Convert:
         help = "Hugging Face directory, file that a plugin reads or hub name"
         parser.add_argument("source", metavar="SOURCE", help=help)
         names, default = ", ".join(WEIGHT_FORMATS), default_of(SCHEMA["model"]["format"])
-        text = f"{names} or a plugin's (default: {default}; of what is quantized, what keeps its precision)"
+        text = f"{names} or a plugin's (default: {default}; quantized models keep their precision)"
         parser.add_argument("--format", metavar="F", help=f"{text}; or one of the plugin that writes DEST")
         help = "instead of a format: int4 throughout; at most 5.25 bits; 6 and 8 bits; 8 bits"
         parser.add_argument("--quality", choices=QUALITIES, help=help)
@@ -45,19 +45,17 @@ class Convert:
             "--recipe", type=Path, metavar="FILE", help="convert as the recipe.yaml of a conversion says"
         )
         parser.add_argument(
-            "--quantizer", metavar="Q", help="what chooses codes and scales: nearest (default) or a plugin's"
+            "--quantizer", metavar="Q", help="chooses codes and scales: nearest (default) or a plugin's"
         )
         parser.add_argument(
             "--calibrate",
             metavar="TEXT",
-            help="text that the weights are fitted to: a file, auto (the model writes it; the default with --quality, "
+            help="text to which the weights are fitted: a file, auto (the model writes it; the default with --quality, "
             "except int8) or none",
         )
-        help = "inputs of a linear that share a scale when they are rounded to int8 (p32 formats; default: 64)"
+        help = "inputs of a linear that share a scale in int8 (p32 formats; default: 64)"
         parser.add_argument("--act-group", type=int, choices=(64, 128, 256), help=help)
-        help = (
-            "turn each 64 inputs of a linear by a Hadamard matrix before they are rounded (p32 formats; default: none)"
-        )
+        help = "rotate each 64 inputs of a linear by a Hadamard matrix before rounding (p32 formats; default: none)"
         parser.add_argument("--rotate", choices=("none", "h64"), help=help)
         parser.add_argument("--dry-run", action="store_true", help="say what would be written, and write nothing")
         add_conversion_options(parser, "directory")
@@ -118,7 +116,7 @@ class Convert:
 
 
 def _few_rows(made: Mapping[str, int]) -> list[str]:
-    """Return what is said of experts that hardly a row of the calibration text went to: their number by tensor."""
+    """Return a note on experts that almost no row of the calibration text reached."""
     count = sum(few for name, few in made.items() if name.endswith("gate_up_proj"))
     how = "gate and up are fitted to their layer's rows, down is rounded to nearest"
     return [f"; the text hardly reaches {count} expert{'s' if count > 1 else ''}: {how}"] if count else []
@@ -128,7 +126,7 @@ def _say_forecast(arguments: argparse.Namespace, made: Forecast) -> None:
     from infeng_core.telemetry.process import footprint
 
     own = footprint()
-    process = 0 if own is None else own.total  # what a conversion has beside the model: this process, as it is
+    process = 0 if own is None else own.total  # memory besides the model's: this process as it is
     more = f", {made.bits_per_weight:.2f} bits a weight"
     more += f"; converting takes about {gigabytes(made.convert_bytes + process)} of memory"
     more += "".join(f"; rounded again: {change} ({count})" for change, count in made.rounded_again.items())
@@ -138,7 +136,7 @@ def _say_forecast(arguments: argparse.Namespace, made: Forecast) -> None:
 def _say_planned(
     arguments: argparse.Namespace, formats: Mapping[str, str], nbytes: int, facts: dict[str, object], more: str
 ) -> None:
-    """Print what a dry run found."""
+    """Print the result of a dry run."""
     from infeng_core.formats.format_choice import by_format
 
     if arguments.json:

@@ -1,4 +1,4 @@
-"""`infeng doctor`: what this machine offers, which plugins are used and why, where every setting comes from."""
+"""`infeng doctor`: reports the machine, the plugins with their states, and the origin of every setting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Doctor:
     """The command."""
 
     name = "doctor"
-    help = "what this machine offers, which plugins are used and why, where every setting comes from"
+    help = "report the machine, the plugins with their states, and the origin of every setting"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""
@@ -42,7 +42,7 @@ class Doctor:
 
 
 def loaded(config: EngineConfig) -> dict[str, Any]:
-    """Load the model of ``config``, let it answer one token, and return what memory it took, in bytes."""
+    """Load the model of ``config``, generate one token, and return the memory in use, in bytes."""
     from infeng_core.engine import Engine
     from infeng_core.formats.format_choice import by_format
     from infeng_core.requests.request import SamplingParams
@@ -203,7 +203,7 @@ def show(value: object) -> str:
 
 
 def size(nbytes: int) -> str:
-    """Return bytes in the unit that people read: 1.5 GiB."""
+    """Return bytes in a readable unit: 1.5 GiB."""
     amount, units = float(nbytes), ["B", "KiB", "MiB", "GiB", "TiB"]
     while amount >= 1024 and len(units) > 1:
         amount /= 1024

@@ -1,4 +1,4 @@
-"""Options of every command that generates text: how the model is run, and how tokens are chosen."""
+"""Options of every command that generates text: the model's settings, and sampling."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def model_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what these options and ``model`` say, as ``config_from`` takes it."""
+    """Return the values of these options and ``model`` as arguments of ``config_from``."""
     return {
         **{key.replace(".", "__"): value for key, value in parse(arguments.speculate).items()},
         "model__path": arguments.model,
@@ -46,8 +46,8 @@ def add_sampling_options(
 ) -> None:
     """Add an option for each sampling parameter.
 
-    most_tokens: what the help says of ``--max-tokens``; None where the defaults are a server's. advised: parameters
-    whose defaults are those of the model's makers, where they advise some.
+    most_tokens: the default of ``--max-tokens`` in the help; None if the defaults are a server's. advised: parameters
+    whose defaults come from the model's generation_config.json, if it has them.
     """
     known = {} if most_tokens is None else _defaults(most_tokens)
     group = parser.add_argument_group("sampling" if most_tokens is not None else "sampling (default: the server's)")
@@ -60,12 +60,12 @@ def add_sampling_options(
         default = f" (default: {makers}{known[name]})" if name in known else ""
         repeats = "; repeats" if row.kind in ("texts", "biases") else ""
         group.add_argument(*words, help=f"{text}{repeats}{default}", **how)
-        if name == "max_tokens":  # the words of other engines
+        if name == "max_tokens":  # other engines' names
             group.add_argument("--max-new-tokens", "--n-predict", dest=name, help=argparse.SUPPRESS, **how)
 
 
 def _defaults(most_tokens: int) -> dict[str, str]:
-    """Return the defaults of sampling parameters in words, of those that have one."""
+    """Return the printed defaults of sampling parameters that have one."""
     from infeng_core.requests.request import SamplingParams
 
     shown = {"seed": "a random one", "dry_sequence_breakers": "line break, colon, quotation mark, asterisk"}
@@ -76,16 +76,16 @@ def _defaults(most_tokens: int) -> dict[str, str]:
 
 
 def sampling_fields(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the sampling parameters that options give, by their names and as a server takes them."""
+    """Return the given sampling parameters by name, in the form for a server."""
     values = {name: getattr(arguments, name) for name in SAMPLING}
     given = {name: value for name, value in values.items() if value is not None and value is not False}
     return {**given, **({"logit_bias": dict(given["logit_bias"])} if "logit_bias" in given else {})}
 
 
 def sampling_params(arguments: argparse.Namespace, **defaults: Any) -> SamplingParams:
-    """Return what the options say; those not given are as in ``defaults``, or else as the library has them.
+    """Return the given sampling parameters; others come from ``defaults``, or else from the library.
 
-    Words that the answer shall not have are left to ``without_words``: they need the model's tokenizer.
+    ``without_words`` adds bad words later, since they need the model's tokenizer.
     """
     from infeng_core.requests.request import SamplingParams
 
@@ -103,7 +103,7 @@ def without_words(arguments: argparse.Namespace, params: SamplingParams, tokeniz
 
 
 def _ids(text: str) -> list[int]:
-    """Return token ids, which spaces or commas part."""
+    """Return token ids that are separated by spaces or commas."""
     return [int(word) for word in text.replace(",", " ").split()]
 
 
@@ -112,7 +112,7 @@ def _bias(text: str) -> tuple[int, float]:
     return int(id_), float(bias)
 
 
-_ids.__name__, _bias.__name__ = "token ids", "ID=BIAS"  # as argparse calls what it could not read
+_ids.__name__, _bias.__name__ = "token ids", "ID=BIAS"  # argparse prints this name for values that it cannot parse
 
 _HOW: dict[Kind, dict[str, Any]] = {
     "number": {"type": float, "metavar": "X"},
@@ -122,4 +122,4 @@ _HOW: dict[Kind, dict[str, Any]] = {
     "tokens": {"type": _ids, "action": "extend", "metavar": "IDS"},
     "biases": {"type": _bias, "action": "append", "metavar": "ID=BIAS"},
 }
-"""How options of each kind are read."""
+"""The parser of each kind of option."""

@@ -1,4 +1,4 @@
-"""``--lora`` and ``--adapter``: which adapters an engine knows and which of them answers which prompt."""
+"""``--lora`` and ``--adapter``: the adapters of an engine, and the adapter of each prompt."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def add_lora_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME[*W][,NAME...]",
-        help="who answers: an adapter, several with weights, or base; once for all prompts, or once for each",
+        help="adapter for the answer: a name, several with weights, or base; once for all prompts, or once for each",
     )
 
 
 def loras(arguments: argparse.Namespace) -> list[tuple[str, str, float]]:
-    """Return (name, path, scale) of every ``--lora``; raises UsageError for one that is not of its form."""
+    """Return (name, path, scale) of every ``--lora``; raises UsageError for one of another form."""
     return [parse_lora(text) for text in arguments.lora]
 
 
 def parse_lora(text: str) -> tuple[str, str, float]:
-    """Split ``name=path[:scale]``; what follows the last colon is a scale if it is a number."""
+    """Split ``name=path[:scale]``; the part after the last colon is a scale if it is a number."""
     name, equals, path = (part.strip() for part in text.partition("="))
     if not equals or not name or not path:
         raise UsageError(f"--lora {text}", "it is not name=path", "write --lora poet=path/to/adapter, or poet=path:0.5")
@@ -54,7 +54,7 @@ def parse_lora(text: str) -> tuple[str, str, float]:
 
 
 def parse_adapter(text: str) -> Adapters | None:
-    """Return what ``NAME[*W][,NAME[*W]...]`` means: None for ``base``, a name, or names with weights."""
+    """Return the meaning of ``NAME[*W][,NAME[*W]...]``: None for ``base``, a name, or names with weights."""
     from infeng_core.adapters.names import BASE
 
     if text == BASE:
@@ -76,10 +76,10 @@ def parse_adapter(text: str) -> Adapters | None:
 
 
 def adapters_of(arguments: argparse.Namespace, prompts: int) -> list[Adapters | None]:
-    """Return who answers each prompt; raises UsageError where that is not clear.
+    """Return the adapters of each prompt; raises UsageError if the choice is ambiguous.
 
-    ``--adapter`` says it, once for all prompts or once for each. Without it a single ``--lora`` answers all of them,
-    and without any the base does.
+    ``--adapter`` gives them once for all prompts or once for each. Without it a single ``--lora`` serves all prompts;
+    without either the base model does.
     """
     names = [name for name, _, _ in loras(arguments)]
     if not arguments.adapter:
@@ -97,7 +97,7 @@ def adapters_of(arguments: argparse.Namespace, prompts: int) -> list[Adapters | 
 
 
 def as_text(adapter: Adapters | None) -> str:
-    """Return an adapter as ``--adapter`` takes it."""
+    """Return an adapter in the form of ``--adapter``."""
     from infeng_core.adapters.names import BASE
 
     if adapter is None or isinstance(adapter, str):

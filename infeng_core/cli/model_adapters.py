@@ -1,4 +1,4 @@
-"""``infeng models ADAPTER --base MODEL``: what adapters hold, and whether a model can run them."""
+"""``infeng models ADAPTER --base MODEL``: describes adapters, and whether a model can run them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def look_at_adapters(paths: Sequence[Path], base: str, config: EngineConfig, plugins: Plugins, *, as_json: bool) -> int:
-    """Print what each adapter is; return 1 where one does not fit ``base``, else 0."""
+    """Print a description of each adapter; return 1 if one does not fit ``base``, else 0."""
     if not paths:
         raise UsageError("--base", "no adapter is named", "give PATH: infeng models ADAPTER --base MODEL")
     from infeng_core.formats.adapters.survey import shape_of, survey_adapter

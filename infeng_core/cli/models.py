@@ -1,4 +1,4 @@
-"""``infeng models``: what this engine runs, what a file or directory is, and what it would need."""
+"""``infeng models``: lists supported models, and describes files and directories with their memory needs."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
 
 
 LIBRARY, GROWTH = 8 << 20, 10
-"""Bytes that the tokenizers library takes, and for each byte of a tokenizer.json that it reads, about."""
+"""Approximate bytes of the tokenizers library, and per byte of a tokenizer.json."""
 
 ENGINE = 8 << 20
-"""Bytes of an engine's plan, threads and tables, and of huge pages that are not full, about."""
+"""Approximate bytes of an engine's plan, threads, tables, and unused parts of huge pages."""
 
 
 class Models:
     """``infeng models [PATH...]``."""
 
     name = "models"
-    help = "what this engine runs, what files and directories are, and what memory they would need"
+    help = "list supported models, or describe files and directories and the memory they need"
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""
-        text = "a model, an adapter, a folder of them, or a hub name, of which only the configuration is fetched"
+        text = "a model, an adapter, a folder of them, or a hub name, of which only the configuration is downloaded"
         text += "; without one, families and formats are listed"
         parser.add_argument("paths", metavar="PATH", nargs="*", type=Path, help=text)
         parser.add_argument(
-            "--base", metavar="MODEL", help="look at adapters instead: what each holds, and whether it fits this model"
+            "--base", metavar="MODEL", help="describe adapters instead, and whether each fits this model"
         )
-        parser.add_argument("--format", metavar="F", help="the weight format that sizes are counted in")
+        parser.add_argument("--format", metavar="F", help="weight format for the sizes")
         parser.add_argument("--json", action="store_true", help="for machines")
         add_config_options(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Print the report; the status is 1 where a path that was named cannot be run."""
+        """Print the report; the status is 1 if a path given by name cannot be run."""
         from infeng_core.formats.loader import use_families
         from infeng_core.formats.survey import readable
 
@@ -71,7 +71,7 @@ class Models:
 
 
 def _found(paths: Iterable[Path], config: EngineConfig, plugins: Plugins) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Yield each model with what it would need, and whether it was named itself and not found in a folder."""
+    """Yield each model with its needs, and whether it was named itself or found in a folder."""
     from infeng_core.formats.format_choice import choose
     from infeng_core.formats.loader import locate
     from infeng_core.formats.survey import models_below, survey
@@ -101,7 +101,7 @@ def _listing(known: Mapping[str, Any]) -> Iterator[str]:
 
 
 class _Sizes:
-    """What an engine of a configuration would take for models. Kernels are looked for once, where they are needed."""
+    """The memory that an engine of a configuration needs for models. Kernels are looked up once, at first use."""
 
     def __init__(self, config: EngineConfig, plugins: Plugins) -> None:
         from infeng_core.kernels.choice import Selector
@@ -109,10 +109,10 @@ class _Sizes:
         self._config, self._plugins = config, plugins
         self._backend = plugins.backend(config.backend.use)
         self._selector = Selector(plugins, config, plugins.cpu) if self._backend.uses_kernels else None
-        self._own: int | None = None  # bytes of this process, where they were asked for
+        self._own: int | None = None  # bytes of this process, once measured
 
     def facts(self, made: Survey) -> dict[str, Any]:
-        """Return a survey as plain data, with all bytes that the engine would take."""
+        """Return a survey as plain data, with all bytes that the engine needs."""
         needs: dict[str, int] = {}
         if made.config is not None:
             try:
@@ -126,12 +126,12 @@ class _Sizes:
             facts |= {"family": made.config.family, "context": made.config.max_positions}
             try:
                 facts |= _cache_facts(made, self._backend, self._config)
-            except KernelError:  # of the cache that is asked for: it is why the model cannot be run
+            except KernelError:  # from the requested cache, which is then the reason
                 facts |= dict.fromkeys(_CACHE, 0)
         return facts | needs
 
     def _needs(self, made: Survey) -> dict[str, int]:
-        """Return the bytes of cache, scratch and process, and of all; raises an InfengError where it cannot run."""
+        """Return the bytes of cache, scratch and process, and their sum; raises an InfengError if it cannot run."""
         from infeng_core.backends.native.outline import Outline
         from infeng_core.scheduling.limits import limits_of
 
@@ -148,7 +148,8 @@ class _Sizes:
         return {"kv_tokens": limits.tokens, **parts, "memory_bytes": made.weight_bytes + sum(parts.values())}
 
     def _process_bytes(self) -> int:
-        """Return what a process that runs an engine takes, without its model: this one, with all that it has loaded."""
+        """Return the bytes of a process that runs an engine, without its model: this process with its loaded
+        modules."""
         if self._own is None:
             import infeng_core.engine  # noqa: F401
             from infeng_core.telemetry.process import footprint
@@ -158,7 +159,7 @@ class _Sizes:
         return self._own
 
     def close(self) -> None:
-        """End what was started to try kernels."""
+        """End the processes that tried kernels."""
         if self._selector is not None:
             self._selector.close()
 
@@ -167,7 +168,7 @@ _CACHE = ("cache_bytes_per_token", "cache_bytes_per_token_behind_window", "cache
 
 
 def _cache_facts(made: Survey, backend: Backend, config: EngineConfig) -> dict[str, int]:
-    """Return what a token takes of the cache, what it still takes behind all windows, and what a context takes."""
+    """Return the cache bytes per token, per token beyond all windows, and per full context."""
     from infeng_core.scheduling.blocks import BLOCK_TOKENS
     from infeng_core.scheduling.limits import windows_of
     from infeng_core.scheduling.tables import Needs
@@ -220,7 +221,7 @@ def _verdict(facts: Mapping[str, Any]) -> str:
 
 
 def _count(number: int) -> str:
-    """Return a count as people say it: 1.10 B."""
+    """Return a count in a readable unit: 1.10 B."""
     for size, unit in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
         if number >= size:
             return f"{number / size:.2f} {unit}"

@@ -30,7 +30,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_conversion_options(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add where a conversion writes its engine-native ``what``, and the options of every command."""
+    """Add the destination of a conversion to an engine-native ``what``, and the options of every command."""
     parser.add_argument("dest", metavar="DEST", type=Path, help="directory to write")
     parser.add_argument("--force", action="store_true", help=f"replace an engine-native {what} at DEST")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
@@ -38,7 +38,7 @@ def add_conversion_options(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def say_converted(made: Any, arguments: argparse.Namespace, same: str, stored: str = "", more: str = "") -> None:
-    """Print what a conversion made. same: what it was, where it was there already."""
+    """Print the result of a conversion. same: the equal property, if the result existed already."""
     if arguments.json:
         print(json.dumps(vars(made) | {"path": str(made.path), "seconds": round(made.seconds, 3)}))
     elif made.reused:
@@ -48,7 +48,7 @@ def say_converted(made: Any, arguments: argparse.Namespace, same: str, stored: s
 
 
 def config_from(arguments: argparse.Namespace, **more: object) -> EngineConfig:
-    """Return the configuration that the options ask for; ``more``: ``section__key=value``, None meaning not given."""
+    """Return the configuration for the options; ``more``: ``section__key=value``, None meaning not given."""
     overrides: dict[str, object] = {key.replace("__", "."): value for key, value in more.items() if value is not None}
     overrides |= dict(parse_assignment(text) for text in arguments.assignments)
     if arguments.strict:

@@ -1,4 +1,4 @@
-"""The parser of every command: errors on one line, with what was probably meant, and a few habits of people."""
+"""The parser of every command: one-line errors with suggestions, and relaxed positions of arguments."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, NoReturn
 
 from infeng_core.errors import closest, printable
 
-_NUMBER = re.compile(r" \((-?\d[\w.]*)\)$")  # at a help text's end: the default, as many options say it
+_NUMBER = re.compile(r" \((-?\d[\w.]*)\)$")  # at a help text's end: the default, which many options mention
 _OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 
 
 class Help(argparse.HelpFormatter):
-    """Help texts, with the default of every option that has one; ``"tokens (96)"`` says it already."""
+    """Help texts with the default of every option that has one; ``"tokens (96)"`` includes it already."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text, default = action.help or "", action.default
@@ -30,32 +30,32 @@ class Help(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong on one line and shows defaults; optional last positionals may stand behind options.
+    """Reports errors on one line and shows defaults; optional last positionals may stand after options.
 
-    argparse itself gives optional positionals their values only where they follow the others directly. A command that
-    has some (``set_defaults(last_positional=NAME)``) takes them wherever they stand.
+    argparse fills optional positionals only directly after the others. A command that has some
+    (``set_defaults(last_positional=NAME)``) accepts them anywhere.
     """
 
     model: argparse.Action | None = None
-    """The positional MODEL, where ``add_model`` has added one: an option may make it optional."""
+    """The positional MODEL, if ``add_model`` has added one: an option may make it optional."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Take what ``ArgumentParser`` takes."""
+        """Take the arguments of ``ArgumentParser``."""
         super().__init__(*args, **{"formatter_class": Help, **kwargs})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse, and take what is left over as the last positionals where these are values."""
+        """Parse, and use leftover words as the last positionals if they are values."""
         namespace, rest = super().parse_known_args(args, namespace)
-        namespace.parsers = [*getattr(namespace, "parsers", ()), self]  # of commands and verbs, the innermost first
+        namespace.parsers = [*getattr(namespace, "parsers", ()), self]  # innermost command or verb first
         if (model := getattr(namespace, "model_option", None)) is not None:
-            first = [*filter(None, [namespace.model])]  # what stands where MODEL would is the next positional
+            first = [*filter(None, [namespace.model])]  # a word in the place of MODEL belongs to the next positional
             namespace.model, namespace.model_option = model, None
         else:
             first = []
         return namespace, _last_positional(namespace, first, rest)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse; an argument that is unknown is an error that suggests one that is known."""
+        """Parse; an unknown argument is an error with a suggestion."""
         namespace, rest = self.parse_known_args(args, namespace)
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}{_suggestion(rest, options(namespace.parsers))}")
@@ -63,7 +63,7 @@ class Parser(argparse.ArgumentParser):
         return namespace
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print; argparse itself says nothing where a text that was asked for cannot be written."""
+        """Print a message; argparse itself ignores a failure to write requested text."""
         if file is not None and file is sys.stdout:
             file.write(message)
         else:
@@ -75,9 +75,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def _last_positional(namespace: argparse.Namespace, first: list[str], rest: list[str]) -> list[str]:
-    """Give the last positional, a list or one value, the words that stand before and behind options; return the rest.
+    """Assign the words before and after options to the last positional, a list or one value; return the rest.
 
-    first: words that are values. rest: words that nothing has taken.
+    first: words that are values. rest: words that nothing has used.
     """
     name = getattr(namespace, "last_positional", None)
     if name is None or not (first or rest):
@@ -99,13 +99,13 @@ class ModelOption(argparse.Action):
     positional: argparse.Action
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, *_: Any) -> None:
-        """Take the model; the positional is not asked for."""
+        """Store the model; the positional becomes optional."""
         namespace.model_option = values
         self.positional.required = False
 
 
 def add_model(parser: argparse.ArgumentParser, help: str = "model directory or hub name") -> argparse.Action:
-    """Add the positional MODEL, and ``-m``, which llama.cpp's users write; return the positional."""
+    """Add the positional MODEL, and llama.cpp's spelling ``-m``; return the positional."""
     positional = parser.add_argument("model", metavar="MODEL", help=help)
     option = parser.add_argument("-m", dest="model_option", action=ModelOption, help=argparse.SUPPRESS)
     assert isinstance(option, ModelOption)
@@ -116,7 +116,7 @@ def add_model(parser: argparse.ArgumentParser, help: str = "model directory or h
 
 
 def options(parsers: Iterable[argparse.ArgumentParser]) -> set[str]:
-    """Return the words of all options that the help of some parsers shows."""
+    """Return all option strings in the help of the given parsers."""
     return {word for parser in parsers for word in _OPTION.findall(parser.format_help())}
 
 

@@ -1,4 +1,4 @@
-"""`infeng plugins list|info|why|lock`: what is installed, and why a kernel is or is not used."""
+"""`infeng plugins list|info|why|lock`: shows installed plugins, and why a kernel is or is not used."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class PluginsCommand:
         info.add_argument("name", metavar="NAME")
         why = verbs.add_parser("why", help="every candidate for an operation, with the reason for or against it")
         why.add_argument("op", metavar="OP", help=", ".join(OPS))
-        why.add_argument("--model", metavar="DIR", help="take the sizes of this model instead of those of a 1.1B Llama")
-        lock = verbs.add_parser("lock", help="write which kernels a model gets, for kernels.lock")
+        why.add_argument("--model", metavar="DIR", help="use the sizes of this model instead of a 1.1B Llama's")
+        lock = verbs.add_parser("lock", help="write a model's kernels to a file for kernels.lock")
         lock.add_argument("model", metavar="MODEL", nargs="?", help="default: the manifest's model.path")
         lock.add_argument("-o", "--output", metavar="FILE", default="manifest.lock")
         for verb, run in ((listing, self.list), (info, self.info), (why, self.why), (lock, self.lock)):
@@ -111,7 +111,7 @@ class PluginsCommand:
         return 0
 
     def lock(self, arguments: argparse.Namespace) -> int:
-        """Assemble the engine and write what was bound."""
+        """Assemble the engine and write its bindings."""
         from infeng_core import Engine
 
         config = config_from(arguments)

@@ -1,4 +1,4 @@
-"""Logit processors that options stand for: ``--logit-processor``, and the options that plugins bring."""
+"""Logit processors from options: ``--logit-processor``, and the options that plugins add."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ class ProcessorOptions(RunOptions):
         parser.add_argument("--logit-processor", action="append", default=[], metavar="NAME=JSON", help=text)
 
     def processors(self, arguments: argparse.Namespace) -> Sequence[tuple[str, object]]:
-        """Return what was named, in that order; raises UsageError."""
+        """Return the named processors in order; raises UsageError."""
         return tuple(named(arguments.logit_processor).items())
 
     def fields(self, arguments: argparse.Namespace) -> Mapping[str, object]:
-        """Return the field of a request that names the same; raises UsageError."""
+        """Return the same processors as the field of a request; raises UsageError."""
         found = named(arguments.logit_processor)
         return {"logit_processors": found} if found else {}
 
 
 def groups(arguments: argparse.Namespace) -> Iterable[RunOptions]:
-    """Return the groups of options that plugins have added to a command."""
+    """Return the groups of options that plugins added to a command."""
     found: Iterable[RunOptions] = getattr(arguments, "run_options", ())
     return found
 
 
 def processors_of(arguments: argparse.Namespace) -> tuple[tuple[str, Any], ...]:
-    """Return the logit processors that the options stand for; raises UsageError for what cannot be read."""
+    """Return the logit processors that the options select; raises UsageError for an invalid value."""
     return tuple(pair for group in groups(arguments) for pair in group.processors(arguments))
 
 
 def request_fields(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what the options say, sampling included, as fields of a request to a server; raises UsageError."""
+    """Return the values of all options, sampling included, as fields of a request to a server; raises UsageError."""
     fields = sampling_fields(arguments)
     for group in groups(arguments):
         fields |= group.fields(arguments)

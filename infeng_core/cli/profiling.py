@@ -1,4 +1,4 @@
-"""``--profile``: what several commands do with it."""
+"""The option ``--profile`` of several commands."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def add_profile_option(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def profiled(engine: Engine, file: str | None) -> Iterator[None]:
-    """Measure what happens inside of the ``with`` block; print the table to standard error and write the trace.
+    """Measure the body of the ``with`` block; print the table to standard error and write the trace.
 
-    file: None does nothing at all. Raises UsageError, before anything runs, if its folder does not exist.
+    file: None disables it. Raises UsageError, before anything runs, if its folder does not exist.
     """
     if file is None:
         yield

@@ -1,4 +1,4 @@
-"""`infeng run`: complete one prompt, or several in one batch. The completion alone goes to stdout."""
+"""`infeng run`: completes one prompt, or several in one batch. Only the completion goes to stdout."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from infeng_core.requests.request import Completion, Request
 
 MAX_PROMPT_BYTES = 16 << 20
-"""Of a file or of standard input; more than any context takes."""
+"""Bytes of a file or of standard input; more than any context takes."""
 
 
 class Run:
@@ -98,20 +98,20 @@ class Run:
 
 
 def loading(engine: Engine) -> str:
-    """Return what the summary says of adapters: nothing where none was loaded."""
+    """Return the part of the summary about adapters; "" if none was loaded."""
     loaded = [(info.name, info.load_seconds) for info in engine.adapters.infos() if info.load_seconds is not None]
     return "".join(f"; adapter {name} loaded in {seconds:.3f} s" for name, seconds in loaded)
 
 
 def guessing(completions: list[Completion]) -> str:
-    """Return what the summary says of speculation: nothing where nothing was guessed."""
+    """Return the part of the summary about speculation; "" without guesses."""
     drafted = sum(completion.usage.drafted_tokens for completion in completions)
     accepted = sum(completion.usage.accepted_tokens for completion in completions)
     return f"; {accepted} of {drafted} guessed tokens were right ({accepted / drafted:.0%})" if drafted else ""
 
 
 def read_prompts(arguments: argparse.Namespace) -> list[str]:
-    """Return the prompts from wherever they come; raises UsageError unless exactly one source is given."""
+    """Return the prompts from the given source; raises UsageError unless exactly one source is given."""
     is_stdin = arguments.text == ["-"]
     words = [] if is_stdin else arguments.text
     sources = (words, arguments.prompt, arguments.ids, arguments.file, "-" if is_stdin else None)
@@ -137,7 +137,7 @@ def read_prompts(arguments: argparse.Namespace) -> list[str]:
 
 
 def _read(name: str) -> bytes:
-    """Return what a file or, for "-", standard input begins with: a byte more than a prompt may have, at most."""
+    """Return the beginning of a file or, for "-", of standard input: at most one byte more than a prompt may have."""
     if name != "-":
         with Path(name).open("rb") as file:
             return file.read(MAX_PROMPT_BYTES + 1)
@@ -147,7 +147,7 @@ def _read(name: str) -> bytes:
 
 
 def interruptible(engine: Engine, work: Callable[[threading.Event], list[Completion]]) -> list[Completion]:
-    """Run ``work`` beside the main thread, which alone hears Ctrl-C while a step is running, and stop it then."""
+    """Run ``work`` beside the main thread, which handles Ctrl-C during a step, and stop it then."""
     stop = threading.Event()
     with ThreadPoolExecutor(1) as executor:
         future = executor.submit(work, stop)
@@ -167,7 +167,7 @@ def measured(
     work: Callable[[threading.Event], list[Completion]],
     stop: threading.Event,
 ) -> list[Completion]:
-    """Do ``work`` on this thread, under a profile if ``file`` names where its trace goes."""
+    """Do ``work`` on this thread, under a profile if ``file`` names its trace."""
     with profiled(engine, file):
         return work(stop)
 
@@ -177,7 +177,7 @@ def show_text(
 ) -> list[Completion]:
     """Stream one completion to stdout, or print several in the order of their prompts, each on a line of its own.
 
-    A label on standard error says whose answer follows.
+    A label on standard error names the prompt of each answer.
     """
     whole: dict[int, Completion] = {}
     printed = 0
@@ -201,7 +201,7 @@ def show_text(
 
 
 def label(index: int, request: Request) -> None:
-    """Say on standard error which prompt, and which adapter, the next answer belongs to."""
+    """Print the prompt and the adapter of the next answer on standard error."""
     prompt = request.prompt if isinstance(request.prompt, str) else " ".join(map(str, request.prompt))
     who = f" ({as_text(request.adapter)})" if request.adapter is not None else ""
     say(f"[{index + 1}]{who} {shorten(prompt, 60, placeholder='...')}".rstrip(), to_stderr=True)
@@ -210,7 +210,7 @@ def label(index: int, request: Request) -> None:
 def show_json(
     engine: Engine, requests: list[Request], echo: bool, loaded: float, stop: threading.Event
 ) -> list[Completion]:
-    """Print everything that is known of the completions as JSON."""
+    """Print the completions with all their fields as JSON."""
     completions = engine.generate(requests)
     kernels = [
         {

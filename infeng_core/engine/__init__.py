@@ -1,4 +1,4 @@
-"""The engine: one loop from requests to text, and who runs it."""
+"""The engine: one loop from requests to text, and the thread that runs it."""
 
 from infeng_core.engine.engine import Engine
 

@@ -1,4 +1,4 @@
-"""Arguments of an engine's methods, beside requests: a wrong type is a UsageError that names it."""
+"""Checks of arguments of an engine's methods other than requests: a wrong type is a UsageError that names it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from infeng_core.settings.config import EngineConfig
 from infeng_core.telemetry.observers import Observer
 
 MOST_EVENTS = 1 << 24
-"""Of a profile: half a gigabyte of them for each thread."""
+"""Events of a profile: half a gigabyte per thread."""
 
 
 def paths(model: Any, manifest: Any) -> None:
-    """Check the two files that an engine is made of."""
+    """Check the two paths from which an engine is made."""
     for name, value in (("model", model), ("manifest", manifest)):
         if value is not None and not isinstance(value, (str, Path)):
             raise UsageError(name, f"{shown(value)} is no path", "give a text or a Path")
 
 
 def mappings(**given: Any) -> None:
-    """Check what has values by texts."""
+    """Check arguments that map texts to values."""
     for name, value in given.items():
         if not isinstance(value, Mapping):
             raise UsageError(name, f"{shown(value)} is no mapping", "give a dict")
@@ -36,14 +36,14 @@ def mappings(**given: Any) -> None:
 
 
 def configuration(config: Any) -> None:
-    """Check a configuration that is given as it is."""
+    """Check a configuration that is passed as an object."""
     if config is not None and not isinstance(config, EngineConfig):
         raise UsageError("config", f"{shown(config)} is no EngineConfig", "use load_config")
 
 
 def plugins(found: Any, config: Any) -> None:
-    """Check plugins that are given as they were found."""
-    from infeng_core.plug.manager import Plugins  # which the first engine loads, and its name does not
+    """Check plugins that are passed as an object."""
+    from infeng_core.plug.manager import Plugins  # the first engine loads it; checks alone need not
 
     if found is not None and not isinstance(found, Plugins):
         raise UsageError("plugins", f"{shown(found)} are no Plugins", "use Plugins.discover")
@@ -52,19 +52,19 @@ def plugins(found: Any, config: Any) -> None:
 
 
 def observer(value: Any) -> None:
-    """Check what is to be told of an engine's work."""
+    """Check an observer."""
     if not isinstance(value, Observer):
         raise UsageError("observer", f"{shown(value)} is no Observer", "derive its class from Observer")
 
 
 def speculation(text: Any) -> None:
-    """Check what ``speculate`` says, as far as its type goes."""
+    """Check the type of ``speculate``."""
     if text is not None and not isinstance(text, str):
         raise UsageError("speculate", f"{shown(text)} is no text", 'write "ngram" or "ngram:4"')
 
 
 def callback(name: str, value: Any) -> None:
-    """Check a function that the engine is to call, or None."""
+    """Check a callback, a function or None."""
     if value is not None and not callable(value):
         raise UsageError(name, f"{shown(value)} cannot be called", "give a function, or leave it out")
 
@@ -81,7 +81,7 @@ def count(name: str, value: Any, low: int, high: int = 2**63 - 1) -> int:
 
 
 def flag(name: str, value: Any) -> None:
-    """Check what is true or false."""
+    """Check a boolean."""
     if not isinstance(value, bool):
         raise UsageError(name, f"{shown(value)} is neither true nor false", "give True or False")
 
@@ -94,13 +94,13 @@ def stream(value: Any) -> Stream:
 
 
 def ready(value: Any) -> None:
-    """Check where a step puts the outputs that have events: a failure there would end every request."""
+    """Check the queue for outputs with events: a failure in a step would end every request."""
     if value is not None and not isinstance(value, deque):
         raise UsageError("ready", f"{shown(value)} is no deque", "give a collections.deque, or leave it out")
 
 
 def text(value: Any) -> str:
-    """Return a text that is to be tokenized."""
+    """Return a text to tokenize."""
     if not isinstance(value, str):
         raise RequestError("text", f"{shown(value)} is not one", "give a text")
     if not is_unicode(value):

@@ -41,19 +41,19 @@ class Parts:
     model: LoadedModel
     defaults: Mapping[str, Any]
     limits: Limits
-    context_bound: str  # what bounds the context, for messages
+    context_bound: str  # the setting that bounds the context, for messages
     executable: Executable
-    drafter: DrafterFactory | None  # None for no speculation
+    drafter: DrafterFactory | None  # None without speculation
     tokenizer: Tokenizer
     registry: Registry
-    saved: SavedPrefixes | None  # None where prefixes do not outlive the process
+    saved: SavedPrefixes | None  # None without saved prefixes
     schedulers: Schedulers
     in_flight: InFlight
     observers: Observers
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """The tokens that end a text: the model's, or where it names none, the tokenizer's."""
+        """The tokens that end a text: the model's, or if it names none, the tokenizer's."""
         if self.model.config.eos_ids:
             return self.model.config.eos_ids
         return () if self.tokenizer.eos_id is None else (self.tokenizer.eos_id,)
@@ -62,7 +62,7 @@ class Parts:
 def assemble(reference: str, config: EngineConfig, times: StartupTimes, plugins: Plugins | None = None) -> Parts:
     """Load the model ``reference`` and bind a kernel to each of its operations, each phase a lap.
 
-    plugins: those of the configuration, where they are known.
+    plugins: the plugins of the configuration, if they were discovered already.
 
     Raises ModelError, PluginError, KernelError or ResourceError.
     """
@@ -79,7 +79,7 @@ def assemble(reference: str, config: EngineConfig, times: StartupTimes, plugins:
     executable: Executable = backend.compile(model, config, limits, selector)
     if selector is not None:
         selector.report()
-        selector.close()  # everything is bound: no library will be tried again
+        selector.close()  # all kernels are bound: no more libraries are tried
     times.record("program", {} if selector is None else {"kernels": selector.seconds})
     drafter = None if config.speculation.use == "none" else plugins.drafter(config.speculation.use)
     tokenizer: Tokenizer = plugins.tokenizer(config.tokenizer.use)(model.tokenizer_dir, config)

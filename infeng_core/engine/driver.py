@@ -1,4 +1,4 @@
-"""Which thread runs the steps: the ones that wait for their results, or one of the engine's own."""
+"""The thread that runs the steps: a caller that waits for results, or the engine's own thread."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from infeng_core.errors import UsageError
 
 
 class Driver:
-    """Runs steps until callers have what they wait for. Any thread may call any method."""
+    """Runs steps until callers have their results. Any thread may call any method."""
 
     def __init__(
         self, step: Callable[[], bool], idle: Callable[[], bool], in_flight: InFlight, lifetime: Lifetime
     ) -> None:
-        """Run nothing yet.
+        """Start without running steps.
 
-        step: runs one; returns whether there was anything to do. idle: what the engine's own thread does when there was
-        nothing; returns whether there may be more. Both are called in turns of ``lock``.
+        step: runs one; returns whether there was anything to do. idle: called by the engine's own thread after a step
+        with nothing to do; returns whether it may have more work. Both are called in turns of ``lock``.
         """
         self.lock = StepLock()
         self._step = step
@@ -37,7 +37,7 @@ class Driver:
         return self._thread is not None
 
     def moment(self) -> Moment | None:
-        """Return what is under way, a turn or a call of ``on_step``; None for nothing. Any thread may ask."""
+        """Return the running turn or call of ``on_step``; None between two. Any thread may ask."""
         if (current := self.lock.current) is not None:
             return *current, ""
         thread = self._thread
@@ -45,7 +45,7 @@ class Driver:
         return None if thread is None or callback is None else (callback, thread.ident, "on_step")
 
     def start(self, on_step: Callable[[], object] | None) -> None:
-        """Let a thread of the engine's own run the steps; raises UsageError where one does already."""
+        """Start the engine's own thread, which runs the steps; raises UsageError if it runs already."""
         if self._thread is not None:
             raise UsageError("engine", "it was started already", "call stop() first")
         self._thread = EngineThread(
@@ -56,19 +56,19 @@ class Driver:
         self._thread.start()
 
     def halt(self) -> None:
-        """Let the engine's own thread run no step after the one that runs; who waits for others goes on waiting."""
+        """Stop running steps on the engine's own thread after the present one; threads that wait keep waiting."""
         if self._thread is not None:
             self._thread.halt()
 
     def stop(self) -> None:
-        """End the engine's own thread after its step; without one this does nothing."""
+        """End the engine's own thread after its step; without one, do nothing."""
         if self._thread is not None:
             if not self._lifetime.is_forked:
                 self._thread.stop()
             self._thread = None
 
     def notify(self) -> None:
-        """Tell the engine's own thread that there is something to do."""
+        """Wake the engine's own thread, because there is work."""
         if (thread := self._thread) is not None:
             thread.notify()
 
@@ -80,14 +80,14 @@ class Driver:
                 raise self._in_flight.no_batch()
 
         while not is_done():
-            self._lifetime.check_process()  # whether it is closed is seen in a turn, after any that closes it
+            self._lifetime.check_process()  # closing is checked in a turn, after any turn that closes the engine
             if (thread := self._thread) is not None:
                 thread.wait(is_done)
             else:
                 self.lock.run_until(lambda: is_done() or self._thread is not None, work)
 
     async def arrival(self, is_done: Callable[[], bool]) -> None:
-        """Wait until ``is_done``; raises UsageError where no thread of the engine's own runs the steps."""
+        """Wait until ``is_done``; raises UsageError unless the engine's own thread runs the steps."""
         while not is_done():
             self._lifetime.check()
             if (thread := self._thread) is None:
@@ -95,7 +95,7 @@ class Driver:
             await thread.arrival(is_done)
 
     def _advance(self) -> bool:
-        """Run a step; returns whether there was anything to do, raises PluginError where requests wait in vain."""
+        """Run a step; return whether there was anything to do. Raises PluginError if requests wait without a batch."""
         if self._step() or self._idle():
             return True
         if self._in_flight.streams.outputs():

@@ -1,4 +1,4 @@
-"""Prompts become vectors: requests of one token, whose hidden states are pooled step by step."""
+"""Embedding: requests of one token, whose prompts' hidden states are pooled step by step."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from infeng_core.requests.request import SamplingParams
 from infeng_core.requests.stream import Stream
 
 _ONE_TOKEN = SamplingParams(temperature=0.0, max_tokens=1)
-"""Of a request that is there for its prompt."""
+"""Sampling parameters of a request for its prompt alone."""
 
 
 class Embeddings:
-    """The calls that embed; steps have hidden states while there are any."""
+    """The running calls of ``embed``; steps compute hidden states while there are any."""
 
     def __init__(self, submissions: Submissions) -> None:
-        """Nothing is embedded yet."""
+        """Start without calls."""
         self.calls: set[object] = set()
         self._submissions = submissions
 
@@ -35,7 +35,7 @@ class Embeddings:
         normalize: bool,
         started: Callable[[Stream], object] | None,
     ) -> list[NDArray[np.float32]]:
-        """Return a vector for each prompt, (hidden,) float32, as ``Engine.embed`` says."""
+        """Return a vector for each prompt, (hidden,) float32, as ``Engine.embed`` describes."""
         prepared = self._submissions.prepare(prompts, None, adapters)
         pooled = [Pooled(pooling, len(ids)) for _, ids in prepared]
         streams: list[Stream] = []
@@ -55,14 +55,14 @@ class Embeddings:
         return [states.result(normalize) for states in pooled]
 
     def marked(self, batch: Batch) -> Batch:
-        """Return a batch that asks for hidden states if a row of it is embedded."""
+        """Return a batch that requests hidden states if one of its rows is embedded."""
         if not self.calls:
             return batch
         return batch._replace(hidden=any(segment.sequence.pooling is not None for segment in batch.segments))
 
 
 def pool(batch: Batch, hidden: NDArray[np.float32]) -> None:
-    """Give the hidden states of a batch's rows, (rows, hidden), to those who want them."""
+    """Pass the hidden states of a batch's rows, (rows, hidden), to the poolings of their sequences."""
     for segment in batch.segments:
         if segment.sequence.pooling is not None:
             segment.sequence.pooling.take(segment.pos0, hidden[segment.row_begin : segment.row_end])

@@ -69,14 +69,14 @@ class Engine:
         manifest: an engine manifest, or the name of a shipped one.
         threads, format: ``threads.count`` and ``model.format`` of the manifest.
         speculate: "ngram" or "ngram:K": guess up to K tokens ahead (``speculation.use``, ``speculation.tokens``).
-        adapters: names to PEFT directories, artifacts or hub names, loaded when first asked for.
+        adapters: names to PEFT directories, artifacts or hub names, loaded at first use.
         overrides: settings by their dotted names, such as ``{"kv_cache.dtype": "f32"}``.
-        config: a configuration that is complete already, instead of those above.
-        plugins: what ``Plugins.discover`` found for ``config``, so that they are not looked for again.
+        config: a complete configuration in place of the arguments above.
+        plugins: the result of ``Plugins.discover`` for ``config``, to save a second discovery.
 
-        Raises ManifestError, ModelError, AdapterError, PluginError, KernelError or ResourceError; each says what to do.
+        Raises ManifestError, ModelError, AdapterError, PluginError, KernelError or ResourceError, each with a remedy.
         """
-        # The first engine loads what makes one: a program that only names the class does not wait for it.
+        # Heavy imports run when the first engine is made, not when a program only names the class.
         from infeng_core.engine.assembly import assemble
         from infeng_core.plug.assembly import load_config
 
@@ -97,8 +97,8 @@ class Engine:
         self.model, self.limits, self.tokenizer = parts.model, parts.limits, parts.tokenizer
         self.executable: Executable = parts.executable
         self.defaults: Mapping[str, Any] = parts.defaults
-        """Sampling parameters that the model's generation_config.json sets, for who asks on behalf of others; requests
-        take SamplingParams' own defaults."""
+        """Sampling parameters of the model's generation_config.json, for servers and chats; requests use
+        SamplingParams' own defaults."""
         self._registry, self._saved, self._schedulers = parts.registry, parts.saved, parts.schedulers
         self._in_flight, self._observers = parts.in_flight, parts.observers
         self._lifetime = Lifetime()
@@ -128,7 +128,7 @@ class Engine:
     # -------------------------------------------------------------------------------------------------- the loop ---
 
     def step(self) -> bool:
-        """Run one batch, or where all requests wait for adapters, sleep until there is news of one.
+        """Run one batch; if all requests wait for adapters, sleep until one is loaded.
 
         Returns whether there was anything to do. Raises KernelError if an operation fails; the requests stay as they
         were before the step.
@@ -164,18 +164,19 @@ class Engine:
         return True
 
     def start(self, on_step: Callable[[], object] | None = None) -> None:
-        """Let a thread of the engine's own run the steps until ``stop`` or ``close``, and sleep when none is needed.
+        """Start a thread of the engine's own that runs the steps until ``stop`` or ``close``, and sleeps without
+        work.
 
-        Callers that wait for a stream then sleep; ``async for`` works on streams. on_step: called on that thread after
-        every step, to look at streams (``pending``) and to submit or cancel; it must not wait. A step that fails ends
-        what is in flight with its error. Raises UsageError where it runs already.
+        Callers that wait for a stream then sleep; ``async for`` works on streams. on_step: called on that thread
+        after every step, to read streams (``pending``) and to submit or cancel; it must not wait. A step that fails
+        ends the requests in flight with its error. Raises UsageError if the thread runs already.
         """
         self._lifetime.check()
         arguments.callback("on_step", on_step)
         self._driver.start(on_step)
 
     def stop(self) -> None:
-        """End the thread of ``start`` after its step; requests in flight stay. Without one this does nothing."""
+        """End the thread of ``start`` after its step; requests in flight stay. Without a thread, do nothing."""
         self._driver.stop()
 
     def interrupt(self) -> None:
@@ -192,8 +193,8 @@ class Engine:
         """Answer prompts, as many at a time as fit, and return the completions in their order.
 
         prompts: one or several; a list of integers is one prompt of token ids.
-        params, adapters: for every prompt that is not a Request. Adapters are names, or ``((name, weight), ...)`` that
-        combine; a list has one for each prompt, None is the base model.
+        params, adapters: for every prompt that is not a Request. Adapters are names, or ``((name, weight), ...)`` to
+        combine several; a list has one entry for each prompt, None is the base model.
 
         Raises RequestError, before anything runs, for a prompt that cannot be served, and AdapterError or ResourceError
         for one whose adapter cannot be loaded.
@@ -208,7 +209,7 @@ class Engine:
     def stream(
         self, prompts: Prompts, params: SamplingParams | None = None, *, adapters: AdaptersOf = None
     ) -> Iterator[Event]:
-        """Answer prompts as ``generate`` does, and return their events as they come; ``Event.index`` says whose.
+        """Answer prompts as ``generate`` does, and yield events as they come; ``Event.index`` is the prompt's.
 
         Each prompt's last event has its ``completion``. Closing the iterator early cancels what is unfinished.
         """
@@ -224,32 +225,32 @@ class Engine:
         ready: deque[Output] | None = None,
         follows: bool = False,
     ) -> Stream:
-        """Add one request to those in flight and return its stream; it moves on whenever any thread runs the engine.
+        """Add one request to those in flight and return its stream; it advances whenever any thread runs the engine.
 
-        ready: gets an ``Output`` of this ``index`` for each event, on the thread that runs the step: ``on_step`` then
-        need not look at every stream. Events that are taken from it (``next_event``) are taken from the stream.
-        follows: it belongs with one that was let in, and is let in as well, whatever waits.
+        ready: gets an ``Output`` of this ``index`` for each event, on the thread that runs the step, so that
+        ``on_step`` need not poll every stream. Events taken from it (``next_event``) are removed from the stream.
+        follows: it belongs to an accepted request, and is accepted too, however many wait.
 
-        Raises OverloadedError where too many wait already (``scheduler.max_waiting`` and others), before the prompt is
-        tokenized, if its length says as much.
+        Raises OverloadedError if too many requests wait (``scheduler.max_waiting`` and others), before tokenization
+        if the prompt's length suffices to decide.
         """
         arguments.ready(ready)
         return self._submissions.submit(prompt, params, adapter, index, ready, follows=follows)
 
     def check_room(self, tokens: int = 0, *, coming: int = 0, tenant: str = "") -> None:
-        """Raise the OverloadedError that a request whose prompt has so many tokens would meet; costs microseconds.
+        """Raise the OverloadedError that a request with a prompt of ``tokens`` tokens would meet; costs microseconds.
 
-        coming: requests that the caller has let in before and not submitted yet: they will wait as well.
-        tenant: whose it is, for schedulers that share.
+        coming: requests that the caller has accepted and not yet submitted, which will wait as well. tenant: the
+        owner, for schedulers that share between tenants.
         """
         tokens, coming = arguments.count("tokens", tokens, 0), arguments.count("coming", coming, 0)
         self._submissions.check_room(tokens, coming, tenant)
 
     def check_adapters(self, adapters: Adapters | None) -> None:
-        """Raise what a request with these adapters would meet before it runs.
+        """Raise the error that a request with these adapters would meet before it runs.
 
-        RequestError, AdapterError or ResourceError. They are read if they are not in memory; the call waits for that,
-        and for no step.
+        Raises RequestError, AdapterError or ResourceError. Adapters are read if they are not in memory; the call
+        waits for that, but not for a step.
         """
         self._lifetime.check()
         self._registry.try_out(checks.adapters(adapters))
@@ -257,9 +258,9 @@ class Engine:
     def score(
         self, prompt: Prompt, continuation: str | Iterable[int], *, adapter: Adapters | None = None
     ) -> tuple[Logprob, ...]:
-        """Return the log-probabilities of a continuation's tokens, each after the prompt and those before it.
+        """Return the log-probabilities of a continuation's tokens, each given the prompt and the tokens before it.
 
-        Two texts are tokenized as one; where the end of the prompt then becomes another token, that one counts to the
+        Two texts are tokenized as one; if the last token of the prompt changes by this, it counts to the
         continuation. The sum of ``logprob`` is the log-probability of the whole. Raises RequestError as ``generate``.
         """
         return self._submissions.score(prompt, continuation, adapter)
@@ -273,20 +274,20 @@ class Engine:
         normalize: bool = True,
         started: Callable[[Stream], object] | None = None,
     ) -> list[NDArray[np.float32]]:
-        """Return a vector for each prompt, (hidden,) float32: of what the model's head reads of its tokens.
+        """Return a vector for each prompt, (hidden,) float32, from the final hidden states of its tokens.
 
-        prompts, adapters: as of ``generate``. pooling: "mean" of all tokens, "last" takes the last alone.
-        normalize: to length 1. A vector does not depend on its batch or on how the prompt was cut into steps.
-        started: gets the stream of each request as it starts, whose ``cancel`` ends it from any thread.
+        prompts, adapters: as in ``generate``. pooling: "mean" of all tokens, or "last" token alone. normalize: to
+        length 1. A vector does not depend on its batch or on the steps into which the prompt was split. started: gets
+        the stream of each request as it starts; its ``cancel`` ends the request from any thread.
 
-        Raises RequestError as ``generate``, EndedError for a request that was cancelled or ended by its timeout,
-        UsageError where the backend or the model has no such states.
+        Raises RequestError as ``generate``, EndedError for a request that was cancelled or timed out, UsageError if
+        the backend or the model has no hidden states.
         """
         self._lifetime.check()
         arguments.callback("started", started)
         arguments.flag("normalize", normalize)
         if not getattr(self.executable, "has_hidden_states", False):
-            why = "it gives no hidden states of this model"
+            why = "it has no hidden states of this model"
             raise UsageError(f"backend {self.config.backend.use}", why, "use backend native")
         return self._embeddings.embed(prompts, pooling, adapters, normalize, started)
 
@@ -299,21 +300,21 @@ class Engine:
 
     @property
     def startup(self) -> Mapping[str, float]:
-        """Seconds that each phase of making this engine took, in their order; they add up to the whole."""
+        """Seconds of each phase of making this engine, in order; their sum is the whole time."""
         return self._startup_times.seconds
 
     @property
     def scheduler(self) -> Scheduler:
-        """The scheduler in use: what waits and what runs, its policy, its cache of prefixes."""
+        """The scheduler in use: waiting and running requests, its policy, its prefix cache."""
         return self._in_flight.scheduler
 
     def load(self) -> Load:
-        """Return what there is to do, and counts since the engine was made; any thread may ask, during a step too."""
+        """Return the present work, and counts since the engine was made; any thread may ask, also during a step."""
         return self._schedulers.load()
 
     @property
     def stall(self) -> Stall | None:
-        """The step that has not ended for ``scheduler.stall_ms``, and where it is; None while all goes on."""
+        """The step that has run longer than ``scheduler.stall_ms``, and its place; None if there is none."""
         return self._watchdog.stall
 
     def bound(self) -> Sequence[BoundOp]:
@@ -322,13 +323,13 @@ class Engine:
         return self.executable.bound()
 
     def profile(self, *, events: int = 65536) -> AbstractContextManager[Profile]:
-        """Measure what the engine does inside of a ``with`` block: ``with engine.profile() as profile: ...``.
+        """Measure the engine's work inside a ``with`` block: ``with engine.profile() as profile: ...``.
 
         Afterwards ``profile.table()`` is a text, ``profile.write_trace(path)`` writes a trace for Perfetto. It costs
-        about 0.2 us for each op of a step, and nothing outside of the block. Steps of other threads are measured too.
-        events: of each thread, the latest that are kept for the trace.
+        about 0.2 us for each op of a step, and nothing outside the block. Steps of other threads are measured too.
+        events: the latest events of each thread that are kept for the trace.
 
-        Raises UsageError where a profile is being taken already.
+        Raises UsageError if a profile is running already.
         """
         self._lifetime.check()
         events = arguments.count("events", events, 1, arguments.MOST_EVENTS)
@@ -337,9 +338,9 @@ class Engine:
         return measuring(self._observers, self.executable, self._driver.lock.run, events)
 
     def observe(self, observer: Observer) -> AbstractContextManager[None]:
-        """Tell an observer what the engine does inside of a ``with`` block; it begins and ends between two steps.
+        """Notify an observer of the engine's work inside a ``with`` block, which begins and ends between two steps.
 
-        Observers that a configuration names (``observers.use``) are told from the engine's making to its closing.
+        Observers in the configuration (``observers.use``) are notified from the engine's start to its closing.
         """
         self._lifetime.check()
         arguments.observer(observer)
@@ -361,19 +362,19 @@ class Engine:
     # ---------------------------------------------------------------------------------------------------- ending ---
 
     def close(self) -> None:
-        """End what is in flight as cancelled and give memory and threads back; calling it again does nothing.
+        """End requests in flight as cancelled, free memory and end threads; a second call does nothing.
 
-        After close everything else raises UsageError, but for cancelling and interrupting, of which nothing is left.
+        Afterwards every other method raises UsageError, except ``cancel`` and ``interrupt``, which do nothing.
         """
         if self._lifetime.is_forked:
-            self._lifetime.is_open = False  # nothing here is this process's own
+            self._lifetime.is_open = False  # nothing here belongs to this process
             return
         self._driver.halt()
         self._driver.lock.run(self._close)
         self._driver.stop()
 
     def _close(self) -> None:
-        """Each part can be done again, after an interrupt in the middle. Streams see their ends first."""
+        """Close the parts. Each step may be repeated after an interrupt. Streams see their ends first."""
         if self._lifetime.is_released:
             return
         self._in_flight.close()
@@ -401,7 +402,7 @@ class Engine:
     # -------------------------------------------------------------------------------------------------- internals ---
 
     def _save_prefixes(self) -> bool:
-        """Save some of the prefixes that are new, where they outlive the process; return whether there may be more."""
+        """Save some of the new prefixes, if they are kept between runs; return whether there may be more."""
         self._place.part = None if self._saved is None else "prefixes on disk"
         return self._saved is not None and self._saved.save(self._in_flight.scheduler.prefixes.tree) > 0
 
@@ -411,5 +412,5 @@ class Engine:
         self._in_flight.cancel(output)
         self._submissions.ring()
         self._execution.cancel_unwanted(self.executable)
-        if not self._driver.is_started:  # else that sees to it, or the thread that runs a step
+        if not self._driver.is_started:  # otherwise the engine's thread, or the thread in a step, does it
             self._driver.lock.attempt(self._in_flight.settle)

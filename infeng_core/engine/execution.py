@@ -1,4 +1,4 @@
-"""A batch in the backend: the logits it brings, and what ends it early."""
+"""The run of a batch in the backend: its logits, and its early ends."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from infeng_core.telemetry.observers import Observers
 
 
 class Execution:
-    """Runs one batch at a time. Any thread may interrupt it or cancel a batch that is not wanted."""
+    """Runs one batch at a time. Any thread may interrupt it or cancel an unwanted batch."""
 
     def __init__(self, sampler: Sampler, in_flight: InFlight, observers: Observers) -> None:
-        """Run nothing yet. sampler: begins its part of a batch beside it. in_flight: whose requests batches are.
+        """Start idle. sampler: starts its work on a batch beside it. in_flight: the requests of the batches.
 
-        observers: are told how long a batch takes.
+        observers: notified of the duration of a batch.
         """
         self._sampler = sampler
         self._in_flight = in_flight
@@ -29,9 +29,10 @@ class Execution:
         self._is_interrupted = False
 
     def run(self, batch: Batch, executable: Executable) -> NDArray[np.float32] | None:
-        """Return a batch's logits, (samples, vocab); None where some spoilt it, which have ended, or it was not wanted.
+        """Return a batch's logits, (samples, vocab); None if requests spoilt it (and were ended), or it was not
+        wanted.
 
-        Raises KernelError where an operation fails or ``interrupt`` was called.
+        Raises KernelError if an operation fails or ``interrupt`` was called.
         """
         self._batch, self._is_interrupted = batch, False
         try:
@@ -39,7 +40,7 @@ class Execution:
             observers, run = self._observers, executable.run
             logits = observers.timed("run", run, batch) if observers.present else run(batch)
             if batch.hidden:
-                pool(batch, executable.hidden_states())  # type: ignore[attr-defined]  # of HiddenStates
+                pool(batch, executable.hidden_states())  # type: ignore[attr-defined]  # from HiddenStates
             return logits
         except NotFiniteError:
             found = culprits(executable.run, batch)
@@ -54,12 +55,12 @@ class Execution:
         return None
 
     def interrupt(self, executable: Executable) -> None:
-        """Make a batch that runs stop between two tiles, and ``run`` raise."""
+        """Make a running batch stop between two tiles, and ``run`` raise."""
         self._is_interrupted = True
         executable.cancel()
 
     def cancel_unwanted(self, executable: Executable) -> None:
-        """Stop a batch that no request needs any more; should another have begun meanwhile, it is run again."""
+        """Stop a batch that no request needs any more; if another one has begun meanwhile, it is run again."""
         batch = self._batch
         if batch is not None and self._in_flight.streams.nobody_wants(batch):
             executable.cancel()

@@ -1,4 +1,4 @@
-"""The requests in flight: what callers ask of them is done between two steps, and put in order again after Ctrl-C."""
+"""The requests in flight: callers' commands are executed between two steps, and the state is repaired after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.telemetry.observers import Observers
 
 Command = tuple[Callable[[Output], None], Output]
-"""A task before the next step, and its request."""
+"""A command before the next step, and its request."""
 
 _log = get_logger(__name__)
 
@@ -34,7 +34,7 @@ _P = ParamSpec("_P")
 def _orderly(
     method: Callable[Concatenate[InFlight, _P], _T],
 ) -> Callable[Concatenate[InFlight, _P], _T]:
-    """Make good, before ``method``, what an exception such as KeyboardInterrupt has left in the middle of anything."""
+    """Repair, before ``method``, the state after an exception such as KeyboardInterrupt at any line."""
 
     @wraps(method)
     def orderly(self: InFlight, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -50,10 +50,10 @@ def _orderly(
 
 
 class InFlight:
-    """The requests of an engine from their submission to their end, and the scheduler that has them.
+    """The requests of an engine from their submission to their end, and their scheduler.
 
-    The events given to callers are the record, and all else follows from it. Any thread may call ``submit`` and
-    ``cancel``, the other methods are called in turns of the step lock.
+    The events given to callers are the record, from which all other state follows. Any thread may call ``submit`` and
+    ``cancel``; the other methods are called in turns of the step lock.
     """
 
     def __init__(
@@ -64,10 +64,11 @@ class InFlight:
         backlog: Backlog,
         observers: Observers,
     ) -> None:
-        """Begin with no request.
+        """Start without requests.
 
-        make_scheduler: called now and after every interrupt. name: of its policy. registry: of adapters, some of which
-        cannot be loaded. backlog: counts requests that have not started. observers: are told of stages and of requests.
+        make_scheduler: called now and after every interrupt. name: of its policy. registry: of adapters, some of
+        which may fail to load. backlog: counts requests that have not started. observers: notified of stages and
+        requests.
         """
         self._make_scheduler = make_scheduler
         self._name = name
@@ -76,15 +77,15 @@ class InFlight:
         self._observers = observers
         self.streams = Streams()
         self.commands: deque[Command | Reader] = deque()
-        """In the order of their arrival; a Reader that has gone says to cancel its request."""
+        """Commands in the order of arrival; a Reader whose stream is gone cancels its request."""
         self.is_torn = False
         self._is_suspect = False
-        """Whether the policy has refused a request, and may know half of it."""
-        self._changes = 0  # of the registry, when the latest batch was looked for
+        """Whether the policy has failed on a request and may hold part of its state."""
+        self._changes = 0  # count of the registry at the latest search for a batch
         self.scheduler = make_scheduler()
 
     def submit(self, output: Output) -> None:
-        """Let the next step take in a request."""
+        """Queue a request for the next step."""
         sequence = output.sequence
         self._backlog.enter(sequence.id, sequence.prompt_length, sequence.request.tenant)
         if self._observers.present:
@@ -92,12 +93,12 @@ class InFlight:
         self.commands.append((self._take_in, output))
 
     def cancel(self, output: Output) -> None:
-        """Let the next step end a request."""
+        """Queue the end of a request for the next step."""
         output.is_cancelled = True
         self.commands.append((self._drop, output))
 
     def no_batch(self) -> PluginError:
-        """Return the error of a scheduler that lets requests wait for nothing."""
+        """Return the error of a scheduler whose requests wait without a reason."""
         return self._scheduler_error("requests wait, and it has no batch")
 
     # -------------------------------------------------------------------------------------------- around a batch ---
@@ -114,7 +115,8 @@ class InFlight:
         return observers.timed("schedule", next_batch, now) if observers.present else next_batch(now)
 
     def _trusted(self, ask: Callable[[], _T]) -> _T:
-        """Ask the policy; one that has raised in ``add`` and fails now is made again, once, without what it refused."""
+        """Call the policy. If it fails after an earlier failure in ``add``, it is made again once, without the
+        refused request."""
         try:
             return ask()
         except Exception:
@@ -124,15 +126,15 @@ class InFlight:
             return ask()
 
     def wait(self) -> bool:
-        """Where there was no batch, sleep until there is news of an adapter; return False if none is waited for."""
+        """If there was no batch, sleep until an adapter changes; return False if none is awaited."""
         scheduler = self.scheduler
         return scheduler.waiting > 0 and self._registry.wait(self._changes, scheduler.next_deadline - perf_counter())
 
     @_orderly
     def record(self, batch: Batch, tokens: list[list[int]], logits: NDArray[np.float32]) -> None:
-        """Give callers what a batch brought.
+        """Give callers the results of a batch.
 
-        tokens: of each sampled segment. logits: (samples, vocab) they were drawn from.
+        tokens: of each sampled segment. logits: (samples, vocab) from which they were drawn.
         """
         observers, push, commit = self._observers, self.streams.push, self.scheduler.commit
         is_observed = bool(observers.present)
@@ -148,7 +150,7 @@ class InFlight:
         except Exception:
             if not self._is_suspect:
                 raise
-            self.restore()  # as ``_trusted``: what the streams have got is enough
+            self.restore()  # as in ``_trusted``: the streams' events suffice to start again
         closed = self.streams.close(finished)
         if is_observed:
             self._tell(closed)
@@ -176,7 +178,7 @@ class InFlight:
             self._begin_again(error)
 
     def _begin_again(self, error: InfengError) -> None:
-        """Make another scheduler for later requests; where none can be made, they end as well."""
+        """Make another scheduler for later requests; if that fails, they end as well."""
         try:
             self.restore()
         except Exception:
@@ -189,11 +191,11 @@ class InFlight:
 
     @_orderly
     def settle(self) -> None:
-        """Obey what has arrived since the last step, in its order, and let go of what cannot be served."""
+        """Execute the commands since the last step in order, and end requests that cannot be served."""
         self._trusted(self._settle)
 
     def _settle(self) -> None:
-        """A command goes when it has been obeyed: after Ctrl-C in the middle it is obeyed again."""
+        """Execute the commands. Each is removed only after it is done, so that it is repeated after Ctrl-C."""
         while self.commands:
             command = self.commands[0]
             if isinstance(command, Reader):
@@ -203,7 +205,7 @@ class InFlight:
             self.commands.popleft()
         while self._registry.failed:
             reference = self._registry.failed[0]
-            if reference.owner is not None and reference.error is not None:  # else it has ended
+            if reference.owner is not None and reference.error is not None:  # a request without owner has ended
                 self._end(reference.owner, reference.error)
             self._registry.failed.popleft()
         for sequence in self.scheduler.expired(perf_counter()):
@@ -212,7 +214,7 @@ class InFlight:
     # --------------------------------------------------------------------------------------------- when it is torn ---
 
     def restore(self) -> None:
-        """Begin again with what callers have been given: another scheduler, which computes all of it again."""
+        """Start again from the events given to callers: another scheduler computes all requests again."""
         self._is_suspect = False
         self.scheduler = self._make_scheduler()
         for output in self.streams.outputs():
@@ -226,7 +228,7 @@ class InFlight:
         self.is_torn = False
 
     def close(self) -> None:
-        """End all requests as cancelled; after an interrupt in the middle it can be called again."""
+        """End all requests as cancelled; it can be called again after an interrupt."""
         was_torn, self.is_torn = self.is_torn, True
         outputs = [command.output if isinstance(command, Reader) else command[1] for command in self.commands]
         for output in (*self.streams.outputs(), *outputs):
@@ -260,7 +262,7 @@ class InFlight:
     def _drop(self, output: Output, reason: FinishReason = "cancelled") -> None:
         try:
             self.scheduler.drop(output.sequence, perf_counter())
-        finally:  # whatever the policy says of it
+        finally:  # even if the policy fails
             output.cancel(reason)
             self._let_go(output)
 
@@ -272,7 +274,7 @@ class InFlight:
             self._let_go(output)
 
     def _let_go(self, output: Output) -> None:
-        """Give back what a request holds that has ended."""
+        """Release the resources of an ended request."""
         self._backlog.leave(output.sequence.id, perf_counter())
         if output.sequence.adapters is not None:
             output.sequence.adapters.close()
@@ -281,7 +283,7 @@ class InFlight:
             self._tell([output])
 
     def _tell(self, outputs: Iterable[Output]) -> None:
-        """Tell observers, once each, of requests that ended."""
+        """Notify observers, once each, of requests that ended."""
         for output in outputs:
             if output.finished and not output.is_told:
                 output.is_told = True

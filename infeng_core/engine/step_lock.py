@@ -1,8 +1,8 @@
 """Turns: one thread runs a step for all threads, the others sleep until it is over.
 
-Ctrl-C raises KeyboardInterrupt in the main thread after any call and at any turn of a loop. So nothing here counts, and
-nothing is done between a lock and the ``with`` that gives it back: what is held follows from what is stored, in one
-operation of the interpreter each.
+Ctrl-C raises KeyboardInterrupt in the main thread after any call and at any iteration of a loop. So nothing here is
+counted, and no code runs between acquiring a lock and the ``with`` that releases it: the state follows from single
+stores, each one operation of the interpreter.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import TypeVar
 from infeng_core.errors import UsageError
 
 SWITCH_INTERVAL = 0.0005
-"""Seconds after which Python asks the thread that holds its lock to let another one go.
+"""Seconds after which Python asks the thread that holds the GIL to release it.
 
-A step gives that lock up while the model runs. With Python's own 5 ms, a busy thread of the application would keep the
-result of a step of 2 ms waiting for another 5.
+A step releases the GIL while the model runs. With Python's default of 5 ms, a busy thread of the application would
+delay the result of a step of 2 ms by another 5.
 """
 
 _NOW = "now"
@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 
 class _Turn:
-    """One turn: its lock is held from before it begins until after it has ended."""
+    """One turn: its lock is held from before its beginning until after its end."""
 
     __slots__ = ("lock", "thread")
 
@@ -37,24 +37,24 @@ class _Turn:
 
 
 class StepLock:
-    """Hands out turns, one at a time. A thread without one sleeps through exactly the turn in its way.
+    """Gives out turns, one at a time. A thread without one sleeps through exactly the present turn.
 
-    A plain lock is not enough: the thread that runs one step after another would take it back before any thread that
-    waits wakes up, and keep others from the events that its steps bring them.
+    A plain lock is not enough: the thread that runs step after step would take it back before a waiting thread wakes
+    up, and keep other threads from the events of its steps.
     """
 
     def __init__(self) -> None:
-        """Begin without a turn."""
-        self._turns: dict[str, _Turn] = {}  # the one that goes on, if any
+        """Start without a turn."""
+        self._turns: dict[str, _Turn] = {}  # the present one, if any
 
     @property
     def current(self) -> tuple[object, int] | None:
-        """The turn that goes on, another object each time, and its thread; None between two. Any thread may ask."""
+        """The present turn, a new object for each, and its thread; None between two. Any thread may ask."""
         turn = self._turns.get(_NOW)
         return None if turn is None else (turn, turn.thread)
 
     def attempt(self, work: Callable[[], object]) -> bool:
-        """Call ``work`` in a turn if no thread has one, this one included, and return whether that was so."""
+        """Call ``work`` in a turn if no thread has one, including this thread; return whether it did."""
         turn = _Turn()
         with turn.lock:
             try:
@@ -65,7 +65,7 @@ class StepLock:
                     work()
                 finally:
                     _short_intervals.end(self)
-            finally:  # without a call: an interrupt cannot come between
+            finally:  # no call here: an interrupt cannot come between
                 if _NOW in self._turns and self._turns[_NOW] is turn:
                     del self._turns[_NOW]
         return True
@@ -78,7 +78,7 @@ class StepLock:
         return results[0]
 
     def run_until(self, is_done: Callable[[], bool], work: Callable[[], None]) -> None:
-        """Call ``work`` in turns of one's own, or sleep through those of others, until ``is_done``."""
+        """Call ``work`` in turns of this thread, or sleep through other threads' turns, until ``is_done``."""
         while not is_done():
             if not self.attempt(lambda: None if is_done() else work()):
                 self._sleep()
@@ -99,16 +99,16 @@ class _ShortIntervals:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users: set[StepLock] = set()
-        self._usual: float | None = None  # what to go back to; None: the interval is the application's
+        self._usual: float | None = None  # the value to restore; None: the interval is the application's
 
     def forget(self) -> None:
-        """Begin anew in a forked process: threads that it does not have may hold the lock, and turns."""
+        """Reset in a forked process: threads that it lacks may hold the lock and turns."""
         self._lock = threading.Lock()
         self._users = set()
 
     def begin(self, user: StepLock) -> None:
         with self._lock:
-            self._users = {one for one in self._users if one.current is not None}  # but for ends that Ctrl-C cut off
+            self._users = {one for one in self._users if one.current is not None}  # others were cut off by Ctrl-C
             self._users.add(user)
             if self._usual is None and (usual := sys.getswitchinterval()) > SWITCH_INTERVAL:
                 self._usual = usual

@@ -1,4 +1,4 @@
-"""From prompts to streams: every request that callers make is checked, given its parts and put in flight."""
+"""Submission: every request is checked, given its parts and put in flight as a stream."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from infeng_core.engine.assembly import Parts
 
 CHARACTERS_PER_TOKEN = 8
-"""A text has more tokens than one for so many characters; by it some are refused before they are tokenized."""
+"""Most characters per token; by this bound some texts are refused before tokenization."""
 
 Prepared = tuple[Request, list[int]]
 """A request and the token ids of its prompt."""
@@ -37,9 +37,9 @@ class Submissions:
     """The work of an engine on prompts before the next step. Any thread may call any method."""
 
     def __init__(self, parts: Parts, driver: Driver, cancel: Callable[[Output], None], lifetime: Lifetime) -> None:
-        """Take requests for an engine of these parts.
+        """Accept requests for an engine of these parts.
 
-        driver: runs the steps that a stream's reader waits for. cancel: ends a request soon.
+        driver: runs the steps for which a stream's reader waits. cancel: ends a request soon.
         """
         shape = parts.model.config
         self.inputs = InputProcessor(
@@ -73,7 +73,7 @@ class Submissions:
         return prepared
 
     def start_all(self, prepared: Iterable[Prepared], ready: deque[Output] | None = None) -> list[Stream]:
-        """Put requests in flight, all of them or none; ``ready`` gets an output for each of their events."""
+        """Put all requests in flight, or none; ``ready`` gets an output for each of their events."""
         streams: list[Stream] = []
         try:
             for index, (request, ids) in enumerate(prepared):
@@ -93,7 +93,7 @@ class Submissions:
         *,
         follows: bool = False,
     ) -> Stream:
-        """Put one request in flight, as ``Engine.submit`` says."""
+        """Put one request in flight, as ``Engine.submit`` describes."""
         request = Request.of(prompt, params, adapter)
         if not follows:
             tokens = len(request.prompt) // (CHARACTERS_PER_TOKEN if isinstance(request.prompt, str) else 1)
@@ -104,12 +104,12 @@ class Submissions:
         return self.start(request, ids, index, ready)
 
     def check_room(self, tokens: int, coming: int = 0, tenant: str = "") -> None:
-        """Raise OverloadedError where a tenant's request of so many tokens would meet it, behind ``coming`` others."""
+        """Raise the OverloadedError of a tenant's request with ``tokens`` tokens, after ``coming`` others."""
         self._lifetime.check()
         self._parts.schedulers.backlog.check(tokens, coming, tenant)
 
     def score(self, prompt: Prompt, continuation: str | Iterable[int], adapter: Adapters | None) -> tuple[Logprob, ...]:
-        """Return the log-probabilities of a continuation's tokens, as ``Engine.score`` says."""
+        """Return the log-probabilities of a continuation's tokens, as ``Engine.score`` describes."""
         self._lifetime.check()
         request, begin = self.inputs.joined(prompt, continuation, adapter)
         [(request, ids)] = self.prepare([request])
@@ -119,7 +119,7 @@ class Submissions:
         return tuple(one for one in completion.prompt_logprobs[begin:] if one is not None)
 
     def events(self, prepared: Iterable[Prepared]) -> Iterator[Event]:
-        """Yield the events of requests as they come; a caller that stops early cancels what is unfinished."""
+        """Yield the events of requests as they come; if the caller stops early, unfinished requests are cancelled."""
         ready: deque[Output] = deque()
         streams = self.start_all(prepared, ready)
         unfinished = len(streams)
@@ -154,7 +154,7 @@ class Submissions:
         sequence.pooling = pooling
         ends = frozenset((*params.stop_token_ids, *(() if params.ignore_eos else self._eos_ids)))
         sequence.processors = self._processors.start(params, ids, ends)
-        # A tokenizer that knows nothing of special tokens need not take the argument.
+        # A tokenizer without special tokens need not accept the argument.
         spelled = {} if params.skip_special_tokens else {"skip_special_tokens": False}
         output = Output(sequence, partial(self._parts.tokenizer.detokenizer, ids, **spelled), ends, index, ready)
         if request.adapter is not None:
@@ -169,7 +169,7 @@ class Submissions:
         return stream
 
     def ring(self) -> None:
-        """Tell who sleeps that there is a command."""
+        """Wake sleeping threads, because there is a command."""
         self._parts.registry.notify()
         self._driver.notify()
 
@@ -188,6 +188,6 @@ class Submissions:
 
 
 def abandon(streams: Sequence[Stream]) -> None:
-    """Cancel streams that are not read to their end."""
+    """Cancel streams that will not be read to their end."""
     for stream in streams:
         stream.cancel()

@@ -1,4 +1,4 @@
-"""A thread that runs an engine's steps, and how others wait for what they bring: threads, and tasks of asyncio."""
+"""A thread that runs an engine's steps, and the ways in which threads and asyncio tasks wait for the results."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ _Waiting = deque[tuple[Callable[[], bool], "asyncio.Future[None]"]]
 
 
 class EngineThread:
-    """Runs steps while there is something to do, and sleeps until ``notify`` when there is not."""
+    """Runs steps while there is work, and sleeps until ``notify`` otherwise."""
 
     def __init__(
         self, step: Callable[[], bool], on_step: Callable[[], object] | None, fail: Callable[[InfengError], None]
     ) -> None:
-        """Call ``step``, then ``on_step``, again and again; ``fail`` ends all requests with what a step raises."""
+        """Call ``step``, then ``on_step``, repeatedly; ``fail`` ends all requests with the error of a step."""
         self._step = step
         self._on_step = on_step
         self._fail = fail
         self._bell: SimpleQueue[None] = SimpleQueue()
-        self._gates: deque[threading.Lock] = deque()  # of threads that wait for the next step
+        self._gates: deque[threading.Lock] = deque()  # of threads waiting for the next step
         self._tasks: dict[asyncio.AbstractEventLoop, _Waiting] = {}
         self._is_halted = self._is_stopped = False
         self.callback: object | None = None
-        """Stands for a call of ``on_step``, while it goes on."""
+        """The running call of ``on_step``."""
         self._thread = threading.Thread(target=self._run, name="infeng-engine", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
-        atexit.register(self.stop)  # before the interpreter goes, which a thread in native code would not notice
+        """Start the thread."""
+        atexit.register(self.stop)  # runs before the interpreter ends, which a thread in native code would not notice
         self._thread.start()
 
     def halt(self) -> None:
-        """Run no step after the one that runs, and wait for that one's end; who waits for others goes on waiting."""
+        """Run no more steps, and wait for the present one to end; waiting threads keep waiting."""
         self._is_halted = True
         self._bell.put(None)
         if self._thread.ident is not None and not self._is_own_thread:
@@ -52,13 +52,13 @@ class EngineThread:
         atexit.unregister(self.stop)
 
     def stop(self) -> None:
-        """Halt and let go of all who wait; calling it again does nothing."""
+        """Halt and wake all waiting threads; a second call does nothing."""
         self.halt()
         self._is_stopped = True
         self._tell()
 
     def notify(self) -> None:
-        """Tell that there is something to do."""
+        """Wake the thread, because there is work."""
         self._bell.put(None)
 
     def wait(self, is_done: Callable[[], bool]) -> None:
@@ -70,11 +70,11 @@ class EngineThread:
             gate.acquire()
             self._gates.append(gate)
             if not (is_done() or self._is_stopped):
-                gate.acquire()  # given back after the next step
+                gate.acquire()  # released after the next step
 
     def arrival(self, is_done: Callable[[], bool]) -> asyncio.Future[None]:
-        """Return a future of the running event loop that is done after a step that made ``is_done`` true."""
-        import asyncio  # which takes a while, and not every engine has tasks
+        """Return a future of the running event loop that is done after the step that makes ``is_done`` true."""
+        import asyncio  # a slow import that engines without tasks do not need
 
         loop = asyncio.get_running_loop()
         future = loop.create_future()
@@ -85,7 +85,7 @@ class EngineThread:
 
     @property
     def ident(self) -> int:
-        """Of the thread; 0 before it runs."""
+        """The thread's identifier; 0 before it runs."""
         return self._thread.ident or 0
 
     @property
@@ -127,17 +127,17 @@ class EngineThread:
             self.callback = None
 
     def _tell(self) -> None:
-        """Wake all who wait for a step: each event loop once, for all of its tasks."""
+        """Wake all waiters for a step: each event loop once, for all of its tasks."""
         while self._gates:
             self._gates.popleft().release()
         for loop, waiting in list(self._tasks.items()):
             try:
                 loop.call_soon_threadsafe(self._wake, loop, waiting)
-            except RuntimeError:  # it is closed
+            except RuntimeError:  # the loop is closed
                 self._tasks.pop(loop, None)
 
     def _wake(self, loop: asyncio.AbstractEventLoop, waiting: _Waiting) -> None:
-        """On the loop's own thread: tell the tasks whose turn it is."""
+        """Wake the loop's tasks that are done; runs on the loop's own thread."""
         for _ in range(len(waiting)):
             is_done, future = waiting.popleft()
             if future.done():

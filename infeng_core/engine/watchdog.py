@@ -1,7 +1,7 @@
-"""Notices a step that does not end, and says where it is: which part of the engine, which method of which plugin.
+"""Detects a step that does not end, and reports its place: the part of the engine, the method of the plugin.
 
-A step pays one store for each of its parts. All else happens on a thread that looks a few times in the time that a step
-may take: a plugin's method that sleeps, or never comes back, holds all requests and raises nothing.
+A step pays one store for each of its parts. All other work happens on a thread that checks a few times within the
+allowed time of a step: a plugin's method that sleeps or never returns blocks all requests and raises nothing.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from infeng_core.plug.border import inside
 _log = get_logger(__name__)
 
 LOOKS = 4
-"""How often it looks in the time after which a step is named."""
+"""Number of checks within the time after which a step is reported."""
 
 Moment = tuple[object, int, str]
-"""The work under way, another object for each step, the thread that does it, and what it is, "" for a step."""
+"""The work under way (a new object for each step), its thread, and its name, "" for a step."""
 
 
 class Place:
-    """The part of the engine in which a step is."""
+    """The part of the engine that a step is in."""
 
     __slots__ = ("part",)
 
     def __init__(self) -> None:
-        """Be nowhere."""
+        """Start outside of any part."""
         self.part: str | None = None
-        """None: it sleeps, for as long as it likes."""
+        """The name of the part; None while it may sleep without limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,42 +40,42 @@ class Stall:
     """A step that does not end."""
 
     place: str
-    """For example "backend native" or "plugin slow: scheduler slow: order()"."""
+    """The place, such as "backend native" or "plugin slow: scheduler slow: order()"."""
     seconds: float
-    """Since it began, when it was looked at last."""
+    """Seconds from its begin to the latest check."""
 
 
 class Watchdog:
-    """Looks at the steps of one engine."""
+    """Checks the steps of one engine."""
 
     def __init__(
         self, moment: Callable[[], Moment | None], place: Place, helper: Callable[[], int | None], seconds: float
     ) -> None:
-        """Look at nothing yet.
+        """Start without checks.
 
-        moment: what is under way, None for nothing. helper: the thread that asks logit processors beside a step.
-        seconds: after which a step is named.
+        moment: the work under way, None for nothing. helper: the thread that calls logit processors beside a step.
+        seconds: after which a step is reported.
         """
         self.stall: Stall | None = None
-        """The step that does not end; None while all goes on."""
+        """The step that does not end, or None."""
         self._moment = moment
         self._place = place
         self._helper = helper
         self._seconds = seconds
-        self._since: tuple[object, float] | None = None  # what was under way at the last look, since when
-        self._said: tuple[str, float] | None = None  # where it was, and for how long
-        self._bell = threading.Lock()  # held until it is to stop
+        self._since: tuple[object, float] | None = None  # the work at the last check, and its start
+        self._said: tuple[str, float] | None = None  # its reported place, and for how long
+        self._bell = threading.Lock()  # held until the thread must stop
         self._bell.acquire()
 
     def start(self) -> None:
-        """Begin, on a thread that ends with ``stop``, or with this object."""
+        """Start a thread that ends with ``stop``, or with this object."""
         interval = self._seconds / LOOKS
         threading.Thread(
             target=_watch, args=(weakref.ref(self), self._bell, interval), name="infeng-watchdog", daemon=True
         ).start()
 
     def stop(self) -> None:
-        """Look no more.
+        """Stop checking.
 
         Ctrl-C may come at any line of the caller, who then calls this again. So no lock is taken here: an Event would
         keep its own if the interrupt came while it is set.
@@ -85,7 +85,7 @@ class Watchdog:
         self.stall = None
 
     def look(self, now: float) -> None:
-        """Compare what is under way with the last look; ``now`` in seconds."""
+        """Compare the work under way with the last check; ``now`` in seconds."""
         moment = self._moment()
         part = moment and (moment[2] or self._place.part)
         if moment is None or part is None or self._since is None or self._since[0] is not moment[0]:
@@ -101,17 +101,18 @@ class Watchdog:
             self._say(place, seconds)
 
     def _say(self, place: str, seconds: float) -> None:
-        """Log where a step is: at once, wherever else it is later, and each time that it has taken twice as long."""
+        """Log the place of a step: at once, at each later change of place, and each time that its duration has
+        doubled."""
         if self._said is None or self._said[0] != place or seconds >= 2 * self._said[1]:
             self._said = place, seconds
             _log.warning("a step does not end, and all requests wait", where=place, seconds=round(seconds))
 
 
 HELPED = "the sampler"
-"""The part that waits for what another thread asks of logit processors."""
+"""The part that waits for logit processors on another thread."""
 
 STREAMS = "detokenizers and streams"
-"""The part that gives callers their text, and tells the scheduler."""
+"""The part that gives callers their text and updates the scheduler."""
 
 
 def _watch(watched: weakref.ref[Watchdog], bell: threading.Lock, interval: float) -> None:

@@ -1,1 +1,1 @@
-"""Weights: reading Hugging Face directories, packing them into panels, and the engine-native directory."""
+"""Weights: readers of model files, packing into panels, and the engine-native directory."""

@@ -1,4 +1,5 @@
-"""Directories and files that are complete or not there: a temporary name, fsync, rename, and one writer at a time."""
+"""Directories and files that are either complete or absent: a temporary name, fsync, rename, and one writer at a
+time."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from infeng_core.errors import InfengError, ResourceError, UsageError
 from infeng_core.files import read_own
 
 KEY, JOURNAL = TRACES = ("key", "journal")
-"""Files in a work that may be interrupted: what it is to be, and what of it is finished. They go at its end."""
+"""Files in interrupted work: its key, and the list of finished entries. They are removed at the end."""
 MAX_KEY = 4096
 
 FULL = {
@@ -26,7 +27,7 @@ FULL = {
 
 
 def require_name(destination: Path) -> None:
-    """Raise UsageError for a path that no directory can get."""
+    """Raise UsageError for a path that cannot name a directory."""
     if not destination.name or "\0" in destination.name:
         raise UsageError(f"{str(destination)!r}", "is no name of a directory to write", "choose another destination")
 
@@ -54,7 +55,7 @@ def locked(destination: Path, waiting: Callable[[], None] = lambda: None) -> Ite
                 told = True
                 fcntl.flock(handle, fcntl.LOCK_EX)
             if not _is(path, handle):
-                continue  # the holder before us removed this file: whoever comes now locks another one
+                continue  # the previous holder removed this file: later callers lock a new one
             try:
                 yield
             finally:
@@ -65,7 +66,7 @@ def locked(destination: Path, waiting: Callable[[], None] = lambda: None) -> Ite
 
 
 def require_ours(destination: Path, what: str, written: Callable[[Path], set[str]], kind: type[InfengError]) -> None:
-    """Raise ``kind`` unless ``destination`` is a directory of exactly the files that this program wrote, or empty.
+    """Raise ``kind`` unless ``destination`` is empty or holds exactly the files that this program wrote.
 
     ``written`` returns their names, or raises an InfengError for a directory that is no ``what``.
     """
@@ -86,11 +87,11 @@ def require_ours(destination: Path, what: str, written: Callable[[Path], set[str
 
 @contextlib.contextmanager
 def replacing(destination: Path, check: Callable[[], None] = lambda: None, key: str = "") -> Iterator[Path]:
-    """Give a new directory to fill; it becomes ``destination`` when the block ends well and vanishes when it does not.
+    """Yield a new directory to fill; it becomes ``destination`` if the block succeeds and is removed if it fails.
 
-    An older ``destination`` is replaced, unless ``check`` then raises. Call under ``locked``. Every file is on the disk
-    before the rename, and not everybody may write it. A full disk is a ResourceError. With ``key``, what Ctrl-C or a
-    killed process leaves stays, and is given to the next call with that key.
+    An older ``destination`` is replaced, unless ``check`` then raises. Call under ``locked``. Every file is on the
+    disk before the rename, and files are never writable by everyone. A full disk is a ResourceError. With ``key``,
+    the work that Ctrl-C or a kill leaves is kept and passed to the next call with that key.
     """
     partial, goes_on = partial_of(destination), bool(key) and interrupted(destination) == key
     old = destination.with_name(f".{destination.name}.infeng-old")
@@ -98,7 +99,7 @@ def replacing(destination: Path, check: Callable[[], None] = lambda: None, key: 
     try:
         with _disk_errors(destination):
             _restore(old, destination)
-            for leftover in (old,) if goes_on else (partial, old):  # of a process that was killed
+            for leftover in (old,) if goes_on else (partial, old):  # left by a killed process
                 shutil.rmtree(leftover, ignore_errors=True)
             if not goes_on:
                 partial.mkdir(parents=True)
@@ -129,12 +130,12 @@ def replacing(destination: Path, check: Callable[[], None] = lambda: None, key: 
 
 
 def partial_of(destination: Path) -> Path:
-    """Return where the work on ``destination`` goes on."""
+    """Return the folder that holds unfinished work on ``destination``."""
     return destination.with_name(f".{destination.name}.infeng-partial")
 
 
 def interrupted(destination: Path) -> str:
-    """Return the key of what an interruption left of ``destination``, "" where there is nothing or it is not ours."""
+    """Return the key of interrupted work on ``destination``; "" if there is none or it belongs to another user."""
     partial = partial_of(destination)
     try:
         found = partial.lstat()
@@ -146,9 +147,10 @@ def interrupted(destination: Path) -> str:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Make ``data`` the contents of ``path``: readers see the old file or the new one, whole. Only its owner reads it.
+    """Replace the contents of ``path`` with ``data`` atomically: readers see the old file or the new one. Only the
+    owner may read it.
 
-    A full disk is a ResourceError. What a process leaves that is killed in between is replaced by the next call.
+    A full disk is a ResourceError. A file left by a killed process is replaced by the next call.
     """
     partial = path.with_name(f".{path.name}.infeng-partial")
     with _disk_errors(path):
@@ -165,7 +167,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def _restore(old: Path, destination: Path) -> None:
-    """Put back what was moved aside where nothing took its place."""
+    """Move ``old`` back if nothing replaced it."""
     if old.exists() and not destination.exists():
         old.rename(destination)
 

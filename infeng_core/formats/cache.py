@@ -1,4 +1,4 @@
-"""Where models and adapters that were converted on the fly are kept."""
+"""The cache of models and adapters that were converted on first use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from infeng_core.formats.atomic import locked
 from infeng_core.log import get_logger
 
 REST_SECONDS = 600
-"""An entry that was used so lately may still be read by a process that starts: it stays."""
+"""Seconds since the last use in which a starting process may still be reading an entry, so that it is kept."""
 
 REMEDY = "set INFENG_CACHE to a directory of your own, or see that only you can write this one"
 
@@ -28,16 +28,16 @@ _log = get_logger(__name__)
 
 
 def cached_model(key: str) -> Path:
-    """Return the directory in which the conversion with ``key`` is or will be."""
+    """Return the directory of the conversion with ``key``, whether it exists or not."""
     return cache_root() / "models" / key
 
 
 def require_own(directory: Path) -> None:
-    """Make the folders above a cached ``directory``; raise ResourceError where other users could have put it there.
+    """Create the folders above a cached ``directory``; raise ResourceError if other users could have written there.
 
-    Root is trusted, and so is a folder that all may write and none may clear (as /tmp is).
+    Root is trusted, and so is a folder that everyone may write but only owners may clear (as /tmp is).
     """
-    with contextlib.suppress(OSError):  # whoever writes says what is wrong
+    with contextlib.suppress(OSError):  # the later write reports the error
         for folder in reversed(_above(directory)):
             folder.mkdir(0o755, parents=True, exist_ok=True)
     held = directory.iterdir() if directory.is_dir() else ()
@@ -46,33 +46,34 @@ def require_own(directory: Path) -> None:
 
 
 def _above(directory: Path) -> list[Path]:
-    """Return the folders above a cached one, up to the cache's root; of one that lies elsewhere, two."""
+    """Return the folders above a cached directory, up to the cache's root; two for a directory outside it."""
     above = list(directory.parents)
     try:
         root = cache_root()
-    except ResourceError:  # a user without a home, who keeps things elsewhere
+    except ResourceError:  # a user without a home, whose cache lies elsewhere
         return above[:2]
     return above[: above.index(root) + 1] if root in above else above[:2]
 
 
 def mark_used(directory: Path) -> None:
-    """Note that an entry is used now; one that this user may not change stays as it is."""
+    """Record that an entry is used now; an entry that this user may not change stays as it is."""
     with contextlib.suppress(OSError):
         os.utime(directory)
 
 
 def most_bytes(setting: int | Literal["auto", "none"]) -> int:
-    """Return how many bytes may be kept by ``model.cache``."""
+    """Return how many bytes ``model.cache`` allows."""
     if setting == "none":
         return 0
     return shutil.disk_usage(cache_root()).total // 4 if setting == "auto" else setting
 
 
 def trim(most: int, keep: Path, is_entry: Callable[[Path], bool] = is_native, rest: float = REST_SECONDS) -> list[Path]:
-    """Remove the entries that were used longest ago until all have ``most`` bytes; ``keep`` stays. Return those gone.
+    """Remove the least recently used entries until the rest fit in ``most`` bytes; ``keep`` stays. Return the removed
+    ones.
 
-    is_entry: tells what is one. rest: seconds since its last use in which one stays. A process that has mapped one
-    keeps its pages.
+    is_entry: recognizes entries. rest: seconds since the last use in which an entry stays. A process that has mapped
+    an entry keeps its pages.
     """
     folders = [entry for entry in keep.parent.iterdir() if _KEY.fullmatch(entry.name) and not entry.is_symlink()]
     entries = [(one, *found) for one in folders if is_entry(one) and (found := _size_and_use(one)) is not None]
@@ -88,7 +89,7 @@ def trim(most: int, keep: Path, is_entry: Callable[[Path], bool] = is_native, re
 
 
 def _size_and_use(entry: Path) -> tuple[int, float] | None:
-    """Return an entry's bytes and when it was used last, seconds since 1970; None for one that has just gone."""
+    """Return an entry's bytes and its last use in seconds since 1970; None if it has just been removed."""
     try:
         return sum(file.stat().st_size for file in entry.iterdir()), entry.stat().st_mtime
     except OSError:
@@ -96,7 +97,7 @@ def _size_and_use(entry: Path) -> tuple[int, float] | None:
 
 
 def _remove(entry: Path) -> bool:
-    """Remove an entry so that nobody sees half of it; return whether that could be done."""
+    """Remove an entry so that no reader sees half of it; return whether that succeeded."""
     aside = entry.with_name(f".{entry.name}.infeng-gone")
     try:
         with locked(entry):

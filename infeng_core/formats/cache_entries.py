@@ -1,8 +1,8 @@
-"""What the user's cache directory holds, entry by entry, and removing entries of it.
+"""The entries of the user's cache directory, and their removal.
 
-An entry is recognized by its place, its name and its contents, and counts as ours where it belongs to this user. All
-other files are reported in one sum and never removed. No link is followed: neither that of a kind's folder, nor one
-in an entry.
+An entry is recognized by its place, its name and its contents, and counts as ours if this user owns it. All other
+files are reported in one sum and never removed. Links are not followed, neither to a kind's folder nor inside an
+entry.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ KINDS: dict[Kind, str] = {
     "verdict": "results of checking kernels",
     "leftover": "remains of interrupted work",
 }
-"""Kinds of entries, and what they are in plain words."""
+"""Kinds of entries, each with a short description."""
 
 FOLDERS: dict[str, Kind] = {"models": "model", "adapters": "adapter", "sources": "source"}
-"""Folders of the cache whose entries are directories, each named by what it was made of."""
+"""Folders of the cache whose entries are directories, each named by the key of its contents."""
 
 _KEY = re.compile("[0-9a-f]{32}")
 _LEFTOVER = re.compile(r"\.(?P<key>[0-9a-f]{32})\.infeng-(?:partial|old|gone)")
@@ -49,29 +49,30 @@ _SEGMENT_MAGIC = b"infengPS"  # docs/format.md, "Saved prefixes"
 
 @dataclass(frozen=True)
 class Entry:
-    """A directory or file of the cache that can be removed by itself."""
+    """A directory or file of the cache that can be removed on its own."""
 
     kind: Kind
     path: Path
     nbytes: int
-    used: float  # when it was last used, for prefixes and remains last written: seconds since 1970
-    beside: tuple[Path, ...] = ()  # files that go with it
+    used: float  # last use (for prefixes and remains: last write) in seconds since 1970
+    beside: tuple[Path, ...] = ()  # files that belong to it
 
 
 @dataclass(frozen=True)
 class Contents:
-    """All entries of a cache directory, and the bytes of the files that are none."""
+    """All entries of a cache directory, and the bytes of all other files."""
 
     root: Path
     entries: tuple[Entry, ...]
     other_bytes: int
-    skipped: dict[Path, str] = field(default_factory=dict)  # why a file or folder counts as no entry
+    skipped: dict[Path, str] = field(default_factory=dict)  # why a file or folder is no entry
 
 
 def contents(prefixes: Iterable[Path] = ()) -> Contents:
-    """Return what the cache directory holds. prefixes: further folders of computed prefixes (``kv_cache.prefix_dir``).
+    """Return the contents of the cache directory. prefixes: further folders of computed prefixes
+    (``kv_cache.prefix_dir``).
 
-    Raises ResourceError where the directory cannot be read or could have been filled by another user.
+    Raises ResourceError if the directory cannot be read or could have been filled by another user.
     """
     root = Path(os.path.realpath(cache_root()))
     skipped: dict[Path, str] = {}
@@ -96,10 +97,10 @@ def contents(prefixes: Iterable[Path] = ()) -> Contents:
 def chosen(
     entries: Iterable[Entry], *, older: float | None = None, most: int | None = None, now: float | None = None
 ) -> list[Entry]:
-    """Return the entries to remove, those used longest ago first.
+    """Return the entries to remove, the least recently used first.
 
-    older: seconds since the last use from which an entry goes. most: bytes that the remaining ones may take. An entry
-    that was used within the last 10 minutes stays: a process that starts may be reading it.
+    older: seconds since the last use from which an entry is removed. most: bytes that the remaining entries may take.
+    An entry that was used within the last 10 minutes stays, because a starting process may be reading it.
     """
     now = time.time() if now is None else now
     entries = sorted(entries, key=lambda entry: entry.used)
@@ -152,7 +153,7 @@ def _remove_file(entry: Entry) -> str:
 
 
 def _is_folder(path: Path, skipped: dict[Path, str]) -> bool:
-    """Return whether a folder may be looked into; of a link or another user's, note why not."""
+    """Return whether a folder may be searched; for a link or another user's folder, record why not."""
     found = path.lstat()
     if stat.S_ISLNK(found.st_mode):
         skipped[path] = "is a link, which is not followed"
@@ -193,7 +194,7 @@ def _verdicts(folder: Path) -> Iterator[Entry]:
 
 
 def _segments(folder: Path) -> Iterator[Entry]:
-    """Yield the segments of computed prefixes in a folder, each with its index."""
+    """Yield the segments of computed prefixes in a folder, each with its index file."""
     for path in sorted(folder.iterdir()):
         if not _SEGMENT.fullmatch(path.name) or (found := _own_file(path)) is None or not _is_segment(path):
             continue
@@ -212,7 +213,7 @@ def _is_segment(path: Path) -> bool:
 
 
 def _own_file(path: Path) -> os.stat_result | None:
-    """Return what is known of a regular file of this user's, None for anything else."""
+    """Return the status of a regular file of this user, None for anything else."""
     with contextlib.suppress(OSError):
         found = path.lstat()
         if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not distrusted(found):
@@ -226,7 +227,7 @@ def _adapter_files(directory: Path) -> set[str]:
 
 
 def _source_files(directory: Path) -> set[str]:
-    """Return the files of a Hugging Face directory as a reader writes it: all of them, with config.json among them."""
+    """Return the files of a Hugging Face directory as a reader writes it: all files, if config.json is among them."""
     names = {entry.name for entry in os.scandir(directory)}
     return names if "config.json" in names else {"config.json"}
 
@@ -236,11 +237,11 @@ _FILES: dict[Kind, Callable[[Path], set[str]]] = {
     "adapter": _adapter_files,
     "source": _source_files,
 }
-"""By kind: the names of the files that an entry was written with; an InfengError where it is no such entry."""
+"""By kind: the function that returns the file names of an entry, or raises an InfengError if it is no such entry."""
 
 
 def _foreign(directory: Path, written: Callable[[Path], set[str]]) -> str:
-    """Return why a directory is no entry as it was written, or "" where it is one."""
+    """Return why a directory is not an unchanged entry, or "" if it is one."""
     try:
         names = written(directory)
         with os.scandir(directory) as found:

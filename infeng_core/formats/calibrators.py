@@ -1,4 +1,4 @@
-"""What a calibrator owes a conversion: text, the statistics of it, and what each format of each tensor loses on it."""
+"""The interface of a calibrator: text, its statistics, and the loss of each format of each tensor on it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from infeng_core.models.weights import PANEL_ROWS
 
 @dataclass(frozen=True)
 class CalibrationSample:
-    """Calibration text as token ids, and where it comes from: ``auto`` or ``file``."""
+    """Calibration text as token ids, and its origin: ``auto`` or ``file``."""
 
     source: str
     ids: Sequence[NDArray[np.int32]]  # of each text, (tokens,)
 
     @property
     def text(self) -> Text:
-        """What identifies it."""
+        """The identity of the text."""
         return Text(self.source, sum(map(len, self.ids)), digest(self.ids))
 
 
@@ -37,13 +37,13 @@ class Calibrator(Protocol):
     """Fits conversions to text. Registered by name, as a factory, through the hook ``infeng_calibrators``."""
 
     def sample(self, text: str, source: Path) -> CalibrationSample:
-        """Return token ids of the file ``text``, or for "auto" of what the model ``source`` writes itself.
+        """Return token ids of the file ``text``, or for "auto" of text that the model ``source`` generates.
 
         Raises UsageError for a file that is no text. Equal calls give equal ids: a conversion is reproducible.
         """
 
     def statistics(self, sample: CalibrationSample, *, aims: bool) -> Statistics:
-        """Return what tells a quantizer about the inputs of each matrix; aims: about their drift as well."""
+        """Return statistics of each matrix's inputs for a quantizer; aims: include their drift."""
 
     def losses(
         self,
@@ -52,23 +52,24 @@ class Calibrator(Protocol):
         formats: Sequence[str],
         progress: Callable[[int], object],
     ) -> Losses:
-        """Return what each of ``formats`` costs each tensor of the layers alone; losses of several tensors add up.
+        """Return the loss of each of ``formats`` for each tensor of the layers alone; losses of several tensors add
+        up.
 
-        ``progress`` is told how many bytes of bfloat16 weights, as packed, each stage has read.
+        ``progress`` is called with the bytes of bfloat16 weights, as packed, that each stage has read.
         """
 
 
 def measured_losses(
     calibrator: Calibrator, sample: CalibrationSample, checkpoint: Checkpoint, formats: Sequence[str]
 ) -> Losses:
-    """Return what a calibrator measures, and show how far it is."""
+    """Return a calibrator's measured losses, showing the progress."""
     read = [spec for spec in checkpoint.layout.tensors if spec.name != "lm_head"]
     with Progress(sum(2 * spec.panels * PANEL_ROWS * spec.k for spec in read), "measuring", "lines") as shown:
         return calibrator.losses(sample, checkpoint, formats, shown.update)
 
 
 def digest(texts: Sequence[NDArray[np.int32]]) -> str:
-    """Return what identifies texts: equal for equal ids, cut equally."""
+    """Return the identity of texts: equal for equal ids, cut equally."""
     made = hashlib.sha256()
     for text in texts:
         made.update(len(text).to_bytes(8, "little"))
@@ -77,7 +78,7 @@ def digest(texts: Sequence[NDArray[np.int32]]) -> str:
 
 
 def fitted_to(text: Text, quantizer: QuantizerChoice) -> QuantizerChoice:
-    """Return a quantizer whose record, and so what identifies a conversion, names the calibration text."""
+    """Return a quantizer whose record, and thus the conversion's key, names the calibration text."""
     settings = {**quantizer.settings, "text": text.sha256, "tokens": text.tokens}
     if rules := getattr(quantizer.quantizer, "rules", None):
         settings["rules"] = rules

@@ -1,4 +1,4 @@
-"""Hugging Face directories, in floats or quantized, and what of a model can be told before it is converted."""
+"""Hugging Face directories, in floats or quantized, and the facts about a model that are known before conversion."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class HuggingFace:
     kind = "Hugging Face"
 
     def supports(self) -> dict[str, list[str]]:
-        """Return the types of floats, and the ways to quantize, that are read."""
+        """Return the supported types of floats and ways of quantization."""
         return {"safetensors": list(FLOAT_DTYPES), "quantized": list(scheme.METHODS)}
 
     def recognizes(self, path: Path) -> bool:
@@ -34,7 +34,7 @@ class HuggingFace:
         return (path / "config.json").is_file()
 
     def files(self, path: Path) -> ModelFiles:
-        """Return the safetensors files and, with their contents, the small ones; raises ModelError."""
+        """Return the safetensors files and, with their contents, the small files; raises ModelError."""
         small, index = huggingface.side_files(path), path / huggingface.INDEX
         if index.is_file():
             small[huggingface.INDEX] = read_bytes(index)
@@ -42,14 +42,15 @@ class HuggingFace:
         return ModelFiles(huggingface.weight_files(path), small, has_own_types=is_quantized)
 
     def has_weights(self, path: Path) -> bool:
-        """Return whether there is more than a configuration; raises ModelError for weights that are not read."""
+        """Return whether there are weights, not only a configuration; raises ModelError for weights of unsupported
+        formats."""
         if any(path.glob("*.safetensors")) or (path / huggingface.INDEX).exists():
             return True
         huggingface.refuse_other_formats(path)
         return huggingface.read_scheme(path) is not None
 
     def describe(self, path: Path) -> Description:
-        """Return what config.json and the tokenizer's files tell; raises ModelError."""
+        """Return the description in config.json and the tokenizer's files; raises ModelError."""
         config, found = huggingface.read_config(path), huggingface.read_scheme(path)
         return Description(
             config,
@@ -60,7 +61,7 @@ class HuggingFace:
         )
 
     def open(self, path: Path) -> Checkpoint:
-        """Open every file and check that all tensors are there; raises ModelError."""
+        """Open every file and check that all tensors are present; raises ModelError."""
         found = huggingface.read_scheme(path)
         return FloatCheckpoint(path) if found is None else QuantizedCheckpoint(path, found)
 
@@ -70,7 +71,7 @@ BUILTIN = {"huggingface": HuggingFace()}
 
 
 def builtin_reader(path: Path) -> ModelReader:
-    """Return the reader of a Hugging Face directory, which says what such a directory lacks."""
+    """Return the reader of Hugging Face directories, which reports missing files of such a directory."""
     return BUILTIN["huggingface"]
 
 
@@ -84,7 +85,7 @@ def plan(
 ) -> tuple[ModelConfig, dict[str, str]]:
     """Return a model's sizes and the format that each tensor would have; raises ModelError.
 
-    Of a directory in floats the configuration is enough; the weights need not be there.
+    A directory in floats needs only its configuration, not the weights.
     """
     found = reader(source).describe(source)
     if found.config is None or found.formats is None or found.method:
@@ -94,13 +95,13 @@ def plan(
 
 
 def tokenizer_bytes(directory: Path) -> int:
-    """Return the size of the file that the tokenizer is read from, at least 1; 0 where there is none."""
+    """Return the size of the file from which the tokenizer is read, at least 1; 0 without a tokenizer."""
     files = (directory / name for name in ("tokenizer.json", "tokenizer.model"))
     return next((max(1, file.stat().st_size) for file in files if file.is_file()), 0)
 
 
 def has_template(directory: Path) -> bool:
-    """Return whether a directory has a chat template, in a file of its own or in tokenizer_config.json."""
+    """Return whether a directory has a chat template, in its own file or in tokenizer_config.json."""
     settings = directory / "tokenizer_config.json"
     if any((directory / name).is_file() for name in TEMPLATES):
         return True

@@ -1,4 +1,4 @@
-"""From a model that some reader opens to an engine-native directory."""
+"""Conversion of a model, opened by a reader, to an engine-native directory."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ from infeng_core.machine import memory
 
 @dataclass(frozen=True)
 class Conversion:
-    """What a conversion made. ``reused``: it was there already, from the same source, formats and quantizer."""
+    """The result of a conversion. ``reused``: it existed already, with the same source, formats and quantizer."""
 
     path: Path
     id: str
     nbytes: int  # of packed tensors and vectors
     seconds: float
     formats: Mapping[str, str]
-    quantizer: Mapping[str, Any]  # as in the manifest: name, and of a plugin's its plugin, version and settings
+    quantizer: Mapping[str, Any]  # as in the manifest: name; for a plugin's also plugin, version, settings
     reused: bool
-    rounded_again: Mapping[str, str] = field(default_factory=dict)  # "Q4_K -> int8-row": "24 tensors"; of a reuse none
-    few_rows: Mapping[str, int] = field(default_factory=dict)  # experts of a tensor that text hardly reached; the same
+    rounded_again: Mapping[str, str] = field(default_factory=dict)  # "Q4_K -> int8-row": "24 tensors"; empty if reused
+    few_rows: Mapping[str, int] = field(default_factory=dict)  # experts with few rows of text; empty if reused
 
 
 def convert(
@@ -68,7 +68,7 @@ def convert(
     threads: int = 2,
     progress: Show = True,
 ) -> Conversion:
-    """Do as ``convert_to`` with formats, and with a ``quantizer`` that nothing is told."""
+    """Do as ``convert_to`` with formats, and with a ``quantizer`` without statistics."""
     spec = ConversionSpec(choice, lookup, quantizer)
     return convert_to(spec, source, destination, force=force, threads=threads, progress=progress)
 
@@ -82,14 +82,15 @@ def convert_to(
     threads: int = 2,
     progress: Show = True,
 ) -> Conversion:
-    """Pack ``source``, which ``spec.reader`` finds a reader for, into the engine-native directory ``destination``.
+    """Pack ``source``, opened by the reader that ``spec.reader`` finds, into the engine-native directory
+    ``destination``.
 
-    The destination appears complete or not at all: work goes to a temporary name beside it. A second process that
-    wants the same waits and takes the first one's result. An existing engine-native directory of another origin is
-    replaced only with ``force``; anything else that exists is left alone. About one tensor is in memory at a time.
-    What Ctrl-C or a kill leaves of a calibrated conversion the next one with the same arguments continues.
-    ``progress`` shows a bar where stderr is a terminal. Raises ModelError for a bad source, ResourceError for a full
-    disk, PluginError for a quantizer that answers wrongly, UsageError for one that has nothing to choose.
+    The destination appears complete or not at all: the work goes to a temporary name beside it. A second process with
+    the same task waits and uses the first one's result. An existing engine-native directory of another origin is
+    replaced only with ``force``; any other existing file or directory is left alone. About one tensor is in memory at
+    a time. If Ctrl-C or a kill interrupts a calibrated conversion, the next one with the same arguments continues it.
+    ``progress`` shows a bar if stderr is a terminal. Raises ModelError for a bad source, ResourceError for a full
+    disk, PluginError for a quantizer with invalid results, UsageError for one without a tensor to quantize.
     """
     start = time.monotonic()
     require_original(source)
@@ -113,7 +114,7 @@ def pack_checkpoint(
     threads: int = 2,
     progress: Show = True,
 ) -> Conversion:
-    """Do as ``convert`` with a model whose values may come from anywhere; ``key`` says what they are."""
+    """Do as ``convert`` with a model whose values may come from anywhere; ``key`` identifies them."""
     start = time.monotonic()
 
     def opened() -> tuple[Checkpoint, dict[str, bytes]]:
@@ -126,16 +127,16 @@ def pack_checkpoint(
 class _Job:
     """One conversion."""
 
-    opened: Callable[[], tuple[Checkpoint, dict[str, bytes]]]  # gives a model, and the files beside its weights
+    opened: Callable[[], tuple[Checkpoint, dict[str, bytes]]]  # returns the model, and the files beside its weights
     destination: Path  # absolute
-    key: str  # stands for the model and for ``spec``
+    key: str  # identifies the model and ``spec``
     spec: ConversionSpec
     threads: int
     progress: Show
     force: bool = False
 
     def require_ours(self) -> None:
-        """Raise ModelError where the destination holds what no conversion has written."""
+        """Raise ModelError if the destination holds anything but a conversion."""
         atomic.require_ours(self.destination, "engine-native directory", written_files, ModelError)
 
 
@@ -152,9 +153,10 @@ def _convert(job: _Job, start: float) -> Conversion:
 
 
 def known_recipe(destination: Path, lookup: FormatLookup, key: Callable[[Recipe], str]) -> Recipe | None:
-    """Return the recipe of a conversion that ``destination`` holds, or that was interrupted on its way there.
+    """Return the recipe of a conversion in ``destination``, complete or interrupted.
 
-    key: the key that a conversion with a recipe has; one of another source or version is none.
+    key: returns the key of a conversion with a given recipe; a conversion with another key (other source or version)
+    is ignored.
     """
     destination = destination.absolute()
     with contextlib.suppress(InfengError):
@@ -176,7 +178,7 @@ def _report(manifest: Manifest, path: Path, start: float, *, reused: bool) -> Co
 
 
 def _existing(job: _Job) -> Manifest | None:
-    """Return the manifest of a destination that is what is wanted; raise ModelError if it must not be touched."""
+    """Return the manifest of a destination with the wanted conversion; raise ModelError if it must not be replaced."""
     if _is_free(job.destination):
         return None
     with contextlib.suppress(ModelError):
@@ -189,20 +191,20 @@ def _existing(job: _Job) -> Manifest | None:
 
 
 def require_free(destination: Path, force: bool) -> None:
-    """Raise ModelError where something is at a destination that was not asked to be replaced."""
+    """Raise ModelError if the destination exists and ``force`` is not set."""
     if not force and not _is_free(destination):
         remedy = "give --force to replace it, or choose another destination"
         raise ModelError(f"{destination}", "exists already", remedy)
 
 
 def require_original(source: Path) -> None:
-    """Raise ModelError for an engine-native directory, which is not converted again."""
+    """Raise ModelError for an engine-native directory, which cannot be converted again."""
     if is_native(source):
         raise ModelError(f"{source}", "is converted already", "convert the original Hugging Face directory")
 
 
 def require_place(destination: Path) -> None:
-    """Raise an InfengError where no conversion could write a destination: before the work."""
+    """Raise an InfengError if a destination cannot be written, before the work begins."""
     destination = destination.absolute()
     atomic.require_name(destination)
     if not _is_free(destination):
@@ -217,7 +219,7 @@ def _is_free(destination: Path) -> bool:
 
 
 def _write(job: _Job) -> tuple[Manifest, dict[str, str]]:
-    """Write everything; return the manifest, and what was quantized and is rounded again."""
+    """Write everything; return the manifest, and a summary of quantized tensors that are rounded again."""
     checkpoint, sides = job.opened()
     spec, recipe = job.spec, job.spec.recipe_file
     sides |= {recipes.NAME: recipe} if recipe else {}
@@ -226,7 +228,7 @@ def _write(job: _Job) -> tuple[Manifest, dict[str, str]]:
     packer = Packer(checkpoint, quants, spec.quantizer, spec.statistics, job.threads)
     with atomic.replacing(job.destination, job.require_ours, job.key if spec.is_calibrated else "") as folder:
         if recipe:
-            (folder / recipes.NAME).write_bytes(recipe)  # first: it took long to find, and may be looked for
+            (folder / recipes.NAME).write_bytes(recipe)  # first: it took long to find, and resuming needs it
         places = _write_weights(job, packer, folder)
         files = {}
         for name, data in sides.items():

@@ -1,4 +1,4 @@
-"""Floats as checkpoints hold them, and as computations want them."""
+"""Conversion of a checkpoint's floats to float32."""
 
 from __future__ import annotations
 

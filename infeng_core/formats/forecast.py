@@ -1,4 +1,4 @@
-"""What a conversion would make of a model, and what it would take, without making it."""
+"""The result and the cost of a conversion, computed without converting."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from infeng_core.formats.survey import parameters, weight_bytes
 from infeng_core.models.weights import Layout, layout
 
 KEPT = 32 << 20
-"""Of matrices below this many bytes the C library keeps the memory of one when they are freed: glibc's malloc does."""
+"""Size below which the C library keeps the memory of a freed matrix (glibc's malloc does)."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """``nbytes`` of weights, in the file as in memory; ``convert_bytes`` of memory while they are made, about.
+    """``nbytes`` of weights, in the file and in memory; ``convert_bytes`` of memory during conversion, approximately.
 
-    What the process has in memory before, its libraries, is not among them.
+    The memory of the process before it, such as its libraries, is not included.
     """
 
     formats: Mapping[str, str]
@@ -36,7 +36,7 @@ class Forecast:
 
 
 def forecast(spec: ConversionSpec, source: Path) -> Forecast:
-    """Return what ``convert_to`` would do; raises what it raises of a source and its formats."""
+    """Return the result that ``convert_to`` would have; raises its errors about a source and its formats."""
     if is_native(source):
         raise ModelError(f"{source}", "is converted already", "give the original model")
     with reading(source):
@@ -49,9 +49,9 @@ def forecast(spec: ConversionSpec, source: Path) -> Forecast:
 
 
 def _most(model: Layout, quants: Mapping[str, QuantFormat], largest: int, quantizer: QuantizerChoice) -> int:
-    """Return the most bytes at a time while tensors are made, one after another, in one buffer that grows with them.
+    """Return the peak bytes while tensors are made one after another in one growing buffer.
 
-    largest: bytes of the largest matrix as it is read; others take as much less as they have fewer values.
+    largest: bytes of the largest matrix as it is read; others take less in proportion to their values.
     """
     values = {spec.name: spec.k * max(part.rows for part in spec.parts) for spec in model.tensors}
     widest, buffer, kept, most = max(values.values()), 0, 0, 0
@@ -64,9 +64,10 @@ def _most(model: Layout, quants: Mapping[str, QuantFormat], largest: int, quanti
 
 
 def _read(source: Path, spec: ConversionSpec) -> tuple[Layout, Mapping[str, str], int, Mapping[str, str]]:
-    """Return the tensors of a model, their formats, the bytes of the largest as stored, and what is rounded again.
+    """Return the tensors of a model, their formats, the bytes of the largest as stored, and a summary of tensors
+    rounded again.
 
-    A configuration without weights is taken for one of a model with two bytes a value.
+    A configuration without weights counts as a model with two bytes a value.
     """
     reader = spec.reader(source)
     if reader.has_weights(source):

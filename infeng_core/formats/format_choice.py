@@ -1,4 +1,4 @@
-"""Which tensor is stored in which format: ``model.format``, and ``model.formats`` for single tensors."""
+"""The storage format of each tensor: ``model.format``, and ``model.formats`` for single tensors."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from infeng_core.settings.config import EngineConfig
 
 ROUTER = "bf16"
-"""The format of what decides which experts a row goes to, where that of the rest has integers."""
+"""The format of routers where ``base`` is an integer format."""
 
 BASE = ""
-"""What ``FormatChoice.defaults`` calls the base."""
+"""The name of the base in ``FormatChoice.defaults``."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class FormatChoice:
 
     base: str
     patterns: Mapping[str, str] = field(default_factory=dict)
-    defaults: frozenset[str] = frozenset()  # the patterns that nobody asked for, and BASE where nobody asked for that
+    defaults: frozenset[str] = frozenset()  # patterns that are defaults, and BASE if the base is one
 
     def of(self, name: str) -> str:
         """Return the format of one tensor."""
@@ -45,17 +45,17 @@ class FormatChoice:
         return next((pattern for pattern in reversed(list(self.patterns)) if fnmatchcase(name, pattern)), None)
 
     def asks(self, name: str) -> bool:
-        """Return whether somebody asked for the format of one tensor, and it is no default."""
+        """Return whether the format of one tensor was asked for and is no default."""
         pattern = self.pattern_of(name)
         return BASE not in self.defaults or (pattern is not None and pattern not in self.defaults)
 
     def for_model(self, model: ModelConfig | Layout, lookup: FormatLookup) -> dict[str, str]:
         """Return the format of every tensor of a model.
 
-        Routers are in ROUTER where ``base`` has integers and no pattern says otherwise: they are small, and a row that
-        goes to another expert is another computation. A tensor whose inputs cannot be grouped or rotated as ``base``
-        says is of the plain format. Raises UsageError for a pattern that fits no tensor or that says so of such a one,
-        and what ``lookup`` raises for an unknown format.
+        Routers get ROUTER if ``base`` has integers and no pattern says otherwise: they are small, and rounding them
+        sends rows to other experts. A tensor whose inputs cannot be grouped or rotated as in ``base`` gets the plain
+        format. Raises UsageError for a pattern that fits no tensor or that asks for such a format of such a tensor,
+        and the errors of ``lookup`` for an unknown format.
         """
         tensors = model.tensors if isinstance(model, Layout) else layout(model).tensors
         names = [tensor.name for tensor in tensors]
@@ -80,9 +80,9 @@ class FormatChoice:
         return format.stored if why else format.name
 
     def over(self, group: int | None, *, is_rotated: bool | None, lookup: FormatLookup) -> FormatChoice:
-        """Return the choice whose formats with integer sub-scales are over other activations, all but embeddings'.
+        """Return this choice with other activations for formats with integer sub-scales, except for embeddings.
 
-        None leaves what a format says itself. Raises UsageError where there is no format with sub-scales.
+        None keeps a format's own setting. Raises UsageError if no format has sub-scales.
         """
         formats = all_over((self.base, *self.patterns.values()), group, is_rotated=is_rotated, lookup=lookup)
         patterns = {name: format if name == "embed" else formats[format] for name, format in self.patterns.items()}
@@ -90,16 +90,15 @@ class FormatChoice:
 
 
 def is_router(name: str) -> bool:
-    """Return whether a tensor decides how much of which experts a row gets."""
+    """Return whether a tensor is a router or the gate of a shared expert."""
     return name.endswith((".router", ".shared_gate"))
 
 
 def choose(config: EngineConfig, lookup: FormatLookup) -> FormatChoice:
-    """Return the choice that an engine configuration makes.
+    """Return the format choice of an engine configuration.
 
-    A float ``model.format`` outranks every entry of ``model.formats`` that was given at a weaker place (argument over
-    environment over manifest over default): ``--format f32`` is f32 throughout, although the default keeps embeddings
-    at int8.
+    A float ``model.format`` outranks every entry of ``model.formats`` with a weaker origin (argument over environment
+    over manifest over default): ``--format f32`` is f32 throughout, although the default keeps embeddings at int8.
     """
     model, origin = config.model, config.provenance
     patterns = dict(model.formats)
@@ -115,9 +114,9 @@ def choose(config: EngineConfig, lookup: FormatLookup) -> FormatChoice:
 
 
 def by_format(formats: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the tensors of each format, {name: format} the other way round.
+    """Return {format: names of its tensors} for {name: format}.
 
-    One that has the same format in every layer is ``layers.*.down_proj``.
+    A tensor with the same format in every layer is listed as ``layers.*.down_proj``.
     """
     in_layers: dict[str, set[str]] = {}
     for name, format in formats.items():
@@ -138,7 +137,7 @@ def _in_any_layer(name: str) -> str:
 
 
 def _strength(origin: str | None) -> int:
-    """Rank a provenance as ``EngineConfig`` writes it."""
+    """Return the rank of an origin as ``EngineConfig`` writes it."""
     if origin is None or origin == "default":
         return 0
     if origin == "argument":

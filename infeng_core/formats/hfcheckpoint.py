@@ -1,4 +1,4 @@
-"""A Hugging Face model directory whose weights are floats: its tensors by the names that the layout gives them."""
+"""A Hugging Face model directory with float weights: its tensors by the names in the layout."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from infeng_core.models.config import ModelConfig
 from infeng_core.models.multimodal import inside, outside, prefixes
 from infeng_core.models.weights import IGNORED, Layout, Part, layout
 
-COMPARED = 16 << 20  # bytes of two tensors at a time
+COMPARED = 16 << 20  # bytes of two tensors that are compared at a time
 FLOAT_DTYPES = ("F32", "F16", "BF16")
 
 
 class FloatCheckpoint:
-    """An opened directory: the config, the layout that follows from it, and the arrays it is made of."""
+    """An opened directory: the config, the layout that follows from it, and its arrays."""
 
     def __init__(self, directory: Path) -> None:
-        """Open every file and check that all tensors are there with the right type and shape; raises ModelError."""
+        """Open every file and check the presence, type and shape of all tensors; raises ModelError."""
         self.directory = directory
         config = read_config(directory)
         self._where = self._open()
@@ -50,7 +50,7 @@ class FloatCheckpoint:
         return file.array(stored, part.begin, part.rows if part.of else None)
 
     def kept(self, part: Part, format: QuantFormat) -> Kept | None:
-        """Return codes and scales that the checkpoint itself holds: floats have none."""
+        """Return None: floats have no codes and scales."""
         return None
 
     def formats(self, choice: FormatChoice, lookup: FormatLookup) -> dict[str, str]:
@@ -58,11 +58,11 @@ class FloatCheckpoint:
         return choice.for_model(self.config, lookup)
 
     def changes(self, formats: Mapping[str, str]) -> dict[str, str]:
-        """Return what was quantized and is rounded again: nothing."""
+        """Return {}: no quantized tensor is rounded again."""
         return {}
 
     def stored(self) -> dict[str, int]:
-        """Return how many tensors there are of each type."""
+        """Return the number of tensors of each type."""
         return dict(Counter(file.tensors[self._stored(name)].dtype for name, file in self._where.items()))
 
     def side_files(self) -> dict[str, bytes]:
@@ -71,11 +71,11 @@ class FloatCheckpoint:
 
     @property
     def where(self) -> Mapping[str, SafetensorsFile]:
-        """The file of each tensor, by the name that the text model gives it."""
+        """The file of each tensor, by the text model's name."""
         return self._where
 
     def stored_as(self, name: str) -> str:
-        """Return what the file calls a tensor of the text model."""
+        """Return the file's name for a tensor of the text model."""
         return self._stored(name)
 
     @property
@@ -96,7 +96,7 @@ class FloatCheckpoint:
         return part.source
 
     def _held(self, part: Part) -> Part:
-        """Return ``part``, or its rows of a stack of all experts where the checkpoint has that."""
+        """Return ``part``, or its rows in a stack of all experts if the checkpoint has one."""
         has_stack = part.stack is not None and part.source not in self._where and part.stack.source in self._where
         return part.stack if part.stack is not None and has_stack else part
 
@@ -143,13 +143,14 @@ class FloatCheckpoint:
             log.warning("tensors outside the model are ignored", model=str(self.directory), tensors=unknown[:8])
 
     def _known(self) -> set[str]:
-        """Return every name that the files may use."""
+        """Return every name that the files may contain."""
         return self.layout.sources()
 
     def _as_stored(self, config: ModelConfig) -> ModelConfig:
-        """Return the config as the weights bear it out: a stored head that differs from the embeddings is not tied.
+        """Return the config corrected by the weights: a stored head that differs from the embeddings is not tied.
 
-        So does transformers (modeling_utils.py, ``tie_weights``): such a config.json is wrong, not the weights.
+        transformers does the same (modeling_utils.py, ``tie_weights``): in such a model config.json is wrong, not the
+        weights.
         """
         part = layout(config).tensors[0].parts[0]
         if part.alternative not in self._where or part.source not in self._where:
@@ -174,7 +175,8 @@ class FloatCheckpoint:
         return True
 
     def _check_part(self, part: Part, k: int = 0) -> None:
-        """Raise ModelError for a matrix over ``k`` inputs, or with 0 a vector, that is missing or of another kind."""
+        """Raise ModelError for a missing tensor, or one of another type or shape than a matrix over ``k`` inputs (0:
+        a vector)."""
         name, shape = self.name(part), part.shape(k)
         file = self._where.get(name)
         if file is None:

@@ -22,10 +22,10 @@ from infeng_core.formats.huggingface import (
 from infeng_core.formats.locators import Located
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "infeng_adapter.safetensors")
-"""What is fetched of an adapter: as PEFT saves it, or converted."""
+"""The files of an adapter that are downloaded: as PEFT saves it, or converted."""
 
 FILE_SUFFIXES = (".bin", ".safetensors")
-"""Of paths to files that are not there: a name of the hub ends otherwise."""
+"""Suffixes of paths to missing files: a hub name ends otherwise."""
 
 
 class NoWeightsError(ModelError):
@@ -42,7 +42,7 @@ class Hub:
     """The locator of ``org/name`` and ``org/name@revision``."""
 
     def locate(self, reference: str, kind: Located) -> Path | None:
-        """Return the local directory of what a name of the hub stands for; raises ModelError."""
+        """Return the local directory of a hub name; raises ModelError."""
         if not is_name(reference) or (kind == "model" and Path(reference).suffix in FILE_SUFFIXES):
             return None
         if kind == "adapter":
@@ -55,7 +55,7 @@ class Hub:
         return directory
 
     def refuse(self, reference: str, files: Sequence[str]) -> None:
-        """Raise nothing: what is not safetensors has no name here."""
+        """Raise nothing: the hub has no names for files other than safetensors."""
 
 
 BUILTIN = {"hub": Hub()}
@@ -63,10 +63,10 @@ BUILTIN = {"hub": Hub()}
 
 
 def fetch_model(reference: str) -> Path:
-    """Return the local directory of a hub model, downloading what the hub's cache lacks of it and a run needs.
+    """Return the local directory of a hub model, downloading the files that a run needs and the hub's cache lacks.
 
-    The configuration comes first: a model that is not run is refused before any of its weights is downloaded. Raises
-    ModelError, NoWeightsError where there is nothing that is looked for.
+    The configuration comes first, so that an unsupported model is refused before its weights are downloaded. Raises
+    ModelError, NoWeightsError for a repository without usable weights.
     """
     directory = fetch_config(reference)
     if not is_native(directory) and not (directory / "config.json").is_file():
@@ -89,19 +89,19 @@ def fetch_model(reference: str) -> Path:
 
 
 def _require_weights(reference: str) -> None:
-    """Raise NoWeightsError for a repository that lacks what is looked for."""
+    """Raise NoWeightsError for a repository without usable weights."""
     raise NoWeightsError(reference, listing(reference)[1])
 
 
 def fetch_config(reference: str) -> Path:
-    """Return the local directory of a hub model of which only the configuration need be there; raises ModelError."""
+    """Return the local directory of a hub model that has at least the configuration; raises ModelError."""
     return fetch(reference, [*CONFIG_FILES, MANIFEST, INDEX])
 
 
 def listing(reference: str) -> tuple[str, list[str]]:
     """Return ``org/name@commit`` and the paths of all files of a hub repository; raises ModelError.
 
-    Where the hub is out of reach they are those that its cache holds.
+    If the hub cannot be reached, the paths are those in its local cache.
     """
     repo, revision = _parsed(reference)
     from huggingface_hub import HfApi, errors, snapshot_download
@@ -112,7 +112,7 @@ def listing(reference: str) -> tuple[str, list[str]]:
             return f"{repo}@{info.sha}", [file.rfilename for file in info.siblings or []]
         except (errors.HFValidationError, errors.RevisionNotFoundError):
             raise
-        except Exception as error:  # of whichever library brings the network
+        except Exception as error:  # from the network library in use
             unreached = error if isinstance(error, OSError) else OSError(str(error))
         try:
             cached = snapshot_download(repo, revision=revision, local_files_only=True, allow_patterns=[])
@@ -124,10 +124,10 @@ def listing(reference: str) -> tuple[str, list[str]]:
 
 
 def fetch(reference: str, files: Sequence[str], kind: str = "model") -> Path:
-    """Return the local directory of a hub repository, downloading what the hub's cache lacks of ``files``.
+    """Return the local directory of a hub repository, downloading the ``files`` that the hub's cache lacks.
 
-    HF_HOME, HF_TOKEN and HF_HUB_OFFLINE are honoured by huggingface_hub. Raises ModelError with what to do when the
-    model is not there, not public, or cannot be reached.
+    huggingface_hub honours HF_HOME, HF_TOKEN and HF_HUB_OFFLINE. Raises ModelError with a remedy if the model does
+    not exist, is not public, or cannot be reached.
     """
     repo, revision = _parsed(reference)
     from huggingface_hub import snapshot_download
@@ -145,7 +145,7 @@ def _parsed(reference: str) -> tuple[str, str | None]:
 
 @contextlib.contextmanager
 def _explained(reference: str, repo: str, revision: str | None, kind: str) -> Iterator[None]:
-    """Turn the errors of huggingface_hub into a ModelError that says what to do."""
+    """Turn the errors of huggingface_hub into a ModelError with a remedy."""
     from huggingface_hub import constants, errors
 
     try:

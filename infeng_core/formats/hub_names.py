@@ -8,7 +8,7 @@ NAME = re.compile(
     r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>(?![\w./-]*(?:\.\.|//))\w[\w./-]*(?<!/)))?",
     re.ASCII,
 )
-"""A revision is a commit, or a branch or a tag as git lets them be: no path that leads elsewhere."""
+"""A revision: a commit, or a branch or tag with a name that git allows; never a path to another place."""
 
 
 def is_name(reference: str) -> bool:

@@ -31,7 +31,7 @@ TOKENIZER_FILES = (
 CHAT_TEMPLATES = "additional_chat_templates/*.jinja"
 """Named chat templates, such as tool_use ..."""
 CONVERTED_TEMPLATES = "chat_template.*.jinja"
-"""... and where they lie in a converted model, which has no folders."""
+"""... and their place in a converted model, which has no folders."""
 
 _NAME = re.compile(r"[\w-]{1,64}")
 _NAMED = re.compile(r"chat_template\.[\w-]{1,64}\.jinja")
@@ -52,10 +52,10 @@ def read_config(directory: Path) -> ModelConfig:
     data = read_json(path, "a Hugging Face model has one: give its directory", MAX_CONFIG)
     config = ModelConfig.from_hf(data, path, extra)
     if config.rope.partial != 1.0 and not getattr(families()[config.family], "ROTATES_PART", False):
-        # transformers ignores it or fails. Readers of other files, in which it counts, read no config.json.
+        # transformers ignores it or fails. Readers of other files, where it counts, read no config.json.
         why = f"partial_rotary_factor is {config.rope.partial:g}, and family {config.family} rotates whole heads"
         raise ModelError(f"{path}", why, "use a model as it was released")
-    scheme.read(data, path)  # one that cannot be read is refused before weights are fetched
+    scheme.read(data, path)  # refuses an unreadable scheme before weights are downloaded
     return config
 
 
@@ -66,14 +66,14 @@ def read_scheme(directory: Path) -> scheme.Scheme | None:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Return the safetensors files of a directory, without opening them; raises ModelError where there are none."""
+    """Return the safetensors files of a directory, without opening them; raises ModelError if there are none."""
     names: list[str] = []
     if (directory / SINGLE).exists():
         names = [SINGLE]
     elif (directory / INDEX).exists():
         names = sorted(set(read_index(directory).values()))
     if names:
-        if directory.parent.name == SNAPSHOTS:  # elsewhere weights may be links to wherever there is room for them
+        if directory.parent.name == SNAPSHOTS:  # elsewhere weights may be links to other disks
             for name in names:
                 model_file(directory, name)
         return [directory / name for name in names]
@@ -82,14 +82,14 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def refuse_other_formats(directory: Path) -> None:
-    """Raise ModelError with the remedy where a directory holds weights in a format that cannot be read."""
+    """Raise ModelError with a remedy if a directory holds weights in an unsupported format."""
     for path in sorted(directory.iterdir()):
         if path.suffix in (".bin", ".pt", ".pth"):
             refuse_file(path)
 
 
 def refuse_file(path: Path) -> None:
-    """Raise ModelError with the remedy for a weight file that cannot be read."""
+    """Raise ModelError with a remedy for a weight file in an unsupported format."""
     raise ModelError(f"{path}", "PyTorch pickle files can run code and are not read", TO_SAFETENSORS)
 
 
@@ -108,7 +108,7 @@ def read_index(directory: Path) -> dict[str, str]:
 def side_files(directory: Path) -> dict[str, bytes]:
     """Return the config and tokenizer files that a converted model keeps, contents by name.
 
-    Named chat templates come from additional_chat_templates/NAME.jinja as chat_template.NAME.jinja.
+    The named chat template additional_chat_templates/NAME.jinja becomes chat_template.NAME.jinja.
     Links are followed as ``files.model_file`` says; raises ModelError.
     """
     found: dict[str, bytes] = {}

@@ -1,4 +1,4 @@
-"""What a conversion is made from, as one short key: equal keys mean that the result need not be made again."""
+"""The key of a conversion: equal keys mean equal results, so that the work need not be repeated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from infeng_core.formats.quantizers import BUILT_IN, DEFAULT, QuantizerChoice
 from infeng_core.formats.recipes import digest
 from infeng_core.formats.tokenizer_files import is_needed
 
-RULES = 3  # counts changes of what a conversion makes of the same files
+RULES = 3  # raised whenever a conversion makes other bytes of the same files
 
 
 def conversion_key(
@@ -30,10 +30,10 @@ def conversion_key(
 ) -> str:
     """Return a hexadecimal key over the source's files, formats, quantizer and the engine-native format's version.
 
-    ``recipe``: the file that says the same, where it is kept with what is made.
+    ``recipe``: the file that says the same, if it is kept with the result.
 
-    The built-in rounding counts by RULES alone. Weight files count by real path, size and time of change, for their
-    contents are too large to hash each time; small files count by contents. Raises ModelError where a file is missing.
+    RULES stands for the built-in rounding. Weight files count by real path, size and modification time, because they
+    are too large to hash each time; small files count by contents. Raises ModelError for a missing file.
     """
     with reading(source):
         files = reader(source).files(source)
@@ -47,7 +47,7 @@ def conversion_key(
         if is_needed(files.small):
             identity["tokenizer"] = "made"
         if files.has_own_types and choice.defaults:
-            identity["defaults"] = sorted(choice.defaults)  # which follow the file's own types
+            identity["defaults"] = sorted(choice.defaults)  # defaults follow the file's own types
             identity["storage"] = STORAGE
         if files.rules:
             identity["reader"] = files.rules

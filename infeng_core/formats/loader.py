@@ -1,4 +1,4 @@
-"""From a model reference to tensors in memory."""
+"""Loading a model: from a reference to tensors in memory."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def load(
     verify: bool = True,
     progress: bool = True,
 ) -> LoadedModel:
-    """Load a model from an engine-native directory, from files that a reader knows, or by a name that is located.
+    """Load a model from an engine-native directory, from files with a reader, or by a name with a locator.
 
     All but the first are converted to ``config.model.format`` and ``formats`` on first use and kept in the cache, as
-    ``config.model.cache`` says; they are loaded from there ever after. ``plugins`` finds readers, weight formats
-    and the quantizer; without it only the core's are known.
-    ``verify=False`` skips the checksums. Raises UsageError, ModelError or ResourceError.
+    ``config.model.cache`` says; later loads use the cache. ``plugins`` finds readers, weight formats and the
+    quantizer; without it only the core's are known. ``verify=False`` skips the checksums. Raises UsageError,
+    ModelError or ResourceError.
     """
     lookup: FormatLookup = cache(plugins.quant_format)
     use_families(plugins)
@@ -67,14 +67,14 @@ def load(
 
 
 def use_families(plugins: Providers) -> None:
-    """Let models of the families that plugins bring be read and run."""
+    """Register the model families of plugins."""
     families.add(plugins.model_families())
 
 
 def find(reference: str | Path, plugins: Providers = CORE) -> Path:
-    """Return the local directory or file that a model reference names, fetched if need be.
+    """Return the local directory or file of a model reference, downloaded if necessary.
 
-    A path that no reader recognizes may be of a format that a plugin writes as a Hugging Face directory.
+    A path without a reader may have a format that a plugin converts to a Hugging Face directory.
     """
     try:
         path = Path(reference).expanduser()
@@ -90,7 +90,7 @@ def find(reference: str | Path, plugins: Providers = CORE) -> Path:
             return made or path
         if path.suffix in (".bin", ".pt", ".pth"):
             refuse_file(path)
-        reader_of(path, plugins)  # which says what to do with a file that nothing reads
+        reader_of(path, plugins)  # raises the error for a file without a reader
     if wheel := plugins.missing_wheel(str(reference)):
         raise UsageError(f"{reference}", "nothing that is installed reads it", wheel)
     if isinstance(reference, str) and (found := locate(reference, plugins)) is not None:
@@ -99,7 +99,7 @@ def find(reference: str | Path, plugins: Providers = CORE) -> Path:
 
 
 def locate(reference: str, plugins: Providers = CORE, kind: Located = "model") -> Path | None:
-    """Return what the first locator that knows the name finds, None where none knows it; raises ModelError."""
+    """Return the result of the first locator that knows the name, None if none does; raises ModelError."""
     try:
         found = (locator.locate(reference, kind) for _, locator in plugins.locators())
         return next((path for path in found if path is not None), None)
@@ -117,7 +117,7 @@ def _is_model(directory: Path) -> bool:
 def _load_converted(
     source: Path, spec: ConversionSpec, config: EngineConfig, verify: bool, progress: bool
 ) -> LoadedModel:
-    """Load through the cache, whose entries are named by what they are made of; a damaged one is made again, once."""
+    """Load through the cache, whose entries are named by their keys; a damaged entry is made again, once."""
     key = spec.key(source)
     made = partial(convert_to, spec, source, progress=progress)
     read = partial(
@@ -137,7 +137,7 @@ def _load_converted(
         mark_used(destination)
         try:
             model = replace(read(destination), conversion_seconds=seconds)
-            # The source, so that an error names the file that its reader knows.
+            # The source, so that errors name the user's file.
             return replace(model, tokenizer_dir=source) if _has_tokenizer(source, destination) else model
         except ModelError as error:
             if last:
@@ -151,7 +151,7 @@ def _load_converted(
 def _load_uncached(
     source: Path, key: str, made: Callable[[Path], Conversion], read: Callable[[Path], LoadedModel]
 ) -> LoadedModel:
-    """Load a conversion and keep nothing of it; a tokenizer made of another file stays while the process runs."""
+    """Load a conversion without caching it; a tokenizer made by the conversion stays while the process runs."""
     folder = Path(tempfile.mkdtemp(prefix="infeng-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     try:
@@ -162,7 +162,7 @@ def _load_uncached(
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    for path in (folder / key).glob("*.safetensors"):  # what is mapped stays until it is let go
+    for path in (folder / key).glob("*.safetensors"):  # mapped pages stay until they are unmapped
         path.unlink()
     if not has_tokenizer:
         return model
@@ -171,7 +171,7 @@ def _load_uncached(
 
 
 def _has_tokenizer(source: Path, converted: Path) -> bool:
-    """Return whether a model's tokenizer is its own file, not one that the conversion made of another."""
+    """Return whether a model's tokenizer is its own file, not one that the conversion made from another."""
     return (source / MADE).is_file() or not (converted / MADE).is_file()
 
 
@@ -183,7 +183,7 @@ def _say_converted(done: Conversion, source: Path) -> None:
 
 
 def _pages(config: EngineConfig) -> Callable[[int], _native.Pages]:
-    """Return how weights of so many bytes are placed, as the backend will place the cache."""
+    """Return the placement of weights by their bytes, like the backend's placement of the cache."""
 
     def pages(nbytes: int) -> _native.Pages:
         topology = read()
@@ -193,7 +193,7 @@ def _pages(config: EngineConfig) -> Callable[[int], _native.Pages]:
 
 
 def _check_formats(model: LoadedModel, choice: FormatChoice, config: EngineConfig, lookup: FormatLookup) -> None:
-    """Raise UsageError where a format was asked for that a converted model does not have; defaults ask for nothing."""
+    """Raise UsageError if a requested format differs from a converted model's; defaults request nothing."""
     origins = config.provenance
     for name, wanted in choice.for_model(model.config, lookup).items():
         pattern = choice.pattern_of(name)
@@ -205,7 +205,7 @@ def _check_formats(model: LoadedModel, choice: FormatChoice, config: EngineConfi
 
 
 def _check_quantizer(model: LoadedModel, config: EngineConfig) -> None:
-    """Raise UsageError where another quantizer was asked for than a converted model's; a default asks for nothing."""
+    """Raise UsageError if a requested quantizer differs from a converted model's; a default requests nothing."""
     wanted = config.model.quantizer
     if config.provenance.get("model.quantizer", "default") != "default" and model.quantizer != wanted:
         why = f"its codes were chosen by {model.quantizer}, {wanted} was asked for"

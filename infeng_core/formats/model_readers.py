@@ -1,4 +1,4 @@
-"""What a model is read from, and the face of a reader of model files."""
+"""The interface of a reader of model files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from infeng_core.models.weights import Layout, Part
 
 
 class Source(Protocol):
-    """A model whose tensors can be read one by one: checkpoints, and engine-native directories that are exported."""
+    """A model whose tensors are read one by one: a checkpoint, or an engine-native directory for export."""
 
     directory: Path
     config: ModelConfig
@@ -31,7 +31,7 @@ class Source(Protocol):
         """Return the tensor of ``part``, (rows, k) or (rows,), as float32, float16 or, holding bf16, uint16."""
 
     def kept(self, part: Part, format: QuantFormat) -> Kept | None:
-        """Return the source's own codes and scales where ``format`` stores them as they are; else None."""
+        """Return the source's own codes and scales if ``format`` stores them unchanged; else None."""
 
     def place(self, part: Part) -> str:
         """Return "file: tensor name" for errors."""
@@ -50,32 +50,32 @@ class Checkpoint(Source, Protocol):
         """Return the weight format of every tensor."""
 
     def changes(self, formats: Mapping[str, str]) -> dict[str, str]:
-        """Return what was quantized and is rounded again in ``formats``: {"Q4_K -> int8-row": "24 tensors"}."""
+        """Return a summary of quantized tensors that ``formats`` round again: {"Q4_K -> int8-row": "24 tensors"}."""
 
     def stored(self) -> dict[str, int]:
-        """Return how many tensors there are of each type."""
+        """Return the number of tensors of each type."""
 
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """What a model lies in: equal files are the same model, so that its conversion is made once."""
+    """The files of a model: equal files are the same model, which is converted once."""
 
-    weights: Sequence[Path]  # count by place, size and time of change; the first stands for all
-    small: Mapping[str, bytes] = field(default_factory=dict)  # count by their contents, by name
-    has_own_types: bool = False  # whether weights keep the types that they are stored in where nothing is asked for
-    rules: int = 0  # counts changes of what the reader makes of the same files
+    weights: Sequence[Path]  # count by path, size and modification time; the first stands for all
+    small: Mapping[str, bytes] = field(default_factory=dict)  # count by contents, by name
+    has_own_types: bool = False  # whether weights keep their stored types by default
+    rules: int = 0  # raised whenever the reader makes other bytes of the same files
 
 
 @dataclass(frozen=True)
 class Description:
-    """A model as its metadata tells it."""
+    """The metadata of a model."""
 
-    config: ModelConfig | None  # None: it is an adapter
-    tokenizer_bytes: int = 0  # of its file; 0: it has none
+    config: ModelConfig | None  # None: an adapter
+    tokenizer_bytes: int = 0  # of its file; 0: there is none
     has_template: bool = False
-    method: str = ""  # by which others quantized it: "GPTQ"
+    method: str = ""  # method of an earlier quantization: "GPTQ"
     formats: Callable[[FormatChoice, FormatLookup], dict[str, str]] | None = None
-    """The format of every tensor where the weights are not there; None: only they tell."""
+    """The format of every tensor if the weights are absent; None if only the weights tell."""
 
 
 class ModelReader(Protocol):
@@ -83,26 +83,27 @@ class ModelReader(Protocol):
 
     @property
     def kind(self) -> str:
-        """What people call such a model: "Hugging Face"."""
+        """The common name of the kind: "Hugging Face"."""
 
     def supports(self) -> dict[str, list[str]]:
-        """Return what of this kind is read, for ``infeng models``, such as {"types": ["F16", "F32"]}."""
+        """Return the supported variants for ``infeng models``, such as {"types": ["F16", "F32"]}."""
 
     def recognizes(self, path: Path) -> bool:
-        """Return whether the file or directory at ``path`` is of this kind, by its name or how it begins."""
+        """Return whether the file or directory at ``path`` is of this kind, by its name or its first bytes."""
 
     def files(self, path: Path) -> ModelFiles:
-        """Return the files of the model at ``path``, none of them opened but small ones; raises ModelError."""
+        """Return the files of the model at ``path``, of which only small ones are opened; raises ModelError."""
 
     def has_weights(self, path: Path) -> bool:
-        """Return whether there is more than a configuration; raises ModelError for weights that are not read."""
+        """Return whether there are weights, not only a configuration; raises ModelError for weights of unsupported
+        formats."""
 
     def describe(self, path: Path) -> Description:
-        """Return what the metadata of the model at ``path`` tells; raises ModelError."""
+        """Return the metadata of the model at ``path``; raises ModelError."""
 
     def open(self, path: Path) -> Checkpoint:
-        """Open the model at ``path`` and check that it is whole; no weight is read yet. Raises ModelError."""
+        """Open the model at ``path`` and check that it is complete; no weight is read yet. Raises ModelError."""
 
 
 ReaderLookup = Callable[[Path], ModelReader]
-"""From a path to the reader of what lies there; raises UsageError where there is none."""
+"""Returns the reader for a path; raises UsageError if there is none."""

@@ -1,4 +1,4 @@
-"""Models in files of other engines: the face of a writer, and what it is given."""
+"""The interface of a writer of models in other engines' files, and its input."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infeng_core.formats.packed_model import PackedModel
 
 @dataclass(frozen=True)
 class Export:
-    """What an export made."""
+    """The result of an export."""
 
     path: Path
     nbytes: int
@@ -26,7 +26,7 @@ class Export:
 
 @dataclass(frozen=True)
 class ExportPlan:
-    """What an export would write: the type of each tensor, and the bytes of all."""
+    """The plan of an export: the type of each tensor, and the total bytes."""
 
     formats: Mapping[str, str]
     nbytes: int
@@ -37,22 +37,22 @@ class ModelWriter(Protocol):
 
     @property
     def default(self) -> str:
-        """The format of tensors where none is asked for."""
+        """The default format of tensors."""
 
     def writes(self, path: Path) -> bool:
-        """Return whether a file of this name is written by it."""
+        """Return whether this writer writes files of this name."""
 
     def plan(self, source: Source, format: str) -> ExportPlan:
-        """Return what ``write`` would write; raises what it raises."""
+        """Return the plan of ``write``; raises its errors."""
 
     def write(self, source: Source, destination: Path, format: str, *, force: bool, progress: bool) -> Export:
-        """Write a model, whole or not at all; an existing file is replaced only with ``force``.
+        """Write a model, completely or not at all; an existing file is replaced only with ``force``.
 
-        Raises UsageError for an unknown format, ModelError for what the format cannot say, ResourceError.
+        Raises UsageError for an unknown format, ModelError for a model that the format cannot express, ResourceError.
         """
 
 
 def open_source(source: Path, reader: ReaderLookup) -> Source:
-    """Open a model that is to be exported, an engine-native directory among them; raises ModelError."""
+    """Open a model for export, which may be an engine-native directory; raises ModelError."""
     with reading(source):
         return PackedModel(source) if is_native(source) else reader(source).open(source)

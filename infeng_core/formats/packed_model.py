@@ -1,4 +1,4 @@
-"""An engine-native directory as a source of exports: a format that can hold its integers gets them as they are."""
+"""An engine-native directory as a source of exports: formats that can hold its integers get them unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PackedModel:
     """An opened directory; its tensors are mapped, and read one after the other."""
 
     def __init__(self, directory: Path) -> None:
-        """Open and check the files, their tensors' checksums excepted; raises ModelError."""
+        """Open and check the files, but not their tensors' checksums; raises ModelError."""
         self.directory = directory
         self._model = read_native(directory, builtin_format, load="mmap")
         self.config: ModelConfig = self._model.config
@@ -44,7 +44,8 @@ class PackedModel:
         return tensor.quant.unpack(tensor.buffer, tensor.offset, part.panels, tensor.k, **place)[: part.rows]
 
     def kept(self, part: Part, format: QuantFormat) -> Quantized | None:
-        """Return the codes of ``part``, with a scale for each group of ``format``, if that can hold them; else None."""
+        """Return the codes of ``part``, with a scale for each group of ``format``, if the format can hold them; else
+        None."""
         tensor = self._tensors[part]
         times = _times(tensor, format)
         if times == 0:
@@ -53,7 +54,7 @@ class PackedModel:
         codes, scales = tensor.quant.unpack_codes(tensor.buffer, tensor.offset, part.panels, tensor.k, **place)
         scales = scales[: part.rows]
         if not np.isfinite(scales).all():
-            return None  # a damaged file: where the values are looked at, it is said
+            return None  # a damaged file: reading the values reports it
         grid = format.grid(tensor.k)
         assert grid is not None
         return Quantized(codes[: part.rows], scales.repeat(times, axis=1)[:, : grid.groups(tensor.k)])
@@ -68,7 +69,7 @@ class PackedModel:
 
 
 def _times(tensor: PackedTensor, format: QuantFormat) -> int:
-    """Return how many groups of ``format`` each group of a tensor is; 0 where its codes are no codes of it."""
+    """Return how many groups of ``format`` make up each group of a tensor; 0 if the format cannot hold its codes."""
     own, wanted = tensor.quant.grid(tensor.k), format.grid(tensor.k)
     if own is None or wanted is None or own.scale != wanted.scale or own.group % wanted.group:
         return 0

@@ -1,4 +1,4 @@
-"""The bytes of a converted model, one tensor after another, as statistics and a quantizer say."""
+"""The bytes of a converted model, one tensor after another, by statistics and a quantizer."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from infeng_core.models.weights import TensorSpec, VectorSpec
 
 
 class Statistics(Protocol):
-    """What tells a quantizer about the inputs of each matrix; a calibrator makes it (``formats/calibrators.py``)."""
+    """Statistics of each matrix's inputs for a quantizer; a calibrator makes them (``formats/calibrators.py``)."""
 
     few_rows: dict[str, int]
-    """How many experts of a tensor got so few rows that these say too little of them."""
+    """By tensor, the number of experts that got too few rows for reliable statistics."""
 
     def begin(self, checkpoint: Checkpoint) -> None:
-        """Start over, for this model."""
+        """Start anew for this model."""
 
     def vector(self, name: str, values: NDArray[np.float32]) -> None:
-        """Take a vector of the model; all of them come before the first tensor."""
+        """Receive a vector of the model; all vectors come before the first tensor."""
 
     def of(self, tensor: str, format: QuantFormat) -> Moments:
-        """Return what says of the rows that each part of a packed tensor multiplies, None where it is not known.
+        """Return the statistics of the input rows of each part of a packed tensor; None if unknown.
 
-        X is what its kernels read: floats, or int8 rows in the groups of ``format``, rotated where it is.
+        X is the input of its kernels: floats, or int8 rows in the groups of ``format``, rotated if the format is.
         """
 
     def put(self, tensor: PackedTensor) -> None:
-        """Take a tensor as it will be served; its memory changes afterwards."""
+        """Receive a tensor as it will be served; its memory changes afterwards."""
 
 
 class Packer:
@@ -51,9 +51,10 @@ class Packer:
         statistics: Statistics | None,
         threads: int,
     ) -> None:
-        """Pack ``checkpoint`` in these formats, by tensor; raises UsageError for a quantizer that can do nothing there.
+        """Pack ``checkpoint`` in these formats, by tensor; raises UsageError for a quantizer without a tensor to
+        quantize.
 
-        Raises ResourceError where memory is too small.
+        Raises ResourceError if memory is too small.
         """
         quantizer.require_use(formats, is_calibrated=statistics is not None)
         if statistics is not None:
@@ -76,7 +77,7 @@ class Packer:
         return self.formats[spec.name].panel_bytes(spec.k)
 
     def entries(self) -> list[Entry]:
-        """Return what is written, in order: vectors, then tensors as a step reads them."""
+        """Return the entries in the order of writing: vectors, then tensors as a step reads them."""
         found = []
         for name, spec in self.specs.items():
             if isinstance(spec, TensorSpec):
@@ -91,7 +92,7 @@ class Packer:
         return self.buffer[: entry.nbytes]
 
     def take(self, entry: Entry, data: NDArray[np.uint8]) -> None:
-        """Take the bytes of an entry that was made before, as if they had been made now."""
+        """Receive the bytes of an entry from an earlier attempt, as if they had just been made."""
         spec = self.specs[entry.name]
         if self.statistics is None:
             return

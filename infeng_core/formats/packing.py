@@ -1,4 +1,4 @@
-"""From checkpoint tensors to packed ones: where bad values are found and named."""
+"""Packing of checkpoint tensors; bad values are detected and named here."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def pack_tensor(
 ) -> None:
     """Fill ``out``, spec.panels * panel_bytes bytes, 64-byte aligned, with the parts of one tensor.
 
-    ``quantizer`` chooses codes and scales where the format has them; ``statistic`` is what it is told. Raises
-    ModelError naming file, tensor, row and column of a value that is not finite or does not fit the format, PluginError
-    naming the same of a wrong answer.
+    ``quantizer`` chooses codes and scales if the format has them; ``statistic`` is its input. Raises ModelError
+    naming file, tensor, row and column of a value that is not finite or does not fit the format, PluginError naming
+    the same for an invalid result of the quantizer.
     """
     for index, part in enumerate(spec.parts):
         if _pack_kept(part, checkpoint, format, out, threads):
@@ -45,9 +45,9 @@ def pack_tensor(
 
 
 def chosen_bytes(spec: TensorSpec, format: QuantFormat, quantizer: QuantizerChoice) -> int:
-    """Return the most bytes that ``pack_tensor`` takes for a quantizer.
+    """Return the peak bytes of ``pack_tensor`` for a quantizer.
 
-    One part as float32, its codes and scales, and in binary64 what its codes miss, as gptq needs it; rotated one more.
+    One part as float32, its codes and scales, and in binary64 the rounding error, as gptq needs it; rotated one more.
     """
     grid, turned = quantizer.grid(format, spec.k), 6 * spec.k if format.is_rotated else 0
     if grid is None or quantizer.is_built_in:
@@ -57,14 +57,14 @@ def chosen_bytes(spec: TensorSpec, format: QuantFormat, quantizer: QuantizerChoi
 
 
 SUMMED = 2048 * 16
-"""Bytes that a column takes while rows are summed: 2048 of them, three times in binary32 and twice in 16 bits."""
+"""Bytes per column while rows are summed: 2048 rows, three times in binary32 and twice in 16 bits."""
 
 
 def statistic_bytes(layout: Layout) -> int:
-    """Return the most bytes of what is known of one op: H, its factors and the drift, three squares in binary64.
+    """Return the peak bytes of the statistics of one op: H, its factors and the drift, three squares in binary64.
 
-    Of experts the third is H of all rows. Others are there in bf16 too, and of one part what it aims at. While rows are
-    summed there are no factors yet, but the rows.
+    For experts the third is H of all rows. Other statistics exist in bf16 too, and for one part its target. While
+    rows are summed there are rows in place of factors.
     """
     return max(
         max(24 * spec.k**2 + (0 if spec.experts else _aimed_bytes(spec)), 16 * spec.k**2 + SUMMED * spec.k)
@@ -73,12 +73,12 @@ def statistic_bytes(layout: Layout) -> int:
 
 
 def _aimed_bytes(spec: TensorSpec) -> int:
-    """Return the bytes of a tensor in bf16, or of what a part misses and aims at: two in binary64, one in binary32."""
+    """Return the bytes of a tensor in bf16, or of a part's error and target: two in binary64, one in binary32."""
     return max(2 * spec.panels * PANEL_ROWS * spec.k, 20 * max(part.rows for part in spec.parts) * spec.k)
 
 
 def _pack_kept(part: Part, checkpoint: Checkpoint, format: QuantFormat, out: NDArray[np.uint8], threads: int) -> bool:
-    """Lay out the codes that the checkpoint itself holds; return False where it has none that fit the format."""
+    """Lay out the checkpoint's own codes; return False if it has none that fit the format."""
     kept = checkpoint.kept(part, format)
     if kept is None:
         return False
@@ -93,7 +93,7 @@ def _pack_kept(part: Part, checkpoint: Checkpoint, format: QuantFormat, out: NDA
 def _pack_rounded(
     part: Part, checkpoint: Checkpoint, format: QuantFormat, out: NDArray[np.uint8], threads: int
 ) -> None:
-    """Round and lay out in one go, from the checkpoint's own bytes."""
+    """Round and lay out in one pass, from the checkpoint's own bytes."""
     source = checkpoint.array(part)
     place = {"first_panel": part.first_panel, "panel_step": part.panel_step, "threads": threads}
     try:
@@ -112,9 +112,9 @@ def _pack_chosen(
     quantizer: QuantizerChoice,
     statistic: Callable[[], Seen | None],
 ) -> bool:
-    """Lay out what the quantizer chooses; return False where it leaves that to the built-in rounding."""
+    """Lay out the quantizer's choice; return False if it leaves the part to the built-in rounding."""
     grid = quantizer.grid(format, spec.k)
-    if grid is None or quantizer.is_built_in:  # whose codes are those of _pack_rounded, which copies nothing
+    if grid is None or quantizer.is_built_in:  # equal codes come from _pack_rounded, which copies nothing
         return False
     target = QuantTarget(checkpoint.name(part), spec.name, format.stored, grid)
     if (seen := statistic()) is not None:
@@ -145,7 +145,7 @@ def gather_vector(spec: VectorSpec, checkpoint: Checkpoint) -> NDArray[np.float3
 
 
 def _refuse(part: Part, checkpoint: Checkpoint, format: QuantFormat, error: NativeError) -> NoReturn:
-    """Turn a packing error into one that names the tensor; runs once, so it may search slowly."""
+    """Turn a packing error into one that names the tensor; it runs once, so it may search slowly."""
     if error.code == "not_finite":
         for row, values in enumerate(checkpoint.array(part)):
             bad = np.flatnonzero(~np.isfinite(widened(values)))

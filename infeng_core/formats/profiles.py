@@ -1,4 +1,4 @@
-"""Profiles: which formats the tensors of a model may have, which of them get the bits, and the recipe of that."""
+"""Profiles: the formats that a model's tensors may have, the allocation of bits to them, and the resulting recipe."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from infeng_core.formats.recipes import Recipe, Text, patterns
 from infeng_core.models.weights import Layout, TensorSpec
 
 Losses = Mapping[str, Mapping[str, float]]
-"""What each format of each tensor costs, {tensor: {format: loss}}; losses of several tensors add up."""
+"""The loss of each format of each tensor, {tensor: {format: loss}}; losses of several tensors add up."""
 
 OUTER = "int8-row"
-"""Of embeddings and head, which lose more than they save, and of every tensor outside of the layers."""
+"""The format of embeddings and head, which lose more than they save, and of every tensor outside the layers."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """``ladder``: formats from the smallest to the largest; with several, ``budget`` bits on average of a weight."""
+    """``ladder``: formats from the smallest to the largest; with several, ``budget`` is the average bits per weight."""
 
     name: str
     ladder: tuple[str, ...]
     budget: float | None = None
-    calibrate: str = "auto"  # what --calibrate is where nobody says
+    calibrate: str = "auto"  # the default of --calibrate
 
     def over(self, group: int | None, *, is_rotated: bool | None) -> Profile:
         """Return the profile whose linears read groups of ``group`` inputs (None: 64), rotated or not.
 
-        Raises UsageError where no format of the ladder can.
+        Raises UsageError if no format of the ladder can.
         """
         formats = all_over(self.ladder, group, is_rotated=is_rotated)
         return replace(self, ladder=tuple(formats[name] for name in self.ladder))
 
     def made(self, formats: Collection[str]) -> bool:
-        """Return whether a recipe of these formats can be one of this profile, over the same activations."""
+        """Return whether a recipe of these formats can come from this profile, over the same activations."""
         return bool(set(formats) & set(self.ladder)) and set(formats) <= {*self.ladder, OUTER, *SUB_SCALED}
 
 
@@ -54,7 +54,7 @@ PROFILES = {
 
 
 def budget_of(profile: Profile, asked: float | None) -> float | None:
-    """Return the bits that a profile has, or those that were asked for; raises UsageError where it has no choice."""
+    """Return the bits that were asked for, or the profile's; raises UsageError if the profile has no choice."""
     if asked is None or profile.budget is not None:
         return asked if asked is not None else profile.budget
     why = f"{profile.name} stores every tensor of the layers as {profile.ladder[0]}"
@@ -62,7 +62,7 @@ def budget_of(profile: Profile, asked: float | None) -> float | None:
 
 
 def is_inner(name: str) -> bool:
-    """Return whether a tensor belongs to a layer, and so to what a budget counts; routers are small, and bf16."""
+    """Return whether a tensor belongs to a layer, so that a budget counts it; routers are small, and bf16."""
     return name.startswith("layers.") and not is_router(name)
 
 
@@ -81,10 +81,10 @@ def bits(layout: Layout, formats: Mapping[str, str], lookup: FormatLookup) -> fl
 def allocate(
     layout: Layout, profile: Profile, budget: float | None, losses: Losses, lookup: FormatLookup
 ) -> dict[str, str]:
-    """Return the format of every tensor: within ``budget``, and with as little loss as a greedy choice finds.
+    """Return the format of every tensor: within ``budget``, with the smallest loss that a greedy choice finds.
 
-    Every tensor of a layer begins with the profile's smallest format; then whoever loses least by a byte more goes up.
-    Raises UsageError where the smallest formats take more than the budget.
+    Every tensor of a layer starts with the profile's smallest format; the tensor that saves the most loss per
+    additional byte is enlarged next. Raises UsageError if the smallest formats exceed the budget.
     """
     outer = {spec.name: ROUTER if is_router(spec.name) else OUTER for spec in layout.tensors}
     found = {name: profile.ladder[0] if is_inner(name) else format for name, format in outer.items()}
@@ -94,13 +94,13 @@ def allocate(
     room = budget * sum(map(weights_of, inner)) / 8
     room -= sum(_size(spec, profile.ladder[0], lookup) for spec in inner)
     if room < 0:
-        least = math.ceil(100 * bits(layout, found, lookup)) / 100  # a number that suffices
+        least = math.ceil(100 * bits(layout, found, lookup)) / 100  # a sufficient number
         remedy = f"give at least {least:.2f}, which is {profile.ladder[0]} throughout"
         raise UsageError(f"--budget {budget:g}", f"is less than the smallest format of {profile.name} takes", remedy)
     steps = [
         step for index, spec in enumerate(inner) for step in _steps(index, spec, profile, losses[spec.name], lookup)
     ]
-    full: set[str] = set()  # who does not fit must not go up by a later step, which begins where this one ends
+    full: set[str] = set()  # a tensor that did not fit must not take a later step, which starts from this one
     for _, _, name, format, nbytes in sorted(steps, key=lambda step: step[:2]):
         if name in full or nbytes > room:
             full.add(name)
@@ -120,8 +120,8 @@ def recipe_of(
 ) -> Recipe:
     """Return the recipe of a profile for the model of ``layout``.
 
-    ``measured`` gives its losses, those on ``text``; without it they are what is usual. Raises UsageError for a budget
-    that cannot be kept, before anything is measured.
+    ``measured`` returns its losses on ``text``; without it, typical losses are assumed. Raises UsageError for an
+    impossible budget, before anything is measured.
     """
     losses = priors(layout, profile)
     found = allocate(layout, profile, profile.budget, losses, lookup)
@@ -133,7 +133,7 @@ def recipe_of(
 
 
 def priors(layout: Layout, profile: Profile) -> Losses:
-    """Return losses where nothing was measured: what is usual of each kind of tensor, first and last layers more.
+    """Return assumed losses: typical for each kind of tensor, higher in the first and last layers.
 
     A format of B bits costs 4^-B, the square of its step.
     """
@@ -152,7 +152,7 @@ def priors(layout: Layout, profile: Profile) -> Losses:
 
 _LAYER = re.compile(r"layers\.(\d+)\.")
 _KINDS = {"qkv": 2.0, "down": 2.0, "o_proj": 1.5}
-"""What a byte of a kind of tensor is worth beside one of gate and up; v, which is in qkv, and down are worth most."""
+"""The value of a byte in each kind of tensor, relative to gate and up; v (in qkv) and down gain the most."""
 
 
 def _bits_of(format: str) -> int:
@@ -167,7 +167,7 @@ def _size(spec: TensorSpec, format: str, lookup: FormatLookup) -> int:
 def _steps(
     index: int, spec: TensorSpec, profile: Profile, losses: Mapping[str, float], lookup: FormatLookup
 ) -> Iterator[tuple[float, int, str, str, int]]:
-    """Yield (loss by byte, index, tensor, format, bytes) of the ways up that are worth most, each less than before."""
+    """Yield (loss per byte, index, tensor, format, bytes) of the most valuable enlargements, in descending value."""
     at = 0
     while at + 1 < len(profile.ladder):
         here = profile.ladder[at]

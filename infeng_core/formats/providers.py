@@ -1,4 +1,4 @@
-"""What reading models and adapters asks of plugins, and what the core answers where there are none."""
+"""The parts of plugins that reading models and adapters uses, and the core's own for use without plugins."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Providers(Protocol):
         """Yield the locators with their names, the core's last: its names have the simplest form."""
 
     def sources(self) -> Mapping[str, Source]:
-        """Return what writes model files as Hugging Face directories."""
+        """Return the converters of model files to Hugging Face directories."""
 
     def quant_format(self, name: str) -> QuantFormat:
         """Return a weight format by name; raises an InfengError that lists the known ones."""
@@ -43,7 +43,7 @@ class Providers(Protocol):
         """Return a quantizer by name; raises an InfengError that lists the known ones."""
 
     def missing_wheel(self, reference: str) -> str:
-        """Return the remedy for a file or a name that nothing here reads: the wheel that does; "" for none known."""
+        """Return the remedy for a file or name without a reader: the wheel with one; "" if unknown."""
 
 
 class Core:
@@ -80,7 +80,7 @@ class Core:
         return DEFAULT
 
     def missing_wheel(self, reference: str) -> str:
-        """Return nothing: which wheels there are, plugins know."""
+        """Return "": only plugins know the wheels."""
         return ""
 
 
@@ -88,9 +88,10 @@ CORE: Providers = Core()
 
 
 def reader_of(path: Path, providers: Providers) -> ModelReader:
-    """Return what reads the model at ``path``; raises UsageError for a file that nothing reads.
+    """Return the reader of the model at ``path``; raises UsageError for a file without one.
 
-    A directory that nobody recognizes is left to the reader of Hugging Face directories, which says what it lacks.
+    A directory that no reader recognizes is passed to the reader of Hugging Face directories, which reports what is
+    missing.
     """
     found = recognizing(path, providers)
     if path.is_dir() and not any(path.glob("*.safetensors*")):
@@ -104,12 +105,12 @@ def reader_of(path: Path, providers: Providers) -> ModelReader:
 
 
 def recognizing(path: Path, providers: Providers) -> ModelReader | None:
-    """Return the first reader that recognizes ``path``; None where none does."""
+    """Return the first reader that recognizes ``path``, or None."""
     return next((reader for _, reader in providers.model_readers() if reader.recognizes(path)), None)
 
 
 def _refuse_models_inside(directory: Path, providers: Providers) -> None:
-    """Raise ModelError for a directory without weights of its own in which files are models of another kind."""
+    """Raise ModelError for a directory without weights of its own whose files are models of another kind."""
     for file in sorted(filter(Path.is_file, directory.iterdir())):
         reader = recognizing(file, providers)
         if reader is not None:

@@ -1,4 +1,4 @@
-"""Weight formats: how a matrix becomes 16-row panels, by the native core or by the library that brings the format."""
+"""Weight formats: packing of a matrix into 16-row panels, by the native core or by the format's own library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from infeng_core.formats.rotation import SIZE, rotated
 
 ActFormat = Literal["f32", "int8-g64", "int8-g128", "int8-g256"]
 ACT_GROUPS: dict[int, ActFormat] = {64: "int8-g64", 128: "int8-g128", 256: "int8-g256"}
-"""Inputs that share a scale in a kernel's int8 rows, and what problems call such rows."""
+"""Inputs that share a scale in a kernel's int8 rows, and the name of such rows in problems."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,17 @@ class SubGrid:
 
 @dataclass(frozen=True)
 class Grid:
-    """What an integer format stores of a row: codes in [``low``, ``high``], and a scale for each ``group`` inputs.
+    """The stored form of a row in an integer format: codes in [``low``, ``high``], and a scale per ``group`` inputs.
 
     A weight is ``scale * code``, its scale rounded to ``scale``: choose codes for ``scales.astype(grid.scale)``. With
-    ``sub`` it is what that says.
+    ``sub``, SubGrid has the formula.
     """
 
-    group: int  # every input of the row where the format has one scale for each output
+    group: int  # all inputs of the row if the format has one scale per output
     low: int
     high: int
     scale: np.dtype[Any]  # float16 or float32
-    sub: SubGrid | None = None  # of the formats with integer sub-scales, which have one scale for each output
+    sub: SubGrid | None = None  # of formats with integer sub-scales, which have one scale per output
 
     def groups(self, k: int) -> int:
         """Return how many scales a row of ``k`` inputs has."""
@@ -58,10 +58,10 @@ class Grid:
 
 @dataclass(frozen=True)
 class MinimaGrid:
-    """Bytes that a format stores for each ``group`` inputs, under two scales in fp16 for each ``superblock`` inputs.
+    """Bytes that a format stores for each ``group`` inputs, under two fp16 scales for each ``superblock`` inputs.
 
-    A weight is ``scale * sub_scale * code - minimum_scale * minimum``, codes in [0, 15], sub-scales and minima in
-    [0, 255].
+    A weight is ``scale * sub_scale * code - minimum_scale * minimum``, codes in [0, 15], sub-scales and minima in [0,
+    255].
     """
 
     group: int
@@ -80,12 +80,12 @@ class MinimaGrid:
 class QuantFormat:
     """A weight format, named as in manifests and in the ABI.
 
-    ``activation`` is what a linear op over it reads: f32 rows, or int8 rows with one scale per group of 64, 128 or 256.
-    ``is_rotated``: 64 inputs at a time are rotated before they are rounded, and so are the weights; what goes in and
-    comes out here as floats is not. ``layout`` is the format whose bytes these are, "" its own.
+    ``activation`` is the input of a linear op over it: f32 rows, or int8 rows with one scale per group of 64, 128 or
+    256. ``is_rotated``: the inputs are rotated, 64 at a time, before they are rounded, and so are the weights; floats
+    that enter or leave this class are not. ``layout`` is the format with the same bytes, "" its own.
 
-    A kernel library brings its own formats in its description; one in Python comes through the hook
-    ``infeng_quant_formats``, as an instance of a subclass.
+    A kernel library describes its own formats; one in Python comes through the hook ``infeng_quant_formats``, as an
+    instance of a subclass.
     """
 
     name: str
@@ -95,7 +95,7 @@ class QuantFormat:
 
     @property
     def stored(self) -> str:
-        """The name of the format whose bytes these are."""
+        """The name of the format with the same bytes."""
         return self.layout or self.name
 
     @property
@@ -113,7 +113,7 @@ class QuantFormat:
         return _native.panel_bytes(self.stored, k)
 
     def grid(self, k: int) -> Grid | None:
-        """Return what rows of ``k`` inputs are made of; None where codes and scales cannot be given, as of floats."""
+        """Return the grid of rows of ``k`` inputs; None if codes and scales cannot be given, as for floats."""
         if self.stored not in _native.WEIGHT_FORMATS:
             return None
         if sub := _native.sub_grid(self.stored):
@@ -125,7 +125,7 @@ class QuantFormat:
 
     @property
     def minima(self) -> MinimaGrid | None:
-        """What rows of a format with minima are made of; None of others. No quantizer is asked for one."""
+        """The grid of a format with minima; None for others. No quantizer is asked for one."""
         found = _native.minima_grid(self.name) if self.name in _native.WEIGHT_FORMATS else None
         return None if found is None else MinimaGrid(*found)
 
@@ -167,12 +167,12 @@ class QuantFormat:
         panel_step: int = 1,
         threads: int = 1,
     ) -> None:
-        """Lay out ``codes``, (n, k), and ``scales``, (n, groups), as ``pack`` does what it rounds itself.
+        """Lay out ``codes``, (n, k), and ``scales``, (n, groups), in the layout of ``pack``.
 
-        Of a rotated format they are those of rotated weights.
+        For a rotated format they are codes of rotated weights.
 
-        sub_scales, zeros: (n, sub-groups), of a format whose grid has ``sub``. Raises NativeError "out_of_range" for a
-        code off the grid or a scale too large for its type, "not_finite" for another scale, "invalid_argument" for
+        sub_scales, zeros: (n, sub-groups), of a format whose grid has ``sub``. Raises NativeError "out_of_range" for
+        a code off the grid or a scale too large for its type, "not_finite" for another scale, "invalid_argument" for
         types and shapes.
         """
         place = {"first_panel": first_panel, "panel_step": panel_step, "threads": threads}
@@ -194,7 +194,7 @@ class QuantFormat:
         panel_step: int = 1,
         threads: int = 1,
     ) -> None:
-        """Lay out what a format with minima stores: codes, (n, k), both scales, (n, superblocks), the rest (n, groups).
+        """Lay out a format with minima: codes, (n, k), both scales, (n, superblocks), the rest (n, groups).
 
         Raises NativeError as ``pack_codes`` does.
         """
@@ -220,14 +220,14 @@ class QuantFormat:
     def unpack(
         self, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1
     ) -> NDArray[np.float32]:
-        """Return ``panels`` panels as (panels * 16, k) float32, the values that kernels compute with, turned back."""
+        """Return ``panels`` panels as (panels * 16, k) float32: the values that kernels compute with, rotated back."""
         made = _native.unpack(self.stored, data, offset, panels, k, first_panel=first_panel, panel_step=panel_step)
         return rotated(made) if self.is_rotated else made
 
     def check(self, data: Any, offset: int, panels: int, k: int, *, threads: int = 1) -> None:
-        """Look at panels of somebody's file for bytes that no conversion writes and that kernels need not agree on.
+        """Check the panels of an untrusted file for bytes that no conversion writes, on which kernels may differ.
 
-        Numbers are to be finite. Raises NativeError "out_of_range" or "not_finite" that names row and column.
+        Numbers must be finite. Raises NativeError "out_of_range" or "not_finite" naming row and column.
         """
         if self.stored in _native.WEIGHT_FORMATS:
             _native.check_panels(self.stored, data, offset, panels, k, threads=threads)
@@ -252,7 +252,8 @@ def over(format: QuantFormat, group: int = 64, *, is_rotated: bool = False) -> Q
 
 
 def misfit(name: str, k: int, format: QuantFormat) -> str:
-    """Return why the tensor ``name`` over ``k`` inputs cannot be of a format over wide or rotated groups; "" if it can.
+    """Return why the tensor ``name`` over ``k`` inputs cannot have a format with wide or rotated groups; "" if it
+    can.
 
     Embeddings are looked up, not multiplied; as a tied head they read groups of 64.
     """
@@ -264,7 +265,7 @@ def misfit(name: str, k: int, format: QuantFormat) -> str:
 
 
 def fitting(name: str, k: int, format: QuantFormat) -> QuantFormat:
-    """Return ``format``, or the plain one of the same bytes for a tensor that it does not fit."""
+    """Return ``format``, or the plain format of the same bytes if the tensor does not fit it."""
     return BUILTIN[format.stored] if misfit(name, k, format) else format
 
 
@@ -278,16 +279,16 @@ VARIANTS = {
     for is_rotated in (False, True)
     if (made := over(BUILTIN[name], group, is_rotated=is_rotated)).layout
 }
-"""Those formats over other activations than int8 in groups of 64, by name."""
+"""Formats that read other activations than int8 in groups of 64, by name."""
 
 
 def brought_by(library: _native.Library) -> dict[str, QuantFormat]:
-    """Return the weight formats that an opened library brings or reads; its functions pack and unpack them."""
+    """Return the weight formats that an opened library defines or reads; its functions pack and unpack them."""
     return {name: QuantFormat(name, _native.activation(name)) for name in library.formats}
 
 
 FormatLookup = Callable[[str], QuantFormat]
-"""From a format's name to the format; raises an InfengError that lists the known ones."""
+"""Returns the format of a name; raises an InfengError that lists the known ones."""
 
 
 def builtin_format(name: str) -> QuantFormat:
@@ -300,9 +301,9 @@ def builtin_format(name: str) -> QuantFormat:
 def all_over(
     names: Sequence[str], group: int | None, *, is_rotated: bool | None, lookup: FormatLookup = builtin_format
 ) -> dict[str, str]:
-    """Return the formats ``names`` over other activations, by their names; those without integer sub-scales stay.
+    """Return the formats ``names`` over other activations, by their names; formats without integer sub-scales stay.
 
-    None leaves what a format says itself. Raises UsageError where all would stay although something was asked for.
+    None keeps a format's own setting. Raises UsageError if a change was asked for and all would stay.
     """
     formats = {name: lookup(name) for name in names}
 
@@ -315,5 +316,5 @@ def all_over(
 
     is_asked = (group or 64) != 64 or is_rotated
     if is_asked and not any(format.stored in SUB_SCALED for format in formats.values()):
-        over(formats[names[0]], group or 64, is_rotated=bool(is_rotated))  # says which formats could
+        over(formats[names[0]], group or 64, is_rotated=bool(is_rotated))  # its error lists the formats that could
     return {name: changed(name) for name in names}

@@ -1,4 +1,4 @@
-"""How values become the codes and scales of an integer format: what a quantizer owes, and the built-in rounding."""
+"""The interface of a quantizer, which chooses codes and scales of integer formats, and the built-in rounding."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ REMEDY = "convert with another quantizer (--quantizer nearest), or ask the plugi
 
 @dataclass(frozen=True)
 class Seen:
-    """What calibration text says of a matrix (m, k): ``QuantTarget`` describes each."""
+    """Statistics of calibration text for a matrix (m, k): ``QuantTarget`` describes each."""
 
     statistic: NDArray[np.float64]
     drift: NDArray[np.float64] | None = None
 
 
 Moments = Callable[[int], Seen | None]
-"""From an expert's number, 0 where there are none, to what its matrix reads."""
+"""By expert (0 without experts), the statistics of its matrix's inputs."""
 
 
 @dataclass(frozen=True)
 class QuantTarget:
-    """Which matrix is to be quantized, and into what. Fields may be added, those that a conversion lacks are None."""
+    """The matrix to quantize, and its format. Later versions may add fields; unknown values are None."""
 
     name: str  # of the checkpoint: "model.layers.3.self_attn.q_proj.weight"
-    tensor: str  # the packed tensor that it becomes a part of: "layers.3.qkv_proj"
+    tensor: str  # the packed tensor that contains it: "layers.3.qkv_proj"
     format: str  # "int4-g64"
-    grid: Grid  # what that format stores for this matrix
-    statistic: NDArray[np.float64] | None = None  # H = X'X / n, (k, k), of n calibration rows X that the matrix reads
-    drift: NDArray[np.float64] | None = None  # (Y - X)'X / n, (k, k), Y what it reads where nothing is quantized
+    grid: Grid  # the stored form of this matrix
+    statistic: NDArray[np.float64] | None = None  # H = X'X / n, (k, k), of n calibration rows X, the matrix's inputs
+    drift: NDArray[np.float64] | None = None  # (Y - X)'X / n, (k, k), Y the inputs in the unquantized model
     budget: int | None = None  # bytes that a recipe grants the packed tensor
 
     @property
     def layer(self) -> int | None:
-        """The layer's number; None for what is in no layer, such as the embedding."""
+        """The layer's number; None outside the layers, such as for the embedding."""
         found = re.match(r"layers\.(\d+)\.", self.tensor)
         return int(found[1]) if found else None
 
@@ -58,7 +58,7 @@ class Quantized:
     """
 
     codes: NDArray[np.int8]
-    scales: NDArray[np.float32]  # rounded to ``grid.scale`` when they are stored
+    scales: NDArray[np.float32]  # rounded to ``grid.scale`` when stored
     zeros: NDArray[np.int8] | None = None
     sub_scales: NDArray[np.int8] | None = None
 
@@ -75,7 +75,7 @@ class WithMinima:
 
 
 Kept = Quantized | WithMinima
-"""What a checkpoint holds itself."""
+"""A checkpoint's own quantized values."""
 
 
 class Quantizer(Protocol):
@@ -84,12 +84,12 @@ class Quantizer(Protocol):
     def quantize(self, weights: NDArray[np.float32], target: QuantTarget) -> Quantized | None:
         """Return the codes and scales of ``weights``, (n, k) and finite; None leaves it to the built-in rounding.
 
-        One that has an attribute ``needs_statistics`` that is true is used by conversions alone that calibrate. Only
-        one whose ``knows_sub_scales`` is true is asked for formats whose grid has ``sub``. ``identity``, a plugin's
-        name and a version, stands in records for that of its plugin: a new wheel then makes the same artifacts.
+        A quantizer with a true attribute ``needs_statistics`` is used only by conversions that calibrate. Only one
+        with a true ``knows_sub_scales`` is asked for formats whose grid has ``sub``. ``identity``, a plugin's name
+        and a version, replaces the plugin's in records: a new wheel then makes the same artifacts.
 
-        Called once for each matrix, in the order of the layers. ``weights`` is the quantizer's own to write to. Equal
-        matrices and targets must give equal answers: a conversion is reproducible.
+        It is called once for each matrix, in the order of the layers, and may write to ``weights``. Equal matrices
+        and targets must give equal results: a conversion is reproducible.
         """
 
 
@@ -99,7 +99,7 @@ class Nearest:
     knows_sub_scales = True
 
     def quantize(self, weights: NDArray[np.float32], target: QuantTarget) -> Quantized:
-        """Return what ``QuantFormat.pack`` would have stored."""
+        """Return the codes that ``QuantFormat.pack`` would store."""
         format = BUILTIN[target.format]
         rows, k = weights.shape
         panels = -(-rows // 16)
@@ -114,7 +114,7 @@ class Nearest:
 
 @dataclass(frozen=True)
 class QuantizerChoice:
-    """The quantizer of a conversion, and all of it that an artifact's identity counts."""
+    """The quantizer of a conversion, with everything that enters an artifact's identity."""
 
     name: str
     quantizer: Quantizer = field(repr=False)
@@ -129,22 +129,22 @@ class QuantizerChoice:
 
     @property
     def record(self) -> Mapping[str, Any]:
-        """Plain data for identities and manifests; ``BUILT_IN`` where the built-in rounding does it all."""
+        """Plain data for identities and manifests; ``BUILT_IN`` if only the built-in rounding is used."""
         if self.is_built_in:
             return BUILT_IN
         settings = {key: _plain(value) for key, value in sorted(self.settings.items())}
         return {"name": self.name, "plugin": self.plugin, "version": self.version, "settings": settings}
 
     def grid(self, format: QuantFormat, k: int) -> Grid | None:
-        """Return the grid of rows of ``k`` inputs that the quantizer is asked to choose from; None where it is not."""
+        """Return the grid, for rows of ``k`` inputs, from which the quantizer chooses; None if it is not asked."""
         found = format.grid(k)
         knows_it = found is None or found.sub is None or getattr(self.quantizer, "knows_sub_scales", False)
         return found if knows_it else None
 
     def quantize(self, weights: NDArray[np.float32], target: QuantTarget, place: str) -> Quantized | None:
-        """Ask the quantizer; ``place`` names the matrix in errors. Raises PluginError for what it does wrong."""
+        """Call the quantizer; ``place`` names the matrix in errors. Raises PluginError for an invalid result."""
         if not (np.isfinite(weights.min()) and np.isfinite(weights.max())):
-            return None  # the built-in rounding says where
+            return None  # the built-in rounding reports the place
         try:
             made = self.quantizer.quantize(weights, target)
         except PluginError as error:
@@ -154,16 +154,16 @@ class QuantizerChoice:
         return made
 
     def refuse(self, why: str, place: str) -> NoReturn:
-        """Raise the PluginError for an answer that is not stored."""
+        """Raise the PluginError for a result that cannot be stored."""
         raise PluginError(f"plugin {self.plugin}", f"quantizer {self.name}: {why}, for {place}", REMEDY)
 
     def require_use(self, formats: Mapping[str, QuantFormat], *, is_calibrated: bool) -> None:
-        """Raise UsageError where no tensor of a model could be given to the quantizer: {tensor: format}."""
+        """Raise UsageError if no tensor of a model ({tensor: format}) can be given to the quantizer."""
         if getattr(self.quantizer, "needs_statistics", False) and not is_calibrated:
             remedy = "convert once, and run what that wrote: infeng convert SOURCE DEST --calibrate auto"
             raise UsageError(f"quantizer {self.name}", "it needs calibration text, which there is none of", remedy)
         closed = {format.name for format in formats.values() if not format.is_float and self.grid(format, 64) is None}
-        if is_calibrated and closed:  # or what was asked for would be rounded without a look at the text
+        if is_calibrated and closed:  # such tensors would be rounded without regard to the text
             remedy = "choose another format or quantizer (gptq), or --calibrate none"
             raise UsageError("--calibrate", f"does not reach {', '.join(sorted(closed))}", remedy)
         if not self.is_built_in and all(self.grid(format, 64) is None for format in formats.values()):
@@ -177,7 +177,7 @@ DEFAULT = QuantizerChoice("nearest", Nearest(), "core", "1")
 
 
 def described(record: Mapping[str, Any]) -> str:
-    """Return a record for people: ``nearest``, ``clip 0.1.0``."""
+    """Return a record as text: ``nearest``, ``clip 0.1.0``."""
     return " ".join(str(record[key]) for key in ("name", "version") if key in record)
 
 
@@ -188,7 +188,7 @@ def _plain(value: Any) -> Any:
 
 
 def _wrong(made: Quantized, shape: tuple[int, ...], grid: Grid) -> str:
-    """Return what is wrong with an answer's shapes, or "". Types and ranges are looked at where it is laid out."""
+    """Return what is wrong with a result's shapes, or "". Types and ranges are checked when it is laid out."""
     groups = (shape[0], grid.groups(shape[1]))
     if made.codes.shape != shape:
         return f"its codes are {made.codes.shape}, not {shape}"

@@ -1,4 +1,4 @@
-"""What an interrupted conversion has finished, so that the next one goes on behind it."""
+"""The finished entries of an interrupted conversion, so that the next one continues after them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from infeng_core.files import read_own
 from infeng_core.formats.atomic import JOURNAL
 from infeng_core.formats.shards import Entry
 
-PORTION = 16 << 20  # bytes that are read at a time
+PORTION = 16 << 20  # bytes per read
 
 
 class Journal:
-    """A line for each entry that lies in a shard whole, with its sha256; entries are checked before they are believed.
+    """A line, with the sha256, for each entry that is completely in a shard; entries are checked before they are
+    used.
 
-    ``place`` gives memory for an entry, ``take`` is told of each that need not be made again, in the order of writing.
+    ``place`` gives memory for an entry; ``take`` gets each finished entry, in the order of writing.
     """
 
     def __init__(
@@ -31,14 +32,14 @@ class Journal:
         place: Callable[[Entry], NDArray[np.uint8]],
         take: Callable[[Entry, NDArray[np.uint8]], None],
     ) -> None:
-        """Read what there is; a last line that is not whole counts as none."""
+        """Read the existing lines; an incomplete last line is ignored."""
         self._path = folder / JOURNAL
         self._place, self._take = place, take
         self._digests = _digests(self._path)
-        self._believed: list[tuple[str, str]] | None = []  # None: they are all that the file holds
+        self._believed: list[tuple[str, str]] | None = []  # None: equal to the file's lines
 
     def read(self, entry: Entry, file: BinaryIO) -> str | None:
-        """Return the sha256 of an entry that lies in ``file`` at its position; None where it is to be made."""
+        """Return the sha256 of an entry that is in ``file`` at its position; None if it must be made."""
         digest = self._digests.get(entry.name)
         if digest is None:
             return None
@@ -48,7 +49,7 @@ class Journal:
             view[got : got + len(part)] = part
             got += len(part)
         if got < len(view) or hashlib.sha256(view).hexdigest() != digest:
-            self._digests.clear()  # what was written behind it was made of it
+            self._digests.clear()  # later entries depend on this one
             return None
         self._take(entry, data)
         if self._believed is not None:
@@ -56,8 +57,8 @@ class Journal:
         return digest
 
     def add(self, entry: Entry, digest: str) -> None:
-        """Note an entry that was written."""
-        self._digests.clear()  # what follows is made anew
+        """Record an entry that was written."""
+        self._digests.clear()  # later entries are made anew
         lines = [*(self._believed or ()), (entry.name, digest)]
         with self._path.open("a" if self._believed is None else "w", encoding="utf-8") as file:
             file.write("".join(json.dumps(line) + "\n" for line in lines))
@@ -80,6 +81,6 @@ def _digests(path: Path) -> dict[str, str]:
 
 
 def held(folder: Path, shards: Mapping[str, object]) -> int:
-    """Return the bytes of the shards that lie in ``folder`` already."""
+    """Return the bytes of the shards that are in ``folder`` already."""
     paths = [folder / name for name in shards]
     return sum(path.stat().st_size for path in paths if path.is_file())

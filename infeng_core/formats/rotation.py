@@ -1,7 +1,8 @@
-"""H64: the rotation of a linear's inputs, 64 at a time, that spreads what stands out among them over all 64.
+"""H64: the rotation of a linear's inputs, 64 at a time, that spreads outliers over all 64.
 
 y = H (x / 8), H the Hadamard matrix of plus and minus ones, is orthogonal and its own inverse: (W R) (R x) = W x, and
-the rows of W R are as long as those of W. Kernels rotate x before they round it (docs/numerics.md); W is rotated here.
+the rows of W R are as long as those of W. Kernels rotate x before they round it (docs/numerics.md); W is rotated
+here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ SIZE = 64
 
 
 def rotated(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return (..., k) float32, k a multiple of 64, with every 64 columns rotated, by the additions that kernels do."""
+    """Return (..., k) float32, k a multiple of 64, with every 64 columns rotated, by the same additions as in
+    kernels."""
     made = values.astype(np.float32).reshape(-1, SIZE)
     made *= np.float32(1 / 8)
     stride = 1

@@ -1,4 +1,4 @@
-"""Strict reading of safetensors files: nothing of the header is believed before it is checked.
+"""Strict reading of safetensors files: no value of the header is used before it is checked.
 
 Layout (https://github.com/huggingface/safetensors): a little-endian u64 header length, the header as JSON, the data.
 Offsets count from the start of the data, which tensors cover without holes or overlaps.
@@ -20,7 +20,7 @@ from infeng_core.errors import ModelError
 from infeng_core.files import opened, parse_json, read_into
 from infeng_core.formats.shards import aligned_bytes
 
-MAX_HEADER = 16 << 20  # some 130,000 tensors of one file
+MAX_HEADER = 16 << 20  # about 130,000 tensors of one file
 DTYPE_BITS = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
     **dict.fromkeys(("F32", "I32", "U32"), 32),
@@ -40,7 +40,7 @@ class TensorInfo:
     """One tensor of a file: ``nbytes`` bytes from byte ``begin`` of the file on."""
 
     name: str
-    dtype: str  # as the format names it: "BF16"
+    dtype: str  # in the format's spelling: "BF16"
     shape: tuple[int, ...]
     begin: int
     nbytes: int
@@ -65,7 +65,7 @@ def read_header(path: Path, limit: int = MAX_HEADER) -> Header:
 
 
 def header_of(handle: int, path: Path, limit: int = MAX_HEADER) -> Header:
-    """Do the same with an open file."""
+    """Read and check the header of an open file, of ``limit`` bytes at most."""
     size = os.fstat(handle).st_size
     length = _header_length(os.pread(handle, 8, 0), size, path, limit)
     return _parse_header(os.pread(handle, length, 8), size, path)
@@ -84,7 +84,7 @@ def _header_length(start: bytes, file_size: int, path: Path, limit: int) -> int:
 
 
 def _parse_header(data: bytes, file_size: int, path: Path) -> Header:
-    """Check the header's bytes against the size of the file they came from."""
+    """Check the header's bytes against the file's size."""
     if not data.startswith(b"{"):
         _fail(path, "has a header that does not start with '{'")
     try:
@@ -160,8 +160,8 @@ class SafetensorsFile:
     def array(self, name: str, begin: int = 0, rows: int | None = None) -> NDArray[Any]:
         """Return a tensor, or ``rows`` of its rows from ``begin`` on, as float32, float16, uint8 or, for BF16, uint16.
 
-        A tensor of more than two dimensions is a matrix: what its first ones count lies below each other.
-        Raises ModelError for another dtype, and for a file that is no longer what it was.
+        A tensor of more than two dimensions is returned as a matrix: all dimensions but the last are joined.
+        Raises ModelError for another dtype, and for a file that has changed.
         """
         info = self.tensors[name]
         if info.dtype not in NUMPY_DTYPES:
@@ -185,12 +185,12 @@ class SafetensorsFile:
 
 
 def as_matrix(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of a tensor whose first dimensions are one."""
+    """Return the shape with all dimensions but the last joined."""
     return shape if len(shape) < 3 else (math.prod(shape[:-1]), shape[-1])
 
 
 def _stamp(handle: int) -> tuple[int, ...]:
-    """Return what tells that an open file is another one, or was written since."""
+    """Return a stamp that differs if an open file is replaced or written."""
     found = os.fstat(handle)
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 

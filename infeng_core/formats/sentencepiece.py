@@ -1,7 +1,8 @@
-"""SentencePiece's ``.model`` files as a tokenizer.json: strict reading of the few fields that decide on ids.
+"""SentencePiece's ``.model`` files as a tokenizer.json: strict reading of the few fields that determine ids.
 
-The file is one message of protocol buffers (``sentencepiece_model.proto``): pieces with score and kind, and what was
-asked of the trainer and the normalizer. A message is fields, each a number and a value of one of four wire types.
+The file is one message of protocol buffers (``sentencepiece_model.proto``): pieces with score and kind, and the
+settings of the trainer and the normalizer. A message is a list of fields, each a number and a value of one of four
+wire types.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Value = int | bytes
 
 
 def tokenizer_json(data: bytes, path: Path) -> dict[str, Any]:
-    """Return the document that gives the ids of the model in ``data``; raises ModelError naming ``path``."""
+    """Return a document that gives the same ids as the model in ``data``; raises ModelError naming ``path``."""
     try:
         return _Model(data, path).document()
     except (ValueError, struct.error, UnicodeDecodeError) as error:
@@ -95,7 +96,7 @@ class _Model:
         }
 
     def _first(self) -> list[dict[str, Any]]:
-        """Return what is done to a text before its spaces become letters."""
+        """Return the normalization steps before spaces become letters."""
         found: list[dict[str, Any]] = []
         if self.charsmap:
             charsmap = base64.b64encode(self.charsmap).decode()
@@ -128,7 +129,7 @@ def fields(data: bytes) -> Iterator[tuple[int, Value]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number of seven bits in each byte, low ones first, and where it ends."""
+    """Return a number of seven bits in each byte, low ones first, and the offset of its end."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

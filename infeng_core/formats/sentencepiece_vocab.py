@@ -1,7 +1,7 @@
 """SentencePiece vocabularies as a tokenizer.json: pieces, their scores and kinds, from a .model file or elsewhere.
 
-SentencePiece's BPE joins, again and again, the two neighbours whose join is the piece with the highest score. The
-``tokenizers`` library joins pairs by rank, so every way to make a piece of two becomes a pair, the best score first.
+SentencePiece's BPE repeatedly joins the two neighbours that form the piece with the highest score. The
+``tokenizers`` library joins pairs by rank, so each split of a piece into two becomes a pair, the best score first.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any
 from numpy.typing import NDArray
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-"""What a piece is (``sentencepiece_model.proto``, ``SentencePiece.Type``; other files have the same numbers)."""
+"""The kind of a piece (``sentencepiece_model.proto``, ``SentencePiece.Type``; other files use the same numbers)."""
 
 SPACE = "\u2581"
-MAX_LETTERS = 1 << 28  # that all beginnings of all pieces have; the largest vocabularies have a tenth
+MAX_LETTERS = 1 << 28  # in all beginnings of all pieces; the largest vocabularies have a tenth
 BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 @dataclass(frozen=True)
 class SentencePieceVocab:
-    """A vocabulary; ids are places in ``texts``."""
+    """A vocabulary; ids are indices of ``texts``."""
 
     texts: Sequence[str]
     scores: NDArray[Any]  # (pieces,) float32
     kinds: Sequence[int]
     unknown: str | None = None
-    prefix: bool = True  # whether a text begins with a space that is not there
-    stripping: frozenset[str] = frozenset()  # special ones that take the spaces behind them along
+    prefix: bool = True  # whether a text gets an additional space at its beginning
+    stripping: frozenset[str] = frozenset()  # special pieces that absorb the spaces after them
 
     def tokenizer_json(self) -> dict[str, Any]:
         """Return the document of a BPE vocabulary."""
@@ -54,7 +54,7 @@ class SentencePieceVocab:
 
     @property
     def has_bytes(self) -> bool:
-        """Whether there is a piece for every byte, for what has none of its own."""
+        """Whether each byte has a piece, for text without pieces of its own."""
         return sum(map(bool, map(BYTE_PIECE.fullmatch, self.texts))) >= 256
 
     def merges(self) -> list[list[str]]:
@@ -77,7 +77,7 @@ class SentencePieceVocab:
         return [[left, right] for *_, left, right in found]
 
     def added_tokens(self) -> list[dict[str, Any]]:
-        """Return what is found in a text before it is split: special tokens, and those that users defined."""
+        """Return the tokens that are found before a text is split: special ones, and ones defined by users."""
         special = (CONTROL, UNKNOWN)
         return [
             {
@@ -94,13 +94,13 @@ class SentencePieceVocab:
         ]
 
     def normalizer(self) -> dict[str, Any]:
-        """Return what writes spaces as letters."""
+        """Return the normalizer that writes spaces as letters."""
         spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
         first = [{"type": "Prepend", "prepend": SPACE}] if self.prefix else []
         return {"type": "Sequence", "normalizers": [*first, spaces]}
 
     def decoder(self) -> dict[str, Any]:
-        """Return what undoes the normalizer and joins bytes."""
+        """Return the decoder that undoes the normalizer and joins bytes."""
         parts: list[dict[str, Any]] = [
             {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
             {"type": "ByteFallback"},

@@ -61,13 +61,13 @@ def header(entries: Iterable[Entry], metadata: Mapping[str, str] = MappingProxyT
 
 
 class Written(Protocol):
-    """The entries that an earlier attempt has written."""
+    """The entries that an earlier attempt wrote."""
 
     def read(self, entry: Entry, file: BinaryIO) -> str | None:
-        """Return the sha256 of an entry that lies in ``file`` at its position; None where it is to be made."""
+        """Return the sha256 of an entry that is in ``file`` at its position; None if it must be made."""
 
     def add(self, entry: Entry, digest: str) -> None:
-        """Note an entry that was written."""
+        """Record an entry that was written."""
 
 
 def write_shard(
@@ -75,7 +75,7 @@ def write_shard(
 ) -> dict[str, str]:
     """Write one file; ``fill`` gives the bytes of each entry in turn. Return the sha256 of each entry by name.
 
-    With ``written`` a file that is there goes on behind what it holds already.
+    With ``written``, an existing file is continued after its finished entries.
     """
     digests: dict[str, str] = {}
     first = header(entries)
@@ -104,7 +104,7 @@ def write_shard(
 
 
 def _begins(path: Path, data: bytes) -> bool:
-    """Return whether a file is there and begins with ``data``."""
+    """Return whether a file exists and begins with ``data``."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -112,7 +112,7 @@ def _begins(path: Path, data: bytes) -> bool:
 
 
 def write_all(write: Callable[[memoryview], int | None], data: bytes | memoryview) -> None:
-    """Write every byte: one call writes 2 GB at most, and fewer where the disk is nearly full."""
+    """Write every byte: one call writes 2 GB at most, and less if the disk is nearly full."""
     rest = memoryview(data)
     while rest:
         rest = rest[write(rest) or 0 :]

@@ -16,7 +16,7 @@ class Source(Protocol):
     """A reader of model files. Registered by name through the hook ``infeng_sources``."""
 
     def reads(self, path: Path) -> bool:
-        """Return whether the file or directory at ``path`` is of this format, by its name or how it begins."""
+        """Return whether the file or directory at ``path`` has this format, by its name or its first bytes."""
 
     def write(self, path: Path, directory: Path) -> None:
         """Write config.json, safetensors files and, if there is one, tokenizer.json into the empty ``directory``.
@@ -26,9 +26,9 @@ class Source(Protocol):
 
 
 def written(path: Path, sources: Mapping[str, Source]) -> Path | None:
-    """Return the Hugging Face directory that the first of ``sources`` which reads ``path`` makes of it, or has made.
+    """Return the Hugging Face directory that the first matching source makes, or has made, of ``path``.
 
-    None where none reads it. A file that changes is written again.
+    None if no source reads it. A changed file is written again.
     """
     name = next((name for name, source in sources.items() if source.reads(path)), None)
     if name is None:

@@ -1,4 +1,4 @@
-"""All that decides what a conversion makes of a model, in one object."""
+"""The inputs of a conversion in one object."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from infeng_core.formats.recipes import Recipe
 
 @dataclass(frozen=True)
 class ConversionSpec:
-    """What is made of a source: equal specs make equal bytes of equal sources."""
+    """The inputs of a conversion: equal specs make equal bytes of equal sources."""
 
     choice: FormatChoice
     lookup: FormatLookup = builtin_format
-    quantizer: QuantizerChoice = DEFAULT  # chooses what integer formats store; its settings name the calibration text
-    statistics: Statistics | None = None  # what it is told of that text
-    recipe: Recipe | None = None  # says the same in a file, which is kept with what is made
-    reader: ReaderLookup = builtin_reader  # finds what reads the source
+    quantizer: QuantizerChoice = DEFAULT  # chooses the stored integers; its settings name the calibration text
+    statistics: Statistics | None = None  # the quantizer's statistics of that text
+    recipe: Recipe | None = None  # the file with the same content, which is kept with the result
+    reader: ReaderLookup = builtin_reader  # finds the reader of the source
 
     @property
     def is_calibrated(self) -> bool:
@@ -37,5 +37,5 @@ class ConversionSpec:
         return b"" if self.recipe is None else self.recipe.written()
 
     def key(self, source: Path) -> str:
-        """Return what the conversion of ``source`` is known by; raises ModelError where a file is missing."""
+        """Return the key of the conversion of ``source``; raises ModelError for a missing file."""
         return conversion_key(source, self.choice, self.quantizer, self.recipe_file, self.reader)

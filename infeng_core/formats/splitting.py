@@ -1,4 +1,5 @@
-"""How byte-level vocabularies split a text into words. The patterns are those of the models' own tokenizer.json."""
+"""The ways in which byte-level vocabularies split a text into words, by the patterns of the models' own
+tokenizer.json."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ QWEN2 = _SHORT + "|" + _LETTERS + r"|\p{N}" + _REST + _TAIL
 
 @dataclass(frozen=True)
 class Splitting:
-    """One way: ``patterns``, each of which splits the pieces that the one before it left.
+    """A way to split: each of ``patterns`` splits the pieces that the previous one left.
 
     ``whole``: a word that is a token is not merged from letters.
     """
 
     patterns: tuple[str, ...]
     whole: bool = False
-    bos: bool = False  # whether a text begins with the beginning-of-text token where the file does not say
+    bos: bool = False  # whether a text begins with BOS if the file does not say
     nfc: bool = False  # whether texts are normalized first
 
     def parts(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a file or directory is, and what a model in it would need, without reading its weights."""
+"""The kind of a file or directory, and the needs of its model, found without reading weights."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ MAX_FOUND = 1000
 
 @dataclass(frozen=True)
 class Survey:
-    """One model or adapter. What is not known is empty; ``why_not`` says why it cannot be run, "" where it can."""
+    """One model or adapter. Unknown values are empty; ``why_not`` says why it cannot be run, "" if it can."""
 
     path: Path
-    kind: str  # a reader's, such as "Hugging Face"; "engine-native", "adapter", or "" where nothing reads it
+    kind: str  # a reader's, such as "Hugging Face"; "engine-native", "adapter", or "" without a reader
     config: ModelConfig | None = None
     parameters: int = 0
-    active_parameters: int = 0  # that a token is computed with: of experts, those that it goes to
-    stored: Mapping[str, int] = field(default_factory=dict)  # tensors by type, as the file names types
-    format_of: Mapping[str, str] = field(default_factory=dict)  # by tensor: in which it would be run
+    active_parameters: int = 0  # used for each token: of the experts, only the chosen ones
+    stored: Mapping[str, int] = field(default_factory=dict)  # tensors by type, in the file's names of types
+    format_of: Mapping[str, str] = field(default_factory=dict)  # by tensor: the format in which it would run
     rounded_again: Mapping[str, str] = field(default_factory=dict)  # "Q4_K -> int8-row": "24 tensors"
     weight_bytes: int = 0  # in those formats
-    tokenizer_bytes: int = 0  # of its file; 0: it has none
+    tokenizer_bytes: int = 0  # of its file; 0: there is none
     has_template: bool = False
-    method: str = ""  # by which others quantized a Hugging Face directory: "GPTQ"
+    method: str = ""  # how a Hugging Face directory was quantized: "GPTQ"
     why_not: str = ""
 
     @property
     def has_tokenizer(self) -> bool:
-        """Whether texts can be given and not token ids alone."""
+        """Whether the model accepts texts, not only token ids."""
         return self.tokenizer_bytes > 0
 
     @property
     def formats(self) -> dict[str, list[str]]:
-        """Tensors by their format, one of all layers as ``layers.*.down_proj``."""
+        """Tensors by format; one with the same format in all layers as ``layers.*.down_proj``."""
         return by_format(self.format_of)
 
 
 def readable(plugins: Providers = CORE) -> dict[str, Any]:
-    """Return what can be run: families with their classes, what each reader of a plugin supports, weight formats."""
+    """Return the supported models: families with their classes, variants of each reader of a plugin, weight formats."""
     others = {name: reader.supports() for name, reader in plugins.model_readers() if name not in BUILTIN_READERS}
     return {
         "families": {name: list(family.ARCHITECTURES) for name, family in families().items()},
@@ -69,9 +69,9 @@ def readable(plugins: Providers = CORE) -> dict[str, Any]:
 
 
 def models_below(path: Path, plugins: Providers = CORE) -> Iterator[Path]:
-    """Yield ``path`` itself where it is a model or an adapter or holds none, else those in it and in its folders.
+    """Yield ``path`` itself if it is a model or an adapter or contains none, else the models below it.
 
-    Of a model in several files that have a name of their own the first stands for all.
+    For a model in several files that are models by name, the first file stands for all.
     """
     if not path.is_dir() or _kind(path, plugins):
         yield path
@@ -86,7 +86,7 @@ def models_below(path: Path, plugins: Providers = CORE) -> Iterator[Path]:
                 raise ModelError(f"{path}", f"holds more than {MAX_FOUND} models", "name a folder with fewer")
             yield one
     if not found:
-        yield path  # of which is said that it is none
+        yield path  # its survey says that it is none
 
 
 def survey(
@@ -97,10 +97,10 @@ def survey(
     needs_weights: bool = True,
     plugins: Providers = CORE,
 ) -> Survey:
-    """Look at one file or directory; whatever is wrong with it is in the answer.
+    """Examine one file or directory; errors are reported in the result.
 
-    Of a Hugging Face directory without readable weights sizes follow from its configuration. needs_weights: whether
-    that they are not there is wrong.
+    For a Hugging Face directory without readable weights, sizes follow from its configuration. needs_weights: whether
+    missing weights are an error.
     """
     kind = _kind(path, plugins)
     try:
@@ -148,7 +148,7 @@ def _is_one(path: Path, plugins: Providers) -> bool:
     try:
         return reader.files(path).weights[0] == path
     except InfengError:
-        return True  # of which is said what is wrong with it
+        return True  # its survey says what is wrong
 
 
 def _adapter(path: Path) -> Survey:
@@ -211,13 +211,13 @@ def _native(path: Path, lookup: FormatLookup) -> Survey:
 
 
 def parameters(model: Layout) -> int:
-    """Return how many numbers a model has learned."""
+    """Return the number of parameters of a model."""
     matrices = sum(part.rows * spec.k for spec in model.tensors for part in spec.parts)
     return matrices + sum(part.rows for vector in model.vectors for part in vector.parts)
 
 
 def active_parameters(model: Layout, config: ModelConfig) -> int:
-    """Return how many of them a token is computed with."""
+    """Return how many parameters each token uses."""
     in_experts = sum(part.rows * spec.k for spec in model.tensors if spec.experts for part in spec.parts)
     idle = in_experts * (config.experts - config.experts_per_token) // config.experts if in_experts else 0
     return parameters(model) - idle

@@ -40,7 +40,7 @@ class PackedTensor:
         return replace(self, name=name, buffer=panels, offset=0)
 
     def native(self) -> _native.Weight:
-        """Return the weight as the native core takes it; it keeps the buffer alive."""
+        """Return the weight as the native core takes it; the result keeps the buffer alive."""
         stored = self.quant.stored
         return _native.Weight(stored, self.n, self.k, self.panels, self.panel_bytes, self.buffer, self.offset)
 
@@ -51,12 +51,12 @@ class PackedTensor:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """Everything of a model that a backend needs.
+    """A model in memory, as backends need it.
 
     ``vectors`` are float32, named and padded as ``infeng_core.models.weights`` says. ``source`` is the directory that
-    was read, ``tokenizer_dir`` holds tokenizer.json. ``formats_used`` maps each tensor to its format, ``nbytes`` counts
-    tensors and vectors, ``id`` is equal for equal contents, ``quantizer`` chose what integer formats store.
-    ``conversion_seconds`` is what converting took, 0 where it had been converted before.
+    was read, ``tokenizer_dir`` holds tokenizer.json. ``formats_used`` maps each tensor to its format, ``nbytes``
+    counts tensors and vectors, ``id`` is equal for equal contents, ``quantizer`` is the one that chose the integers.
+    ``conversion_seconds`` is the time of the conversion, 0 if it was cached.
     """
 
     config: ModelConfig
@@ -71,10 +71,10 @@ class LoadedModel:
     conversion_seconds: float = 0.0
 
     def matrix(self, source: str) -> NDArray[np.float32]:
-        """Return what became of one checkpoint tensor, such as "model.layers.0.self_attn.k_proj.weight".
+        """Return the values of one checkpoint tensor as packed, such as "model.layers.0.self_attn.k_proj.weight".
 
-        (rows, k) float32, or (rows,) for a vector, without padding; of all experts below each other, outputs being rows
-        however the checkpoint has them. Raises KeyError for a name the model has not.
+        (rows, k) float32, or (rows,) for a vector, without padding; experts are stacked along the rows, outputs being
+        rows in any case. Raises KeyError for an unknown name.
         """
         for spec in layout(self.config).tensors:
             parts = [part for part in spec.parts if source in (part.source, part.alternative)]
@@ -90,7 +90,7 @@ class LoadedModel:
 
 
 def _whole(parts: Sequence[Part], joined: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the rows of a checkpoint's tensor, all of whose ``parts`` are in ``joined``."""
+    """Return the rows of a checkpoint's tensor; all of its ``parts`` are in ``joined``."""
     found = np.empty((parts[0].source_rows, *joined.shape[1:]), np.float32)
     for part in parts:
         found[part.span] = joined[part.columns()]

@@ -1,7 +1,7 @@
-"""Tiktoken's files of ranks as a tokenizer.json: each line a token in base64, and its rank, which is its id.
+"""Tiktoken's files of ranks as a tokenizer.json: each line has a token in base64 and its rank, which is its id.
 
-Two neighbours are joined while their join is a token, the one of the lowest rank first: SentencePiece's rule with ranks
-for scores. How texts are split, and which tokens are special, such a file does not say.
+Two neighbours are joined if their join is a token, the lowest rank first: SentencePiece's rule with ranks for scores.
+Such a file does not say how texts are split or which tokens are special.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from infeng_core.formats.splitting import LLAMA3_SPLITTING, QWEN2_SPLITTING
 
 MAX_TOKENS = 1 << 20
 BY_FAMILY = {"llama": LLAMA3_SPLITTING, "qwen2": QWEN2_SPLITTING, "qwen3": QWEN2_SPLITTING}
-"""How the families whose makers publish such files split texts."""
+"""The ways in which families with published rank files split texts."""
 
 REMEDY = "use the model's tokenizer.json"
 
 
 def is_ranks(data: bytes) -> bool:
-    """Return whether a file begins like one of ranks."""
+    """Return whether a file begins like a file of ranks."""
     first = data[:512].split(b"\n", 1)[0].split(b" ")
     return len(first) == 2 and first[1].strip().isdigit()
 
 
 def tokenizer_json(data: bytes, settings: Mapping[str, Any], family: str, path: Path) -> dict[str, Any]:
-    """Return the document for ``data``. settings: of tokenizer_config.json, whose special tokens count.
+    """Return the document for ``data``. settings: of tokenizer_config.json, for its special tokens.
 
-    Raises ModelError naming ``path`` for a broken file, and for a family whose way of splitting texts is not known.
+    Raises ModelError naming ``path`` for a broken file, and for a family whose way to split texts is unknown.
     """
     if family not in BY_FAMILY:
-        _fail(path, f"how a {family} splits texts is not known here")
+        _fail(path, f"cannot be used: the splitting rule of family {family} is unknown")
     splitting = BY_FAMILY[family]
     tokens = _read(data, path)
     added = _added(settings, path)

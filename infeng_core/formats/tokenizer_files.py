@@ -1,4 +1,4 @@
-"""A tokenizer.json for models that have only ``tokenizer.model``: of SentencePiece, or of tiktoken."""
+"""A tokenizer.json for models that only have ``tokenizer.model``, from SentencePiece or from tiktoken."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_needed(names: Mapping[str, bytes]) -> bool:
 
 
 def with_tokenizer(files: Mapping[str, bytes], family: str, directory: Path) -> dict[str, bytes]:
-    """Return a model's files, with a tokenizer.json where it is needed; raises ModelError."""
+    """Return a model's files, with a tokenizer.json added if necessary; raises ModelError."""
     if not is_needed(files):
         return dict(files)
     data, path = files[SOURCE], directory / SOURCE

@@ -1,1 +1,1 @@
-"""Which kernel serves an operation, and why."""
+"""The choice of the kernel that serves an op, and the reasons for it."""

@@ -1,7 +1,7 @@
-"""The choice of a kernel for each problem, and why.
+"""The choice of a kernel for each problem, and the reason for it.
 
-Rank: forced > manifest order > superset of features > priority > name. The result does not depend on the order in which
-plugins are found.
+Kernels rank by: forced > manifest order > superset of features > priority > name. The result does not depend on the
+order in which plugins are found.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Candidate:
-    """A kernel that was considered; ``kernel`` may be all that is known of one whose library was never mapped."""
+    """A kernel that was considered; of a library that was never mapped, only the name in ``kernel`` is known."""
 
     library: str
     kernel: str
@@ -39,20 +39,20 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Decision:
-    """What was chosen for a problem, and what became of every candidate, best first."""
+    """The kernel chosen for a problem, and the outcome of every candidate, best first."""
 
     problem: _native.Problem
     chosen: Candidate | None
     candidates: tuple[Candidate, ...]
 
     def trusts(self, kernel: _native.Kernel) -> bool:
-        """Return whether ``kernel`` was chosen, or would have been without a better one."""
+        """Return whether ``kernel`` was chosen, or lost only to a better one."""
         fit = [(c.library, c.kernel) for c in self.candidates if c.reason.code in ("chosen", "outranked")]
         return (kernel.library, kernel.name) in fit
 
 
 class Selector:
-    """Chooses kernels for one engine. Decisions are kept in ``decisions``, one per distinct problem, in order."""
+    """Chooses kernels for one engine. ``decisions`` keeps one decision per distinct problem, in order."""
 
     def __init__(self, plugins: Plugins, config: EngineConfig, cpu: Cpu) -> None:
         """Raises KernelError if the manifest forces a kernel that does not exist or cannot run here."""
@@ -67,7 +67,7 @@ class Selector:
         self._unusable: dict[tuple[str, str], Reason | None] = {}
         self._needs: dict[tuple[str, str], frozenset[str]] = {}
         self.seconds = 0.0
-        """What choosing kernels took so far, their first-use checks included."""
+        """Time spent so far on choosing kernels, first-use checks included."""
         for op, target in config.kernels.force.items():
             self._require(op, target)
 
@@ -87,7 +87,7 @@ class Selector:
         return decision.chosen.native
 
     def decide(self, problem: _native.Problem) -> Decision:
-        """Return the decision for ``problem``, without complaint if nothing fits."""
+        """Return the decision for ``problem``; a problem without a fitting kernel is no error."""
         if problem not in self._decisions:
             begin = perf_counter()
             decision = self._decide(problem)
@@ -104,7 +104,7 @@ class Selector:
         return self._decisions[problem]
 
     def fits(self, kernel: _native.Kernel, problem: _native.Problem) -> bool:
-        """Return whether ``kernel`` can do ``problem``, its epilogues included; asked in a child process first."""
+        """Return whether ``kernel`` can do ``problem``, its epilogues included; a child process is asked first."""
         if not set(problem.epilogues) <= set(kernel.fuses):
             return False
         begin = perf_counter()
@@ -113,16 +113,16 @@ class Selector:
         return self._blamed(kernel, problem, reason) is READY
 
     def is_refused(self, kernel: _native.Kernel) -> bool:
-        """Return whether ``kernel``, perhaps after it was chosen, has failed and must serve nothing."""
+        """Return whether ``kernel`` has failed, perhaps after it was chosen, and must not be used."""
         return (kernel.library, kernel.name) in self._first_use.refused
 
     def report(self) -> None:
-        """Log in one line which libraries serve how many of the problems so far; each of them is told at debug."""
+        """Log in one line how many of the problems so far each library serves; the debug level lists each problem."""
         chosen = Counter(one.chosen.library for one in self._decisions.values() if one.chosen is not None)
         log.info("kernels chosen", problems=len(self._decisions), seconds=round(self.seconds, 3), **chosen)
 
     def close(self) -> None:
-        """End the processes that tried libraries; they also end by themselves."""
+        """End the child processes that try libraries; idle ones also end by themselves."""
         for state in self.states:
             if state.trial is not None:
                 state.trial.close()
@@ -165,7 +165,7 @@ class Selector:
     def _objection(
         self, state: LibraryState, kernel: _native.Kernel, problem: _native.Problem, target: str | None
     ) -> Reason | None:
-        """Return why ``kernel`` is out of the question, or None."""
+        """Return why ``kernel`` cannot serve ``problem``, or None."""
         if unusable := self._objection_to_all(state, kernel):
             return unusable
         if target is not None and target not in (state.name, f"{state.name}/{kernel.name}"):
@@ -184,7 +184,7 @@ class Selector:
         return None if reason is READY else reason
 
     def _objection_to_all(self, state: LibraryState, kernel: _native.Kernel) -> Reason | None:
-        """Return why ``kernel`` is out of the question for every problem, or None."""
+        """Return why ``kernel`` cannot serve any problem, or None."""
         key = state.name, kernel.name
         if key not in self._unusable:
             self._unusable[key] = unmet(self.cpu, None, sorted(state.features_of(kernel.name, kernel.features)))
@@ -199,7 +199,7 @@ class Selector:
         return self._needs[key]
 
     def _ranked(self, kernels: Sequence[_native.Kernel]) -> list[_native.Kernel]:
-        """Sort by manifest order; within one place, the best of those that no other surpasses in features is first."""
+        """Sort by manifest order; within one place, kernels whose features no other kernel's exceed come first."""
         result: list[_native.Kernel] = []
         for place in sorted({rank(kernel.library, self.config) for kernel in kernels}):
             rest = [kernel for kernel in kernels if rank(kernel.library, self.config) == place]
@@ -212,7 +212,7 @@ class Selector:
         return result
 
     def _merit(self, kernel: _native.Kernel, eligible: Sequence[_native.Kernel], target: str | None) -> Reason:
-        """Return why ``kernel`` was chosen, in words."""
+        """Return the reason why ``kernel`` was chosen."""
         if target is not None:
             return Reason("chosen", f"kernels.force says {target}")
         if len(eligible) == 1:
@@ -230,7 +230,7 @@ class Selector:
         return Reason("chosen", "first by name, equal in kernels.order, features and priority")
 
     def _blamed(self, kernel: _native.Kernel, problem: _native.Problem, reason: Reason) -> Reason:
-        """Return ``reason``; if it is a fault of the plugin, warn, and forget what was decided while it was trusted."""
+        """Return ``reason``; if the plugin is at fault, also warn, and drop the decisions that trusted the kernel."""
         if reason.is_fault:
             self._decisions = {asked: known for asked, known in self._decisions.items() if not known.trusts(kernel)}
             what = f"kernel {kernel.library}/{kernel.name}"

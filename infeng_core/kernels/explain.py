@@ -1,4 +1,4 @@
-"""What the plugin system knows, as plain data for `--json` and for the text that the command line prints."""
+"""The state of the plugin system as plain data, for `--json` and for the text that the command line prints."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from infeng_core.version import __version__
 
 
 def doctor(plugins: Plugins, model_bytes: int | None = None) -> dict[str, Any]:
-    """Return machine, plugins, libraries, settings and cache; libraries are tried and opened for it.
+    """Return machine, plugins, libraries, settings and cache. The call tries and opens the libraries.
 
-    model_bytes: of the weights that workers are placed for, where a model was named.
+    model_bytes: size of the weights for which workers are placed, if a model was named.
     """
     folder = cache_dir()
     states = library_states(plugins)
@@ -47,9 +47,8 @@ def doctor(plugins: Plugins, model_bytes: int | None = None) -> dict[str, Any]:
 def workers(plugins: Plugins, model_bytes: int | None = None) -> dict[str, Any]:
     """Return {"count", "pinned", "cpus", "nodes", "why", "memory", "barrier_us": {"median", "p99"}} of an engine.
 
-    cpus: in the order of the workers. why: a sentence for each choice. memory: {"policy", "nodes", "lock"}. A barrier
-    is measured over phases without work, while the workers are awake: handing a phase to all of them and waiting for
-    the last.
+    cpus: in the order of the workers. why: a sentence for each choice. memory: {"policy", "nodes", "lock"}.
+    barrier_us: the time to hand an empty phase to all awake workers and to wait for the last.
     """
     config = plugins.config.threads
     where = plugins.cpu.place(config, model_bytes)
@@ -69,7 +68,7 @@ def workers(plugins: Plugins, model_bytes: int | None = None) -> dict[str, Any]:
 
 
 def settings(plugins: Plugins) -> dict[str, dict[str, Any]]:
-    """Return every setting with its value and where it comes from."""
+    """Return every setting with its value and its origin."""
     config = plugins.config
     return {
         name: {"value": _plain(value), "from": config.provenance.get(name, "argument")}
@@ -78,7 +77,7 @@ def settings(plugins: Plugins) -> dict[str, dict[str, Any]]:
 
 
 def plugin_summary(plugin: Plugin) -> dict[str, Any]:
-    """Return a plugin's line of `plugins list`: from its YAML alone."""
+    """Return a plugin's line of `plugins list`, read from its YAML alone."""
     manifest = plugin.manifest
     provides = {kind: list(names) for kind, names in manifest.provides.items() if names} if manifest else {}
     if manifest and manifest.kernels:
@@ -96,7 +95,7 @@ def plugin_summary(plugin: Plugin) -> dict[str, Any]:
 
 
 def plugin_details(plugin: Plugin) -> dict[str, Any]:
-    """Return all of `plugins info NAME`: from its YAML, and the sha256 of its library."""
+    """Return the content of `plugins info NAME`, read from its YAML, and the sha256 of its library."""
     manifest = plugin.manifest
     result = plugin_summary(plugin)
     if manifest is None:
@@ -129,7 +128,7 @@ def library(state: LibraryState) -> dict[str, Any]:
 
 
 def decision(item: Decision) -> dict[str, Any]:
-    """Return what was decided on a problem, every candidate with its reason, best first."""
+    """Return the decision on a problem: every candidate with its reason, best first."""
     chosen = item.chosen
     return {
         "problem": problems.fields(item.problem),
@@ -139,7 +138,7 @@ def decision(item: Decision) -> dict[str, Any]:
 
 
 def lock(selector: Selector) -> str:
-    """Return the text of a manifest.lock for all that ``selector`` has chosen."""
+    """Return the text of a manifest.lock for everything that ``selector`` has chosen."""
     bound = [
         {**problems.fields(item.problem), "library": item.chosen.library, "kernel": item.chosen.kernel}
         for item in selector.decisions
@@ -149,7 +148,7 @@ def lock(selector: Selector) -> str:
 
 
 def by_outcome(decisions: Iterable[Decision]) -> list[tuple[list[Decision], Decision]]:
-    """Group decisions in which every candidate met the same fate; returns (group, its first)."""
+    """Group decisions in which every candidate has the same outcome; returns (group, its first)."""
     groups: dict[str, list[Decision]] = {}
     for item in decisions:
         groups.setdefault(repr(item.candidates), []).append(item)

@@ -1,7 +1,7 @@
 """Kernel libraries: which may be mapped, which can be, and the opened ones.
 
-A library is mapped into this process only after everything that can be known without mapping it speaks for it: the
-manifest allows it, the processor has what it needs, and a child process has loaded it and survived.
+A library is mapped into this process only after three checks: the manifest allows it, the processor has the features
+that it needs, and a child process has loaded it and survived.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ log = get_logger(__name__)
 REFERENCE = "reference"
 FINAL = frozenset(
     {"crashed", "endless"}
-)  # verdicts worth keeping; other failures may depend on what is around the file
+)  # verdicts worth keeping; other failures may depend on the file's surroundings
 
 
 @dataclass
 class LibraryState:
-    """A library that some plugin offers, and how far it got."""
+    """A library that a plugin offers, and the state that it reached."""
 
     offer: KernelLibrary
     plugin: PluginManifest
@@ -55,14 +55,15 @@ class LibraryState:
         return self.offer.path
 
     def features_of(self, kernel: str, own: Iterable[str] = ()) -> frozenset[str]:
-        """Return all features that ``kernel`` needs: the library's, plugin.yaml's for it, and its ``own``."""
+        """Return all features that ``kernel`` needs: the library's, those that plugin.yaml lists for it, and its
+        ``own``."""
         noted = (feature for note in self.plugin.kernels if note.covers(kernel) for feature in note.features)
         return frozenset((*self.plugin.features, *self.offer.features, *noted, *own))
 
 
 _opened: WeakKeyDictionary[Plugins, list[LibraryState]] = WeakKeyDictionary()
 _tried: WeakKeyDictionary[Plugins, dict[Path, LibraryState]] = WeakKeyDictionary()
-"""What was verified and opened already, alone or with the others: nothing is twice."""
+"""Libraries that were already verified and opened, alone or with the others: no library is opened twice."""
 
 
 def library_states(plugins: Plugins) -> list[LibraryState]:
@@ -88,7 +89,7 @@ def libraries(plugins: Plugins) -> list[_native.Library]:
 
 
 def state_of(plugins: Plugins, plugin: Plugin, path: Path) -> LibraryState:
-    """Return the state of one plugin's library, which is opened without the others if they are not open yet."""
+    """Return the state of one plugin's library; opens this library alone if the others are not open yet."""
     states = _opened.get(plugins) or _open_those(plugins, (plugins.plugin("core"), plugin))
     return next(state for state in states if state.path == path)
 
@@ -121,7 +122,7 @@ def _open_those(plugins: Plugins, of: Iterable[Plugin] | None = None) -> list[Li
 
 
 def rank(name: str, config: EngineConfig) -> int:
-    """Return the place of a library in ``kernels.order``; one that is not allowed comes after all others."""
+    """Return the place of a library in ``kernels.order``; a library that is not allowed comes last."""
     order = config.kernels.order
     if name in order:
         return order.index(name)
@@ -139,7 +140,7 @@ def forced(config: EngineConfig) -> dict[str, set[str]]:
 def _look_for_typos(config: EngineConfig, states: Mapping[str, LibraryState]) -> None:
     """Warn of a name in ``kernels.order`` or ``disable`` that no library has; under ``kernels.strict`` an error.
 
-    The names of the default order are right wherever their plugins are not installed.
+    Names of the default order are right even where their plugins are not installed.
     """
     known = {*default_of(SCHEMA["kernels"]["order"]), *states}
     for setting, names in (("order", config.kernels.order), ("disable", config.kernels.disable)):
@@ -160,7 +161,7 @@ def _look_for_typos(config: EngineConfig, states: Mapping[str, LibraryState]) ->
 
 
 def _allowed(offer: KernelLibrary, plugin: PluginManifest, config: EngineConfig, cpu: Cpu) -> Reason:
-    """Return READY, or why the library must not be mapped: all of it known without touching the file's content."""
+    """Return READY, or why the library must not be mapped, without reading the file."""
     if offer.name in config.kernels.disable:
         return Reason("disabled", f"listed in kernels.disable ({config.provenance.get('kernels.disable', 'argument')})")
     if rank(offer.name, config) == len(config.kernels.order) and offer.name not in forced(config):

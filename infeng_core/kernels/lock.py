@@ -1,4 +1,4 @@
-"""manifest.lock: which kernel serves which problem, with its library's sha256, so that a change is noticed."""
+"""manifest.lock: the kernel that serves each problem, with the sha256 of its library, so that a change is noticed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Lock:
         return cls(path, libraries, {kind: frozenset(names.split(" ")) for kind, names in bound.items()})
 
     def require(self, fields: Mapping[str, Any], library: str, kernel: str, sha256: str) -> None:
-        """Raise KernelError unless this lock says the same."""
+        """Raise KernelError unless this lock names the same kernel and sha256."""
         kind = problems.kind(fields)
         remedy = "restore what was locked, or write the lock again with `infeng plugins lock`"
         locked = self.kernels.get(kind)

@@ -1,4 +1,4 @@
-"""Problems as plain data: to compare, to cache, to send to another process and to show to people."""
+"""Problems as plain data: to compare, to cache, to send to another process and to print."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ Fields = dict[str, Any]
 """A problem as plain data."""
 
 ROW_BREAKPOINTS = (1, 8, 64)
-"""Kernels are chosen anew past these batch sizes: one row is bound by memory, eight ride along, more are arithmetic."""
+"""Each range of batch sizes up to one of these has kernels of its own: one row is bound by memory, up to eight cost
+little more, larger batches are bound by arithmetic."""
 
 MAX_STACKED_RANK = 1024
 """Columns of u: stacked rank rows of all adapters of one row in one linear op."""
@@ -21,10 +22,10 @@ _SIZES = ("n", "k", "context", "heads", "kv_heads", "head_dim")
 
 
 def fields(problem: Problem) -> dict[str, Any]:
-    """Return what distinguishes ``problem``, ready for JSON; fields that the op does not use are left out."""
+    """Return the fields that distinguish ``problem``, ready for JSON; fields that the op does not use are left out."""
     result: dict[str, Any] = {"op": problem.op}
     result |= {name: getattr(problem, name) for name in _FORMATS if getattr(problem, name)}
-    if problem.steps:  # those with scalars as [name, a, b]
+    if problem.steps:  # steps with scalars as [name, a, b]
         result["epilogues"] = [step if isinstance(step, str) else list(step) for step in problem.steps]
     if problem.needs:
         result["needs"] = problem.needs
@@ -77,7 +78,7 @@ def describe(problem: Problem, rows: str = "") -> str:
 
 
 def describe_all(problems: Iterable[Problem]) -> list[str]:
-    """Return descriptions, those that differ in rows only on one line: ``rope, rows 1 and 2-8 and 9-64, ...``."""
+    """Return descriptions; problems that differ only in rows share a line: ``rope, rows 1 and 2-8 and 9-64, ...``."""
     groups: dict[str, tuple[Problem, list[str]]] = {}
     for problem in problems:
         low, high = problem.rows

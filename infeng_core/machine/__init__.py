@@ -1,1 +1,1 @@
-"""What this machine is: processor features, topology, memory."""
+"""The machine: processor features, topology, memory."""

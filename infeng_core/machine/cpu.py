@@ -1,4 +1,4 @@
-"""What the processor can do, and what it is allowed to do here."""
+"""The features of the processor, and the ones that may be used here."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "i8mm": ("neon",),
     "sve": ("neon",),
 }
-"""Each feature and those without which it cannot be (Intel SDM vol. 1 ch. 14-15, Arm ARM A2): the partial order."""
+"""Each feature and the features that it requires (Intel SDM vol. 1 ch. 14-15, Arm ARM A2): the partial order."""
 
 
 @dataclass(frozen=True)
 class Cpu:
-    """The processor as kernels may see it."""
+    """The processor's features and topology, as kernel selection sees them."""
 
     arch: str  # "x86_64", "aarch64"
     model: str
@@ -60,20 +60,21 @@ class Cpu:
 
     @cached_property
     def topology(self) -> Topology:
-        """Sockets, cores and NUMA nodes; read when they are first asked for, which few commands do."""
+        """Sockets, cores and NUMA nodes; read at first use, since few commands need them."""
         from infeng_core.machine.topology import read
 
         return read()
 
     def place(self, threads: ThreadSettings, model_bytes: int | None = None) -> Placement:
-        """Return where the workers of a pool run, by the section ``threads`` and the bytes of the model's weights."""
+        """Return the placement of a pool's workers by the section ``threads`` and the bytes of the model's weights."""
         from infeng_core.machine.placement import choose
 
         return choose(self.topology, self.quota, threads, model_bytes)
 
 
 def detect(environ: Mapping[str, str] = os.environ) -> Cpu:
-    """Return the processor: CPUID and what the operating system enabled, less what ``INFENG_CPU_FEATURES`` takes away.
+    """Return the processor: CPUID features that the operating system enables, without those that
+    ``INFENG_CPU_FEATURES`` removes.
 
     Raises UsageError for a name that is unknown or that is to be added.
     """
@@ -93,7 +94,7 @@ def detect(environ: Mapping[str, str] = os.environ) -> Cpu:
 
 
 def parse_mask(text: str, features: frozenset[str]) -> dict[str, str]:
-    """Return those of ``features`` that ``text`` removes, each with the reason; dependents go with what they need."""
+    """Return the ``features`` that ``text`` removes, each with the reason; dependent features are removed too."""
     removed: list[str] = []
     for word in (part.strip() for part in text.split(",")):
         if not word:

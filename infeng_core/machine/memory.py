@@ -1,4 +1,4 @@
-"""How much memory this process may still take: the machine's and every control group's above it."""
+"""The memory that this process may still take: limits of the machine and of every control group above it."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from pathlib import Path
 from infeng_core.errors import ResourceError
 from infeng_core.machine.proc import sizes, text
 
-MARGIN = 64 << 20  # what the process itself grows by while it loads
+MARGIN = 64 << 20  # growth of the process itself while it loads
 
 
 def available_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Return MemAvailable or what the tightest control group leaves, whichever is less; None where neither is known."""
+    """Return the lesser of MemAvailable and the room in the tightest control group; None if neither is known."""
     machine = sizes(proc / "meminfo", available="MemAvailable").get("available")
     found = [machine, *_cgroup_rooms(proc / "self" / "cgroup", cgroup)]
     return min((value for value in found if value is not None), default=None)
 
 
 def require(needed: int, what: str, available: int | None) -> None:
-    """Raise ResourceError naming needed and available bytes where ``needed`` and a margin do not fit."""
+    """Raise ResourceError with needed and available bytes if ``needed`` and a margin do not fit."""
     if available is not None and needed + MARGIN > available:
         raise too_little(needed, what, available)
 
 
 def too_little(needed: int, what: str, available: int | None) -> ResourceError:
-    """Return the error for ``needed`` bytes that are not to be had."""
+    """Return the error for ``needed`` bytes that are not available."""
     why = f"needs {needed} bytes ({gigabytes(needed)})"
     if available is None:
         why += ", the system refuses them"
@@ -35,7 +35,7 @@ def too_little(needed: int, what: str, available: int | None) -> ResourceError:
 
 
 LOCK_REMEDY = "raise the limit of locked memory (ulimit -l, a service's LimitMEMLOCK), or set memory.lock to false"
-"""What to do where the system refuses to lock memory."""
+"""The remedy if the system refuses to lock memory."""
 
 
 def gigabytes(count: int) -> str:
@@ -66,7 +66,7 @@ def _room(group: Path, limit: str, usage: str) -> int | None:
     most, used = text(group / limit), text(group / usage)
     if not most.isdigit() or not used.isdigit():
         return None
-    # Pages of files count as used, but the inactive ones are given back before anything is refused.
+    # File pages count as used, but the kernel reclaims inactive ones before it refuses memory.
     stat = dict(line.split()[:2] for line in text(group / "memory.stat").splitlines() if len(line.split()) == 2)
     reclaimable = int(stat.get("total_inactive_file", stat.get("inactive_file", "0")))
     return max(0, int(most) - int(used) + reclaimable)

@@ -1,8 +1,8 @@
-"""Which CPUs workers run on and which NUMA nodes hold their memory.
+"""The CPUs on which workers run and the NUMA nodes that hold their memory.
 
-Workers of one core share its ports and its requests to memory, so a second hardware thread of a core adds little to
-loops that keep either busy, and its half of the caches is lost to the first: by default a worker has a core for itself,
-and the siblings serve whatever else runs (Python, tokenizers, loaders).
+Hardware threads of one core share its ports, caches and memory requests, so a second one adds little to loops that
+keep either busy, and halves the first one's caches. By default a worker therefore has a core for itself, and the
+sibling threads serve other work (Python, tokenizers, loaders).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from infeng_core.log import get_logger, warn_once
 from infeng_core.machine.topology import HardwareThread, Topology
 
 ROOM = 1.25
-"""A model fits a node whose memory is so many times its bytes: cache, scratch and the system need some too."""
+"""A model fits a node that has this many times its bytes: cache, scratch and the system need some too."""
 
 
 class ThreadSettings(Protocol):
@@ -31,15 +31,15 @@ class ThreadSettings(Protocol):
 
     @property
     def pin(self) -> bool | Literal["auto"]:
-        """Whether each stays on one CPU."""
+        """Whether each worker stays on one CPU."""
 
     @property
     def smt(self) -> bool | Literal["auto"]:
-        """Whether several may share a core."""
+        """Whether several workers may share a core."""
 
     @property
     def nodes(self) -> Literal["auto", "all"] | tuple[int, ...]:
-        """NUMA nodes whose cores they use."""
+        """NUMA nodes whose cores the workers use."""
 
 
 class MemorySettings(Protocol):
@@ -47,34 +47,34 @@ class MemorySettings(Protocol):
 
     @property
     def lock(self) -> bool:
-        """Whether weights, cache and adapters are kept from being swapped out."""
+        """Whether weights, cache and adapters are protected from being swapped out."""
 
     @property
     def place(self) -> Literal["auto", "local", "interleave", "first-touch"]:
-        """Which node gets a page."""
+        """The policy that chooses the node of a page."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the workers of a pool run."""
+    """The CPUs and nodes of a pool's workers."""
 
     workers: int
-    cpus: tuple[int, ...]  # in the order in which workers get them
-    nodes: tuple[int, ...]  # NUMA nodes of these
+    cpus: tuple[int, ...]  # in the order of the workers
+    nodes: tuple[int, ...]  # NUMA nodes of these CPUs
     pinned: bool  # worker i stays on cpus[i]; else all share them
-    confined: bool  # they are not all that this process may use
+    confined: bool  # the process may use further CPUs
     why: tuple[str, ...]  # a sentence for each choice that was made
 
     @property
     def mask(self) -> list[int]:
-        """What ``_native.Pool`` takes as ``cpus``."""
+        """The argument ``cpus`` of ``_native.Pool``."""
         return list(self.cpus) if self.pinned or self.confined else []
 
 
 def choose(
     topology: Topology, quota: float | None, threads: ThreadSettings, model_bytes: int | None = None
 ) -> Placement:
-    """Return where workers run.
+    """Return the CPUs of the workers.
 
     quota: CPUs' worth of time that the control group grants. model_bytes: of the weights; None: they fit anywhere.
     Raises UsageError for nodes on which this process has no CPU.
@@ -90,17 +90,17 @@ def choose(
     if threads.count == "auto" and workers < usable:
         why.append(f"the control group grants {quota:g} CPUs' worth of time")
     cpus = tuple(thread.cpu for thread in ordered[:usable])
-    # A worker whose core a busy stranger shares keeps its part of it, and the others take its tiles. Without, the
-    # stranger's visits move workers about, and two of them meet on one core.
+    # Next to another busy process, a pinned worker keeps its share of the core, and the other workers take its tiles.
+    # An unpinned one may be moved onto another worker's core.
     pinned = workers == usable > 1 if threads.pin == "auto" else threads.pin
     confined = usable < len(topology.threads)
     return Placement(workers, cpus, nodes, pinned, confined, tuple(filter(None, why)))
 
 
 def order(threads: Iterable[HardwareThread]) -> list[HardwareThread]:
-    """Return ``threads`` as workers get them: one of each core first, and those spread over nodes and caches.
+    """Return ``threads`` in the order of the workers: first one thread of each core, spread over nodes and caches.
 
-    Few workers on many cores so have all memory channels and all caches of level 3.
+    A few workers on many cores thus use all memory channels and all caches of level 3.
     """
     ranks: dict[int, int] = {}  # threads of a core so far
 
@@ -116,7 +116,7 @@ def order(threads: Iterable[HardwareThread]) -> list[HardwareThread]:
 
 
 def pages(memory: MemorySettings, topology: Topology, placement: Placement) -> _native.Pages:
-    """Return how arenas are placed: by nothing on a machine of one node, or where no node may be named."""
+    """Return the placement of arenas; no policy on a machine with one node, or where nodes may not be named."""
     usable = [node.number for node in topology.nodes if node.usable and node.memory != 0]
     nodes = [node for node in placement.nodes if node in usable]
     place = memory.place
@@ -128,7 +128,7 @@ def pages(memory: MemorySettings, topology: Topology, placement: Placement) -> _
 
 
 def report(place_error: int) -> None:
-    """Log once that the system refused to place pages, whose errno this is; 0: it did not. Nothing else follows."""
+    """Log once that the system refused to place pages; place_error: its errno, 0 for no refusal. The engine goes on."""
     if place_error:
         reason = f"{os.strerror(place_error)} (mbind); pages stay on the node that touches them first"
         warn_once(get_logger(__name__), "memory is not placed on NUMA nodes", reason=reason)
@@ -180,7 +180,7 @@ def _siblings(threads: ThreadSettings, cores: int, hardware: int) -> tuple[int, 
 
 
 def _groups(threads: Iterable[HardwareThread], key: Callable[[HardwareThread], Hashable]) -> list[list[HardwareThread]]:
-    """Return threads of equal keys together, in the order in which keys come first."""
+    """Return the threads grouped by key, in the order in which keys first occur."""
     found: dict[Hashable, list[HardwareThread]] = {}
     for thread in threads:
         found.setdefault(key(thread), []).append(thread)

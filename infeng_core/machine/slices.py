@@ -1,4 +1,4 @@
-"""How long a thread may run before others get their turn: one that wakes with a short slice comes in at once."""
+"""Short scheduler slices: a thread that wakes with a short slice runs at once."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import platform
 import sys
 
 SHORT = 0.0003
-"""Seconds: longer than what a thread that mostly waits does in one go, a tenth of the kernel's own slice."""
+"""Seconds: longer than one burst of a thread that mostly waits, and a tenth of the kernel's own slice."""
 
 _SET_ATTRIBUTES = {"x86_64": 314, "aarch64": 274, "arm64": 274}
-"""sched_setattr(2) by machine: no C library has it."""
+"""The number of sched_setattr(2) by machine; C libraries lack the call."""
 
 _RESET_ON_FORK = 1
-"""Threads and processes that this one makes have the system's own slices."""
+"""Threads and processes created by this one get the system's default slices."""
 
 
 def shorten_slice(seconds: float = SHORT) -> bool:
-    """Ask for slices of ``seconds`` (100 us to 100 ms) for the calling thread; return whether the system took that.
+    """Request slices of ``seconds`` (100 us to 100 ms) for the calling thread; return whether the system accepted.
 
-    0: as long as they usually are. Threads that this one makes have their usual ones.
+    0 restores the default. Threads created by this one have the default.
 
-    A thread that wakes then comes before those with longer slices that have had as much of the processor; its share
-    stays what it was. Linux heeds it from 6.12 on, and needs no privilege for it; elsewhere nothing happens.
+    When the thread wakes, it runs before threads with longer slices that have had as much processor time; its share
+    stays the same. Linux supports this from 6.12 on, without privileges; elsewhere nothing happens.
     """
     number = _SET_ATTRIBUTES.get(platform.machine())
     if sys.platform != "linux" or number is None:
         return False
     if os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK != os.SCHED_OTHER:
         return False
-    import ctypes  # which takes a while, and only who serves or measures comes here
+    import ctypes  # a slow import, needed only to serve or to measure
 
     class Attributes(ctypes.Structure):  # struct sched_attr, first version
         _fields_ = (

@@ -1,4 +1,4 @@
-"""Facts about the machine that `infeng doctor` reports. What cannot be read is left out."""
+"""The facts about the machine that `infeng doctor` reports. Unreadable ones are left out."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def memory() -> dict[str, int]:
 
 
 def huge_pages() -> dict[str, Any]:
-    """Return {"transparent": "madvise", "defrag": ..., "used_bytes": ...}; "madvise" and "always" serve the engine."""
+    """Return {"transparent": "madvise", "defrag": ..., "used_bytes": ...}; the engine needs "madvise" or "always"."""
     folder = "/sys/kernel/mm/transparent_hugepage"
     result: dict[str, Any] = {}
     for name, file in (("transparent", "enabled"), ("defrag", "defrag")):
@@ -51,7 +51,7 @@ def huge_pages() -> dict[str, Any]:
 
 
 def writable(folder: Path) -> bool:
-    """Whether ``folder`` can be written, or made."""
+    """Return whether ``folder`` can be written or created."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return os.access(folder, os.W_OK)

@@ -1,4 +1,4 @@
-"""Hardware threads, cores, caches and NUMA nodes, from Linux's /sys. What cannot be read is left out."""
+"""Hardware threads, cores, caches and NUMA nodes, from Linux's /sys. Unreadable values are left out."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ STATUS = Path("/proc/self/status")
 
 @dataclass(frozen=True)
 class HardwareThread:
-    """One CPU as the kernel numbers it, and what it is a part of."""
+    """A CPU by the kernel's number, with its core, cache, node and package."""
 
     cpu: int
     core: int  # the lowest CPU of its core
     package: int
     node: int
-    l3: int  # the lowest CPU that shares its cache of level 3; -1 - package where that is not told
+    l3: int  # the lowest CPU that shares its level 3 cache; -1 - package if unknown
 
 
 @dataclass(frozen=True)
 class Node:
-    """A NUMA node of the machine; memory in bytes, None where it is not told."""
+    """A NUMA node of the machine; memory in bytes, None if unknown."""
 
     number: int
     cpus: frozenset[int]
@@ -39,7 +39,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Topology:
-    """What this process may run on, and the nodes of the whole machine."""
+    """The hardware threads that this process may use, and the nodes of the whole machine."""
 
     threads: tuple[HardwareThread, ...]  # allowed and online, in the order of their numbers; never empty
     nodes: tuple[Node, ...]
@@ -54,9 +54,9 @@ class Topology:
     def facts(self) -> dict[str, Any]:
         """Return {"online", "allowed", "cores", "sockets", "threads_per_core", "nodes"}, for `infeng doctor`.
 
-        online, allowed: hardware threads of the machine, and those that this process may use. cores, sockets: that the
-        allowed ones belong to. nodes: [{"node", "cpus", "memory", "free"}] of the whole machine; cpus are counts of
-        hardware threads, memory is in bytes.
+        online, allowed: hardware threads of the machine, and of this process. cores, sockets: of the allowed threads.
+        nodes: [{"node", "cpus", "memory", "free"}] of the whole machine; cpus are counts of hardware threads, memory
+        is in bytes.
         """
         result: dict[str, Any] = {"allowed": len(self.threads)}
         if self.online is not None:
@@ -73,11 +73,12 @@ class Topology:
 
 
 def read(system: Path | None = None, allowed: Iterable[int] | None = None, status: Path | None = None) -> Topology:
-    """Return the topology that the folder ``system`` describes, as far as the CPUs ``allowed`` go.
+    """Return the topology that the folder ``system`` describes, restricted to the CPUs ``allowed``.
 
-    system: default /sys/devices/system. allowed: default the affinity mask of the calling thread. status: the file that
-    says on which nodes this process may have memory, default /proc/self/status. Hardware threads that are offline are
-    left out. Where nothing is told, each hardware thread is a core of its own and all belong to package 0 and node 0.
+    system: default /sys/devices/system. allowed: default the affinity mask of the calling thread. status: the file
+    that lists the nodes on which this process may have memory, default /proc/self/status. Offline hardware threads
+    are left out. Without information, each hardware thread is a core of its own and all belong to package 0 and node
+    0.
     """
     system = system or SYSTEM
     online = cpu_list(proc.text(system / "cpu/online"))
@@ -97,7 +98,7 @@ def read(system: Path | None = None, allowed: Iterable[int] | None = None, statu
 
 
 def cpu_list(text: str) -> set[int]:
-    """Return the numbers of a list as the kernel writes it: ``0-3,8``; empty for anything else."""
+    """Return the numbers of a list in the kernel's form ``0-3,8``; empty for any other text."""
     result: set[int] = set()
     for part in filter(None, text.split(",")):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
@@ -108,7 +109,7 @@ def cpu_list(text: str) -> set[int]:
 
 
 def _nodes(folder: Path, usable: set[int] | None) -> tuple[Node, ...]:
-    """Return the machine's nodes; machines with one kind of memory have one, systems that do not tell have none."""
+    """Return the machine's nodes; () if the system reports none."""
     result = []
     for path in sorted(folder.glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
         number, cpus = int(path.name[4:]), frozenset(cpu_list(proc.text(path / "cpulist")))
@@ -119,13 +120,13 @@ def _nodes(folder: Path, usable: set[int] | None) -> tuple[Node, ...]:
 
 
 def _memory_nodes(status: Path) -> set[int] | None:
-    """Return the nodes whose memory a container leaves to this process; None where that is not told."""
+    """Return the nodes whose memory this process may use; None if unknown."""
     match = re.search(r"^Mems_allowed_list:\s*(\S+)$", proc.text(status), re.MULTILINE)
     return cpu_list(match[1]) if match else None
 
 
 def _shared_l3(folder: Path) -> int | None:
-    """Return the lowest CPU that shares the cache of level 3, None where there is none."""
+    """Return the lowest CPU that shares the level 3 cache, None if there is none."""
     for index in sorted(folder.glob("index[0-9]*")):
         if proc.text(index / "level") == "3":
             return min(cpu_list(proc.text(index / "shared_cpu_list")), default=None)

@@ -1,1 +1,1 @@
-"""Model families: what a config.json means, how tensors are named, and which ops make a forward pass."""
+"""Model families: the keys of config.json, the names of tensors, and the ops of a forward pass."""

@@ -1,4 +1,4 @@
-"""What a model is made of: sizes and constants, read strictly from config.json."""
+"""The sizes and constants of a model, read strictly from config.json."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from infeng_core.models.unread import refuse_unread
 
 __all__ = ["ModelConfig", "RopeConfig"]
 
-# Bounds far above any real model: a size beyond them is a broken file, and products of two stay within 64 bits.
+# These bounds lie far above any real model: a larger size means a broken file, and products of two stay within 64 bits.
 MAX_WIDTH = 1 << 20
 MAX_LAYERS = 4096
 MAX_HEADS = 1 << 14
@@ -26,7 +26,7 @@ MAX_VOCAB = 1 << 24
 MAX_POSITIONS = 1 << 28
 MAX_EXPERTS = 4096
 MAX_CHOSEN = 64
-MAX_ALL_EXPERTS = 1 << 16  # of all layers: each has parts of its own in the layout
+MAX_ALL_EXPERTS = 1 << 16  # of all layers: the layout has parts for each expert
 
 REMEDY = "fix the file or download the model again"
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
@@ -43,7 +43,7 @@ class ModelConfig:
     """Sizes and constants of a decoder-only transformer.
 
     The attention's inner width is ``heads * head_dim``, which need not equal ``hidden``. ``eos_ids`` end a text,
-    ``bos_id`` starts one; both may be absent. A tuple over layers is () where no layer has the thing.
+    ``bos_id`` starts one; both may be absent. A tuple over layers is () where it applies to no layer.
     """
 
     family: str
@@ -63,41 +63,41 @@ class ModelConfig:
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
     activation: str = "silu"  # of the gate
-    windows: tuple[int, ...] = ()  # (layers,) how far attention sees; 0: all
+    windows: tuple[int, ...] = ()  # (layers,) attention window in positions; 0: all
     unrotated: tuple[int, ...] = ()  # layers without rotary embedding
-    local_rope: RopeConfig | None = None  # of layers with a window, where it is another
+    local_rope: RopeConfig | None = None  # of layers with a window, if it differs
     attention_scale: float = 0.0  # of scores; 0: 1 / sqrt(head_dim)
     attention_softcap: float = 0.0  # of scores; 0: none
     logit_softcap: float = 0.0
     embedding_scale: float = 1.0
-    residual_scale: float = 1.0  # of what a block adds to the residual stream
+    residual_scale: float = 1.0  # factor of a block's output before it is added to the residual stream
     logit_scale: float = 1.0
-    experts: int = 0  # of a layer that has some
+    experts: int = 0  # in each layer that has experts
     experts_per_token: int = 0
     expert_intermediate: int = 0
-    shared_intermediate: int = 0  # of an expert that all rows go to; 0: there is none
-    share_of_chosen: bool = False  # what experts make of a row is weighted by shares of those chosen, not of all
-    dense_layers: tuple[int, ...] = ()  # layers without experts, where others have some
-    gate_slope: float = 0.0  # of activation swiglu: what the sigmoid multiplies the gate by
-    gate_limit: float = 0.0  # and where gate and up end
+    shared_intermediate: int = 0  # width of an expert that all rows go to; 0: there is none
+    share_of_chosen: bool = False  # weights are softmax shares among the chosen experts, not among all
+    dense_layers: tuple[int, ...] = ()  # layers without experts, in a model that has some
+    gate_slope: float = 0.0  # of activation swiglu: factor of the gate in the sigmoid
+    gate_limit: float = 0.0  # bound of gate and up
 
     def has_experts(self, layer: int) -> bool:
         """Return whether the feed-forward part of a layer is a mixture of experts."""
         return self.experts > 0 and layer not in self.dense_layers
 
     def window(self, layer: int) -> int:
-        """Return how many positions a row of a layer sees, its own included; 0: all before it."""
+        """Return how many positions a row of a layer attends to, itself included; 0: all before it."""
         return self.windows[layer] if self.windows else 0
 
     def rope_of(self, layer: int) -> RopeConfig | None:
-        """Return how a layer rotates q and k; None: not at all."""
+        """Return the rotary embedding of a layer, or None."""
         if layer in self.unrotated:
             return None
         return self.local_rope if self.local_rope is not None and self.window(layer) else self.rope
 
     @property
     def score_scale(self) -> float:
-        """What the products of q and k are multiplied by."""
+        """The factor of the products of q and k."""
         return self.attention_scale or 1.0 / math.sqrt(self.head_dim)
 
     @staticmethod
@@ -114,7 +114,7 @@ class ModelConfig:
         module = families()[family]
         fields = text_fields(whole, module)
         getattr(module, "check", lambda _: None)(fields)
-        fields.has("quantization_config")  # how weights are stored is for who reads them
+        fields.has("quantization_config")  # readers of weights interpret it
         heads = fields.integer("num_attention_heads", 1, MAX_HEADS)
         hidden = fields.integer("hidden_size", 1, MAX_WIDTH)
         if not fields.has("head_dim") and hidden % heads:
@@ -145,7 +145,7 @@ class ModelConfig:
             eos_ids=_ids(eos, "eos_token_id", vocab),
             activation=_activation(fields),
         )
-        if config.rope.kind == "dynamic":  # the file says how far the model was trained
+        if config.rope.kind == "dynamic":  # ``positions`` says how far the model was trained
             longest = min(int(positions * config.rope.factor), MAX_POSITIONS)
             config = dataclasses.replace(config, max_positions=longest)
         terms = getattr(module, "terms", None)
@@ -161,10 +161,10 @@ class ModelConfig:
 
     @staticmethod
     def from_dict(data: object, source: Path | str) -> ModelConfig:
-        """Read what ``to_dict`` gave; ``source`` is the file it stands in. Raises ModelError.
+        """Read the result of ``to_dict``; ``source`` is the file that holds it. Raises ModelError.
 
-        A field that came after version 1.0 may be absent and takes its default; one that is not known may change what
-        the model computes, and is refused.
+        A field added after version 1.0 may be absent and takes its default. An unknown field may change what the
+        model computes, and is refused.
         """
         fields = Fields(data, source, remedy=AGAIN, prefix="model.")
         fields.only(*(field.name for field in dataclasses.fields(ModelConfig)))
@@ -198,7 +198,7 @@ class ModelConfig:
 
 
 def _later(fields: Fields) -> dict[str, Any]:
-    """Read the fields that came after format 1.0."""
+    """Read the fields that were added after format 1.0."""
     activation = fields.text("activation", "silu")
     if activation not in GATES:
         fields.fail("activation", f"is {show(activation)}, known are {', '.join(sorted(GATES))}")
@@ -220,7 +220,7 @@ def _later(fields: Fields) -> dict[str, Any]:
 
 
 def _rope(module: Any, fields: Fields, positions: int) -> RopeConfig:
-    """Read the rope of a family, where there is one for each kind of layer that of layers without a window."""
+    """Read the rope of a family; if each kind of layer has its own, the rope of layers without a window."""
     return RopeConfig.from_hf(
         fields,
         positions,
@@ -236,7 +236,7 @@ def _activation(fields: Fields) -> str:
     name = fields.text(key, "silu")
     if name not in ACTIVATIONS:
         fields.fail(key, f"is {show(name)}, supported are {', '.join(ACTIVATIONS)}", "use a model with one of these")
-    fields.has("hidden_act")  # which the other one outranks
+    fields.has("hidden_act")  # hidden_activation takes precedence
     return ACTIVATIONS[name]
 
 
@@ -275,7 +275,7 @@ def _ids(fields: Fields, key: str, vocab: int) -> tuple[int, ...]:
 
 
 def _check(config: ModelConfig, fields: Fields, heads: str, kv_heads: str) -> None:
-    """Raise ModelError where sizes that are possible alone do not fit each other."""
+    """Raise ModelError if sizes that are valid alone do not fit each other."""
     if config.heads % config.kv_heads:
         fields.fail(heads, f"is {config.heads}, not a multiple of {kv_heads} = {config.kv_heads}")
     for rope in (config.rope, config.local_rope):

@@ -1,4 +1,4 @@
-"""What several families read in the same way: windows, kinds of layers, experts."""
+"""Keys that several families share: windows, kinds of layers, experts."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from infeng_core.models.typed_fields import Fields, show
 FULL = "full_attention"
 
 COUNTS = ("num_experts", "num_local_experts")
-"""The number of experts of a layer; a family's name for it has changed between versions of transformers."""
+"""The number of experts of a layer; the key differs between families and versions of transformers."""
 
 
 def windows(fields: Fields, layers: int, *, pattern: int = 1) -> tuple[int, ...]:
-    """Return the attention window of each layer, 0 where it sees all; () where no layer has one.
+    """Return the attention window of each layer, 0 for full attention; () if no layer has a window.
 
-    ``layer_types`` says which layers have one; without it every ``pattern``-th sees all, and with 1 none does.
+    ``layer_types`` names the layers with a window. Without it, every ``pattern``-th layer has full attention; with
+    pattern 1, all have.
     """
     kinds = layer_types(fields, layers)
     if kinds is not None and set(kinds) == {FULL}:
-        fields.has("sliding_window")  # of any value, which counts for nothing
+        fields.has("sliding_window")  # its value is ignored here
         return ()
     if not fields.has("sliding_window"):
         if kinds is not None:
@@ -36,16 +37,16 @@ def switched_windows(fields: Fields, layers: int) -> tuple[int, ...]:
     """Return ``windows`` where ``use_sliding_window`` is set, else (); raises where ``layer_types`` has some then."""
     if fields.flag("use_sliding_window", False):
         return windows(fields, layers)
-    fields.has("sliding_window")  # of any value, which counts for nothing: transformers 5 writes null or 0
+    fields.has("sliding_window")  # its value is ignored here: transformers 5 writes null or 0
     if any(kind != FULL for kind in layer_types(fields, layers) or ()):
         fields.fail("layer_types", "has sliding windows, and use_sliding_window is not set", "correct the file")
     return ()
 
 
 def experts(fields: Fields, *, inner: str, count: int, chosen: int) -> dict[str, Any]:
-    """Return how many experts a layer has, how wide each is (key ``inner``), and how many a row goes to.
+    """Return the number of experts of a layer, their width (key ``inner``), and the number that a row goes to.
 
-    count, chosen: the numbers where the file does not say.
+    count, chosen: the numbers if the file does not say.
     """
     said = [key for key in COUNTS if fields.has(key)]
     found = fields.integer(said[0] if said else COUNTS[0], 1, 4096, count)
@@ -59,7 +60,7 @@ def experts(fields: Fields, *, inner: str, count: int, chosen: int) -> dict[str,
 
 
 def layer_types(fields: Fields, layers: int) -> tuple[str, ...] | None:
-    """Return what kind of attention each layer has; None where the file does not say."""
+    """Return the kind of attention of each layer; None if the file does not say."""
     if not fields.has("layer_types"):
         return None
     kinds = fields.data["layer_types"]

@@ -1,8 +1,8 @@
-"""The graph of a decoder-only transformer, from its configuration and from which vectors its checkpoint has.
+"""The graph of a decoder-only transformer, made from its configuration and the vectors in its checkpoint.
 
-A block is ``x += scale * post_norm(attention(pre_norm(x)))`` and the same with the feed-forward layer. Which of the
-norms there are, whether q and k are normed by the head or over all heads, and which linears have biases, is what the
-family's layout says (``models.weights`` names the vectors); everything else is in the configuration.
+A block is ``x += scale * post_norm(attention(pre_norm(x)))`` and the same with the feed-forward layer. The family's
+layout (``models.weights``) says which of the norms there are, whether q and k are normed per head or over all heads,
+and which linears have biases. The configuration has everything else.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Decoder:
         }
         if config.experts:
             copies = config.experts_per_token
-            values["router"] = Value(panel_columns(config.experts))  # what each expert scores
+            values["router"] = Value(panel_columns(config.experts))  # the score of each expert
             values["routed"] = Value(hidden, copies=copies)
             values["expert_gated"] = Value(panel_columns(config.expert_intermediate), copies=copies)
             values["expert_out"] = Value(hidden, copies=copies)
@@ -78,7 +78,7 @@ class _Decoder:
             values["shared"] = Value(hidden)
             values["shared_gate"] = Value(panel_columns(1))
         if any(name.endswith("_post_norm") for name in self.vectors):
-            values["update"] = Value(hidden)  # what a block adds, before its norm
+            values["update"] = Value(hidden)  # a block's output, before its post-norm
         ops: list[Op] = [Embed("embed", "hidden")]
         if config.embedding_scale != 1.0:
             ops.append(Apply("hidden", "hidden", (Scale(config.embedding_scale),)))
@@ -154,7 +154,7 @@ class _Decoder:
         ]
 
     def _positions(self, layer: int, name: str) -> list[Op]:
-        """Return what is done to q and k of a layer before they are used: their norms and their rotation."""
+        """Return the ops on q and k of a layer before attention: norms and rotation."""
         config, rope = self.config, self.config.rope_of(layer)
         heads, kv_heads, head_dim, eps = config.heads, config.kv_heads, config.head_dim, config.rms_eps
         q_norm, k_norm = (f"{name}.{part}_norm" for part in "qk")
@@ -182,7 +182,7 @@ class _Decoder:
         return self._add(post_norm, lambda out, steps: Linear(weight, x, out, (*self._bias(weight), *steps)))
 
     def _add(self, post_norm: str, last: Callable[[str, tuple[Step, ...]], Op]) -> list[Op]:
-        """Return ``last(value, steps)``, the op that ends a block, and what adds it to the residual stream."""
+        """Return ``last(value, steps)``, the op that ends a block, and the ops that add it to the residual stream."""
         scale: tuple[Step, ...] = () if self.config.residual_scale == 1.0 else (Scale(self.config.residual_scale),)
         add = (*scale, Residual("hidden"))
         if post_norm not in self.vectors:

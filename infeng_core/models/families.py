@@ -1,15 +1,20 @@
-"""The model families that this engine runs: every module of this folder that has ``FAMILY`` is one; plugins bring more.
+"""The model families of the engine: each module of this folder with a ``FAMILY`` is one, and plugins add more.
 
-A family holds ``FAMILY`` (``model_type`` of its config.json), ``ARCHITECTURES`` (the class names that config.json
-lists) and ``graph(config)``; one whose checkpoint names or joins tensors otherwise also defines ``weights(config)``
-(see ``infeng_core.models.weights``), one with terms that a Llama has not ``terms(fields, config)``, which returns
-fields of ModelConfig, one that does not run every config.json of its kind ``check(fields)``, which raises ModelError.
-``DEFAULTS`` are keys that config.json may leave out, ``STATES`` keys which say what the family does anyway, with the
-values that they may have. ``ROPE`` are the parameters of a file without any, ``ROPE_NAMES`` kinds of rope under other
-names, ``ROTATES_PART`` says that a part of a head may be rotated, ``SCALES_Q`` that q is scaled by its position.
-``WRAPPERS`` names multimodal classes around a text model of the family, ``TEXT_TYPES`` what ``model_type`` may call it
-there, with the defaults that this brings (``infeng_core.models.multimodal``), ``MODULES`` what adapters may call
-modules (``infeng_core.formats.adapters.names``). So adding a family adds one file.
+A family defines ``FAMILY`` (``model_type`` of its config.json), ``ARCHITECTURES`` (the class names that config.json
+lists) and ``graph(config)``. The rest is optional:
+
+- ``weights(config)``: tensors that the checkpoint names or joins otherwise (see ``infeng_core.models.weights``);
+- ``terms(fields, config)``: returns fields of ModelConfig for keys that a Llama does not have;
+- ``check(fields)``: raises ModelError for a config.json of its kind that it does not run;
+- ``DEFAULTS``: keys that config.json may leave out;
+- ``STATES``: keys, with their allowed values, that say what the family does in any case;
+- ``ROPE``: the rope parameters of a file without any; ``ROPE_NAMES``: other names for kinds of rope;
+- ``ROTATES_PART``: only a part of a head may be rotated; ``SCALES_Q``: q is scaled by its position;
+- ``WRAPPERS``: multimodal classes around a text model of the family; ``TEXT_TYPES``: the values of ``model_type``
+  there, each with the defaults that it implies (``infeng_core.models.multimodal``);
+- ``MODULES``: other names of modules in adapters (``infeng_core.formats.adapters.names``).
+
+So adding a family adds one file.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ from infeng_core.models.ops import Graph
 
 
 class Family(Protocol):
-    """What a module or an object must have to be a family; plugins register theirs by ``infeng_model_families``."""
+    """The required members of a family, as a module or an object; ``infeng_model_families`` registers a plugin's."""
 
     @property
     def FAMILY(self) -> str:  # noqa: N802
@@ -38,11 +43,11 @@ class Family(Protocol):
         """The class names that config.json lists."""
 
     def graph(self, config: Any) -> Graph:
-        """Return the forward pass of a model of this shape, a ModelConfig: which itself asks the families."""
+        """Return the forward pass for ``config``, a ModelConfig (untyped here, since that module imports this one)."""
 
 
 added: dict[str, Any] = {}
-"""Those of plugins, for every engine of this process."""
+"""Families of plugins, for every engine of this process."""
 
 
 def families() -> Mapping[str, Any]:
@@ -51,7 +56,7 @@ def families() -> Mapping[str, Any]:
 
 
 def add(found: Mapping[str, Family]) -> None:
-    """Add the families of plugins for every engine of this process; raises PluginError for a name that is taken."""
+    """Add the families of plugins for every engine of this process; raises PluginError for a name in use."""
     for name, family in found.items():
         if builtin().get(name) is family:
             continue

@@ -21,7 +21,7 @@ __all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "WRAPPERS", "graph", "terms", 
 
 FAMILY = "gemma3_text"
 ARCHITECTURES = ("Gemma3ForCausalLM",)
-WRAPPERS = ("Gemma3ForConditionalGeneration",)  # whose files leave out much of this
+WRAPPERS = ("Gemma3ForConditionalGeneration",)  # their files leave out many keys
 DEFAULTS = {
     "head_dim": 256,
     "hidden_activation": "gelu_pytorch_tanh",
@@ -39,7 +39,8 @@ DEFAULTS = {
 
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
-    """Read windows, the rope of layers with one, and scales; the embeddings are scaled by the root of their width."""
+    """Read windows, the rope of layers with a window, and scales; the embeddings are scaled by the root of their
+    width."""
     require_kinds(fields)
     theta = fields.number("rope_local_base_freq", 1e-3, 1e15)
     pattern = fields.integer("sliding_window_pattern", 1, 1 << 20)

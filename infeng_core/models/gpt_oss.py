@@ -1,7 +1,7 @@
 """gpt-oss: sinks in attention, a window in every other layer, biases everywhere, experts with clamped gates.
 
 gpt-oss-120b and gpt-oss-20b model card (OpenAI, 2025); ``models/gpt_oss/modeling_gpt_oss.py`` of transformers. Weights
-are a softmax over the experts chosen; of experts (up + 1) * gate * sigmoid(slope * gate) is what their gates make.
+are a softmax over the chosen experts; an expert computes (up + 1) * gate * sigmoid(slope * gate) before down.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NAMES = ExpertNames(router="mlp.router", gate="", up="", down="", has_bias=True,
 
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
-    """Read windows, the experts, which are as wide as ``intermediate_size`` says, and where their gates end."""
+    """Read windows, the experts (``intermediate_size`` wide), and the bounds of their gates."""
     return {
         **experts(fields, inner="intermediate_size", count=128, chosen=4),
         "share_of_chosen": True,

@@ -1,4 +1,4 @@
-"""Granite 3 MoE: Granite with a mixture of experts in each layer, whose weights are a softmax over those chosen.
+"""Granite 3 MoE: Granite with a mixture of experts in each layer, weighted by a softmax over the chosen experts.
 
 ``models/granitemoe/modeling_granitemoe.py`` of transformers. Checkpoints hold all experts in one tensor.
 """
@@ -38,7 +38,7 @@ NAMES = ExpertNames(
 
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
-    """Read Granite's factors and the experts, which are as wide as ``intermediate_size`` says."""
+    """Read Granite's factors and the experts, ``intermediate_size`` wide."""
     return {
         **granite.terms(fields, config),
         **experts(fields, inner="intermediate_size", count=8, chosen=2),

@@ -1,7 +1,7 @@
-"""Which layers keep their keys and values in blocks together: those that see all, and those that see a window.
+"""Groups of layers that share cache blocks: layers with full attention, and layers with a window.
 
-A block holds 16 positions of as many layers as a group has places, so that all groups take blocks of one size from one
-pool. A layer with a window needs the blocks of its window alone; the others of a long text are free for other uses.
+A block holds 16 positions of as many layers as a group has places, so all groups take blocks of one size from one
+pool. A layer with a window keeps only the blocks of its window; a long text's other blocks are free for other uses.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
 
 MOST_PADDING = 0.125
-"""Share of the layers that places without a layer may add to a block's bytes."""
+"""Largest share of layers that places without a layer may add to a block's bytes."""
 
 
 class LayerGroup(NamedTuple):
-    """Layers whose blocks come and go together."""
+    """Layers whose blocks are allocated and freed together."""
 
     window: int
-    """How far the attention of its layers sees at most; 0: all."""
+    """The widest attention window of its layers; 0: all."""
     layers: tuple[int, ...]
 
 
@@ -29,10 +29,10 @@ def one_group(layers: int) -> tuple[LayerGroup, ...]:
 
 
 def layer_groups(config: ModelConfig) -> tuple[LayerGroup, ...]:
-    """Return the groups of a model's layers, those that see all first; each has at most ``places`` layers.
+    """Return the groups of a model's layers, full attention first; each has at most ``places`` layers.
 
-    Windows as wide as the context, or too few of them to save anything, are no reason for groups. Windows of different
-    sizes are kept for the widest.
+    Layers with windows as wide as the context, or too few of them to save memory, get no groups of their own. A group
+    with windows of different sizes keeps the widest.
     """
     near = [layer for layer in range(config.layers) if 0 < config.window(layer) < config.max_positions]
     wide = [layer for layer in range(config.layers) if layer not in set(near)]
@@ -48,12 +48,12 @@ def layer_groups(config: ModelConfig) -> tuple[LayerGroup, ...]:
 
 
 def places(groups: tuple[LayerGroup, ...]) -> int:
-    """Return how many layers a block has room for."""
+    """Return how many layers fit in a block."""
     return max(len(group.layers) for group in groups)
 
 
 def _size(wide: int, near: int) -> int:
-    """Return the layers of a group: as few groups as possible, and few places without a layer."""
+    """Return the layers per group that give as few groups as possible, with few places without a layer."""
 
     def count(size: int) -> int:
         return -(-wide // size) + -(-near // size)

@@ -25,7 +25,7 @@ SCALES_Q = True
 
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
-    """Read the window; a file without the rope parameters that the family is made of is refused."""
+    """Read the window; refuse a file without the rope parameters, which define the family."""
     if not (fields.has("rope_parameters") or fields.has("rope_scaling")):
         fields.fail("rope_parameters", "is missing, which Ministral 3 cannot do without")
     return {"windows": windows(fields, config.layers)}

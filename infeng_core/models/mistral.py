@@ -1,4 +1,4 @@
-"""Mistral: Llama's blocks, in early ones with attention that sees a window.
+"""Mistral: Llama's blocks; early models have an attention window.
 
 Mistral 7B (Jiang et al., 2023); ``models/mistral/modeling_mistral.py`` of transformers. ``sliding_window`` is null in
 files of models without one; a file without the key has a window of 4096.

@@ -1,4 +1,4 @@
-"""Mixtral: Mistral with a mixture of experts in each layer, whose weights are shares of those chosen.
+"""Mixtral: Mistral with a mixture of experts in each layer, weighted by shares among the chosen experts.
 
 Mixtral of Experts (Jiang et al., 2024); ``models/mixtral/modeling_mixtral.py`` of transformers.
 """
@@ -32,7 +32,7 @@ NAMES = ExpertNames(
 
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
-    """Read the experts, which are as wide as ``intermediate_size`` says, and the window of all layers."""
+    """Read the experts (``intermediate_size`` wide) and the window of all layers."""
     return {
         **experts(fields, inner="intermediate_size", count=8, chosen=2),
         "share_of_chosen": True,

@@ -1,7 +1,7 @@
-"""A text model inside of a multimodal one: its part of config.json, and the names of its tensors.
+"""A text model inside a multimodal one: its part of config.json, and the names of its tensors.
 
-transformers wraps the text model of such a checkpoint: config.json has its keys under ``text_config``, and its tensors
-carry a prefix. What belongs to images is left where it is: texts alone never reach it.
+transformers wraps the text model of such a checkpoint: config.json has its keys under ``text_config``, and its
+tensors carry a prefix. Keys and tensors for images are ignored, since texts never use them.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from typing import Any
 from infeng_core.models.typed_fields import Fields, show
 
 OUTER = ("bos_token_id", "eos_token_id", "quantization_config", "tie_word_embeddings")
-"""Keys that may stand beside ``text_config`` and count for it."""
+"""Keys that may stand beside ``text_config`` and apply to it."""
 
 PREFIXES = (
     {"model.": "model.language_model.", "lm_head.": "lm_head."},
     {"model.": "language_model.model.", "lm_head.": "language_model.lm_head."},  # before transformers 4.52
 )
-"""What the text model's names begin with, and what they begin with in a wrapper."""
+"""Prefixes of the text model's names, each with its form in a wrapper."""
 
 
 NULL_SAYS = ("sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "head_dim")
-"""Keys whose null says something: there is none, or it follows from others. Elsewhere null is as if left out."""
+"""Keys with a meaningful null: none, or derived from others. For any other key, null equals absence."""
 
 OF_IMAGES = ("mrope_section", "mrope_interleaved")
 """Rope parameters of models that count positions of images by time, height and width.
 
-A token of a text has one position for all three, so that each part of a head turns by the same.
+A text token has one position for all three, so every part of a head turns by the same angle.
 """
 
 
 def text_fields(fields: Fields, module: Any) -> Fields:
-    """Return the keys that a family reads: its defaults, below what the file says of the text model."""
+    """Return the keys that a family reads: the file's text model over the family's defaults."""
     data, prefix, defaults = fields.data, fields.prefix, getattr(module, "DEFAULTS", {})
     if is_wrapper(fields, module):
         inner = fields.mapping("text_config")
@@ -48,20 +48,20 @@ def text_fields(fields: Fields, module: Any) -> Fields:
 
 
 def _of_texts(value: Any) -> Any:
-    """Return rope parameters without those that only images have."""
+    """Return rope parameters without the keys for images."""
     if not isinstance(value, Mapping):
         return value
     return {key: each for key, each in value.items() if key not in OF_IMAGES}
 
 
 def is_wrapper(fields: Fields, module: Any) -> bool:
-    """Return whether a config.json is that of a multimodal model around one of the family."""
+    """Return whether a config.json describes a multimodal model around a text model of the family."""
     names = fields.data.get("architectures")
     return isinstance(names, list) and bool(set(names[:1]) & set(getattr(module, "WRAPPERS", ())))
 
 
 def wrapped_family(fields: Fields, modules: Mapping[str, Any], remedy: str) -> str:
-    """Return the family of the text model of a multimodal one; ``modules`` are those that may stand in such a one."""
+    """Return the family of a multimodal model's text model; ``modules`` are the families that may be wrapped."""
     inner = fields.mapping("text_config")
     model_type = inner.text("model_type", next(iter(modules)) if len(modules) == 1 else None)
     types = {also: name for name, module in modules.items() for also in getattr(module, "TEXT_TYPES", {})}
@@ -72,9 +72,9 @@ def wrapped_family(fields: Fields, modules: Mapping[str, Any], remedy: str) -> s
 
 
 def prefixes(names: Collection[str], before: str = "") -> dict[str, str]:
-    """Return what the beginnings of a text model's names are in a file; {} where they are the model's own.
+    """Return the text model's prefixes, each with its form in the file; {} if the names are the model's own.
 
-    before: what all names in the file begin with.
+    before: a prefix of all names in the file.
     """
     for found in PREFIXES:
         if any(name.startswith(before + found["model."]) for name in names):
@@ -83,7 +83,7 @@ def prefixes(names: Collection[str], before: str = "") -> dict[str, str]:
 
 
 def outside(name: str, found: Mapping[str, str]) -> str:
-    """Return the name in a file of a tensor or module of the text model."""
+    """Return the name in a file of the text model's tensor or module ``name``."""
     for ours, theirs in found.items():
         if f"{name}.".startswith(ours):
             return (theirs + f"{name}.".removeprefix(ours)).removesuffix(".")
@@ -91,7 +91,7 @@ def outside(name: str, found: Mapping[str, str]) -> str:
 
 
 def inside(name: str, found: Mapping[str, str]) -> str:
-    """Return what the text model calls a tensor of a file; "" for one that is not of the text model."""
+    """Return the text model's name of a file's tensor; "" for a tensor outside the text model."""
     for ours, theirs in found.items():
         if name.startswith(theirs):
             return ours + name.removeprefix(theirs)

@@ -1,4 +1,4 @@
-"""OLMo 2: blocks whose results are normed and not their inputs, with norms over all heads of q and of k.
+"""OLMo 2: blocks norm their outputs instead of their inputs, and q and k over all heads.
 
 2 OLMo 2 Furious (OLMo et al., 2025); ``models/olmo2/modeling_olmo2.py`` of transformers.
 """

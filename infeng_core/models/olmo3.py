@@ -1,4 +1,4 @@
-"""OLMo 3: OLMo 2 with a window in three layers of four, which keep to plain rotary embedding.
+"""OLMo 3: OLMo 2 with a window in three layers of four, which keep the plain rotary embedding.
 
 ``models/olmo3/modeling_olmo3.py`` of transformers.
 """
@@ -24,7 +24,8 @@ DEFAULTS = {"rope_theta": 500000.0, "sliding_window": 4096}
 
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
-    """Read the windows and the rope of layers with one: that of ``sliding_attention``, else the plain theta."""
+    """Read the windows, and the rope of layers with one: the parameters of ``sliding_attention``, else the plain
+    theta."""
     require_kinds(fields)
     theta = fields.number("rope_theta", 1e-3, 1e15)
     local = RopeConfig.from_hf(fields, config.max_positions, theta, "sliding_attention", plain=True)

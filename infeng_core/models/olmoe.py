@@ -23,7 +23,7 @@ DEFAULTS = {"rms_norm_eps": 1e-5}
 
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
-    """Read the experts, which are as wide as ``intermediate_size`` says."""
+    """Read the experts, ``intermediate_size`` wide."""
     return {
         **experts(fields, inner="intermediate_size", count=64, chosen=8),
         "share_of_chosen": fields.flag("norm_topk_prob", False),

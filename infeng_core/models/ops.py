@@ -1,8 +1,8 @@
-"""The ops that a model family is made of: a graph is a list of them over values with names.
+"""The ops of model families: a graph is a list of ops over named values.
 
-A value is a matrix of float32, one row per token of the batch (or one per sampled row). Ops run in order and an op may
-overwrite a value, so that ``hidden`` names the residual stream in every layer. What each op computes is in
-docs/numerics.md; which value is kept as int8, and what is fused, is the backend's business and not said here.
+A value is a matrix of float32 with one row per token of the batch (or per sampled row). Ops run in order, and an op
+may overwrite a value, so ``hidden`` names the residual stream in every layer. docs/numerics.md says what each op
+computes; the backend decides which values are kept as int8 and what is fused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Value:
 
     columns: int
     sampled: bool = False
-    copies: int = 1  # (rows * copies, columns): what so many experts get, or make, of each row
+    copies: int = 1  # (rows * copies, columns): one copy of each row per chosen expert
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Bias:
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """``cur[m][n] += value[m][n]``; ``value`` may be the op's own output, which then still holds the old matrix."""
+    """``cur[m][n] += value[m][n]``; ``value`` may be the op's own output, which then still holds its old content."""
 
     value: str
 
@@ -55,7 +55,7 @@ class SiluMul:
 class GatedMul:
     """``SiluMul`` with another function: ``cur`` becomes ``function(gate) * up``; docs/numerics.md lists functions.
 
-    ``swiglu``: (up + 1) * gate * sigmoid(slope * gate), of a gate of at most ``limit`` and of an up within it.
+    ``swiglu``: (up + 1) * gate * sigmoid(slope * gate), with gate <= ``limit`` and -``limit`` <= up <= ``limit``.
     """
 
     function: str
@@ -78,7 +78,7 @@ class Softcap:
 
 
 Step = Bias | Residual | SiluMul | GatedMul | Scale | Softcap
-"""What may follow a linear op before its result is written."""
+"""The steps that may follow a linear op before its result is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +91,10 @@ class Embed:
 
 @dataclass(frozen=True, slots=True)
 class RmsNorm:
-    """``out = (x / sqrt(mean(x^2) + eps)) * (offset + weight)``; where only ``out`` is sampled, of sampled rows.
+    """``out = (x / sqrt(mean(x^2) + eps)) * (offset + weight)``; if only ``out`` is sampled, of the sampled rows.
 
-    With ``heads`` above 0, ``out`` is ``x``, of which so many vectors as long as the weight, side by side from
-    ``column`` on, are normed one by one.
+    With ``heads`` above 0, ``out`` is ``x``: that many adjacent vectors of the weight's length, from ``column`` on,
+    are normed one by one.
     """
 
     weight: str
@@ -118,7 +118,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """``out = steps(x)``, none of which changes the width; ``out`` may be ``x``."""
+    """``out = steps(x)``, where no step changes the width; ``out`` may be ``x``."""
 
     x: str
     out: str
@@ -129,7 +129,7 @@ class Apply:
 class Rope:
     """Rotates the q heads from column 0 of ``x`` and the k heads from ``k_column`` in place, by each row's position.
 
-    ``q_norm`` and ``k_norm`` name vectors (head_dim,) by which each head is normed first, as ``RmsNorm`` does.
+    ``q_norm`` and ``k_norm`` name vectors (head_dim,); each head is first normed with them, as ``RmsNorm`` does.
     """
 
     x: str
@@ -174,7 +174,7 @@ class Attention:
 class Route:
     """Sends each row of ``x`` to the ``top_k`` experts with the largest ``logits``, and sorts the copies by expert.
 
-    An expert's weight is its share in the exponentials of all experts, or of the chosen ones.
+    An expert's weight is its softmax share among all experts, or among the chosen ones.
     """
 
     logits: str  # (rows, experts)
@@ -200,14 +200,14 @@ class ExpertLinear:
 class Combine:
     """``out = steps(sum of weight * copy)`` over the copies of each row, by the weights of the latest ``Route``.
 
-    ``shared`` is added before the steps, times the sigmoid of ``gate`` where there is one.
+    ``shared`` is added before the steps, multiplied by the sigmoid of ``gate`` if there is a gate.
     """
 
     x: str  # (rows * top_k, columns)
     out: str
     steps: tuple[Step, ...] = ()
     shared: str = ""  # (rows, columns)
-    gate: str = ""  # (rows, 16), of which the first column counts
+    gate: str = ""  # (rows, 16); only the first column counts
 
 
 Op = Embed | RmsNorm | Linear | Apply | Rope | KvAppend | Attention | Route | ExpertLinear | Combine
@@ -223,7 +223,7 @@ class Graph:
 
 
 def reads(op: Op) -> tuple[str, ...]:
-    """Return the names of the values that ``op`` takes, those of its steps included."""
+    """Return the names of the values that ``op`` and its steps read."""
     if isinstance(op, Embed):
         return ()
     steps = op.steps if isinstance(op, Linear | Apply | ExpertLinear | Combine) else ()
@@ -234,14 +234,14 @@ def reads(op: Op) -> tuple[str, ...]:
 
 
 def writes(op: Op) -> str:
-    """Return the name of the value that ``op`` writes, or "" for one that writes only to the cache."""
+    """Return the name of the value that ``op`` writes, or "" for an op that writes only to the cache."""
     if isinstance(op, KvAppend):
         return ""
     return op.x if isinstance(op, Rope) else op.out
 
 
 def consumers(graph: Graph, index: int) -> list[Op]:
-    """Return the ops that take the value which op ``index`` writes, up to where it is overwritten."""
+    """Return the ops that read the value written by op ``index``, until it is overwritten."""
     name = writes(graph.ops[index])
     found: list[Op] = []
     for op in graph.ops[index + 1 :]:

@@ -25,7 +25,8 @@ STATES = {"qkv_bias": (True,)}
 
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
-    """Read the windows, which ``use_sliding_window`` allows and ``layer_types`` or ``max_window_layers`` places."""
+    """Read the windows: ``use_sliding_window`` enables them, ``layer_types`` or ``max_window_layers`` selects the
+    layers."""
     first = fields.integer("max_window_layers", 0, 1 << 20)
     found = switched_windows(fields, config.layers)
     if not fields.has("layer_types"):

@@ -1,4 +1,4 @@
-"""Qwen2-MoE and Qwen1.5-MoE: Qwen2 with a mixture of experts, and one expert that all rows go to, behind a gate.
+"""Qwen2-MoE and Qwen1.5-MoE: Qwen2 with a mixture of experts, and a gated shared expert that all rows go to.
 
 Qwen2 technical report (Yang et al., 2024); ``models/qwen2_moe/modeling_qwen2_moe.py`` of transformers.
 """
@@ -28,7 +28,8 @@ DEFAULTS = {
 
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
-    """Read the experts, the layers that have none, and the shared one; no release has windows or lacks the biases."""
+    """Read the experts, the layers without experts, and the shared expert; no release has windows or lacks the
+    biases."""
     if not fields.flag("qkv_bias", True) or fields.flag("use_sliding_window", False):
         key = "use_sliding_window" if fields.data.get("use_sliding_window") else "qkv_bias"
         fields.fail(key, f"is not what family {FAMILY} runs", "use a model as it was released")

@@ -1,7 +1,7 @@
 """Qwen3-MoE: Qwen3 with a mixture of experts in place of the feed-forward part, in all layers or in some.
 
 Qwen3 technical report (Yang et al., 2025); ``models/qwen3_moe/modeling_qwen3_moe.py`` of transformers. Weights are
-shares of a softmax over all experts, divided by the sum of those chosen where ``norm_topk_prob`` says so.
+shares of a softmax over all experts; if ``norm_topk_prob`` is set, the chosen shares are scaled to sum to 1.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STATES = {"use_qk_norm": (True,)}
 
 
 def terms(fields: Fields, config: ModelConfig, count: int = 128, chosen: int = 8) -> dict[str, Any]:
-    """Read the experts, the layers that have none, and the window, which ``use_sliding_window`` gives to all layers."""
+    """Read the experts, the layers without experts, and the window that ``use_sliding_window`` gives to all layers."""
     every = fields.integer("decoder_sparse_step", 1, 1 << 20)
     dense = set(fields.integers("mlp_only_layers", 0, 1 << 20))
     return {

@@ -1,4 +1,4 @@
-"""Rotary position frequencies as a model's rope parameters ask for them, in double and rounded to f32 once."""
+"""The rotary frequencies of a model's rope parameters, computed in double and rounded to f32 once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Table = NDArray[np.float32]
 def tables(rope: RopeConfig, head_dim: int, positions: int) -> tuple[Table, Table]:
     """Return (cos, sin), each (positions, rot / 2) float32, the same bytes on every machine.
 
-    positions: all that a sequence can have; two kinds ask for them (``variant``).
+    positions: the most positions of a sequence; two kinds of rope depend on it (``variant``).
     """
     frequencies = inverse_frequencies(rope, rope.rotated(head_dim), positions)
     cos, sin = _native.rope_tables(frequencies, positions)
@@ -31,7 +31,7 @@ def tables(rope: RopeConfig, head_dim: int, positions: int) -> tuple[Table, Tabl
 
 
 def query_scale(rope: RopeConfig, positions: int) -> Table | None:
-    """Return the factor of q at each position, (positions,) float32; None where q is not scaled."""
+    """Return the factor of q at each position, (positions,) float32; None if q is not scaled."""
     if not rope.query_beta:
         return None
     turn = np.floor(np.arange(positions) / rope.original_max_positions)
@@ -39,10 +39,10 @@ def query_scale(rope: RopeConfig, positions: int) -> Table | None:
 
 
 def variant(rope: RopeConfig, positions: int) -> str:
-    """Return in words which of its tables a model with room for so many positions has; "" where there is one for all.
+    """Return a description of the rope table for this many positions, or "" if one table serves all lengths.
 
-    transformers chooses by the length of each sequence, and turns keys that it has in its cache by another table than
-    the queries; here all sequences of an engine have the table of its context, so that a key means the same to all.
+    transformers chooses a table by the length of each sequence, so its cached keys and later queries may be turned by
+    different tables. Here all sequences of an engine use the table of its context, so that cached keys stay valid.
     """
     if rope.kind == "longrope":
         return "long rope" if positions > rope.original_max_positions else "short rope"
@@ -52,11 +52,12 @@ def variant(rope: RopeConfig, positions: int) -> str:
 
 
 def inverse_frequencies(rope: RopeConfig, rot: int, positions: int = 0) -> NDArray[np.float32]:
-    """Return the (rot / 2) angular steps per position, float32, as ``modeling_rope_utils.py`` of transformers has them.
+    """Return the (rot / 2) angular steps per position, float32, as ``modeling_rope_utils.py`` of transformers has
+    them.
 
-    ``linear`` divides every frequency by the factor. ``dynamic`` enlarges theta so far that ``positions`` have room.
-    ``llama3`` leaves short wavelengths alone, divides long ones and blends in between; so does ``yarn`` (Peng et al.,
-    2023), which blends by the frequency's index. ``longrope`` (Ding et al., 2024) divides each by a number of its own.
+    ``linear`` divides every frequency by the factor. ``dynamic`` enlarges theta until ``positions`` fit. ``llama3``
+    keeps short wavelengths, divides long ones and blends in between. ``yarn`` (Peng et al., 2023) blends likewise, by
+    the frequency's index. ``longrope`` (Ding et al., 2024) divides each frequency by a number of its own.
     """
     theta = rope.theta
     if rope.kind == "dynamic" and positions > rope.original_max_positions:
@@ -92,7 +93,7 @@ def _llama3(rope: RopeConfig, frequency: NDArray[np.float64]) -> NDArray[np.floa
 
 
 def _yarn_ramp(rope: RopeConfig, rot: int) -> NDArray[np.float64]:
-    """Return how far each frequency is slowed, (rot / 2,) from 0 to 1."""
+    """Return the share of each frequency that is slowed, (rot / 2,) from 0 to 1."""
 
     def index(turns: float) -> float:
         return rot * math.log(rope.original_max_positions / (turns * 2.0 * math.pi)) / (2.0 * math.log(rope.theta))

@@ -13,8 +13,8 @@ from infeng_core.models.typed_fields import Fields, show
 KINDS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
 OTHER_NAMES = {"su": "longrope"}  # of early files
 
-# Everything that a place with the parameters may say. All of it changes results, so nothing else is let through; what
-# belongs to another kind is ignored, as transformers does.
+# All keys that a place with the parameters may have. Each changes results, so any other key is refused; keys of another
+# kind are ignored, as in transformers.
 KNOWN = frozenset(
     [
         "rope_type",
@@ -45,11 +45,11 @@ THETA = (1e-3, 1e15)
 
 @dataclass(frozen=True)
 class RopeConfig:
-    """How angles grow with the position. inv_freq[i] = theta^(-2i/rot), then scaled by ``kind``.
+    """The growth of angles with the position: inv_freq[i] = theta^(-2i/rot), then scaled by ``kind``.
 
     ``rot`` is the part ``partial`` of a head, from its beginning; ``models.rope`` has the formula of each kind.
-    ``attention_factor`` multiplies cos and sin. ``query_beta`` above 0 scales q by its position (Llama 4, Ministral 3):
-    1 + query_beta * ln(1 + floor(position / original_max_positions)).
+    ``attention_factor`` multiplies cos and sin. ``query_beta`` above 0 scales q by its position (Llama 4, Ministral
+    3): 1 + query_beta * ln(1 + floor(position / original_max_positions)).
     """
 
     theta: float
@@ -83,14 +83,13 @@ class RopeConfig:
         scales_q: bool = False,
         missing: Mapping[str, Any] = MappingProxyType({}),
     ) -> RopeConfig:
-        """Read ``rope_parameters`` (transformers 5), or ``rope_theta`` and ``rope_scaling`` (before it).
+        """Read ``rope_parameters`` (transformers 5), or ``rope_theta`` and ``rope_scaling`` (earlier versions).
 
-        Raises ModelError for a file that has both and that would be another model by each.
+        Raises ModelError for a file that has both if they describe different models.
 
-        positions: ``max_position_embeddings``. theta: where the file says none. layer_type: whose parameters, where
-        the file has some for each kind of layer; ``plain``: where it has not, there is no scaling and ``theta`` counts.
-        names: what kinds mean that the family calls otherwise. scales_q: the family scales q by its position.
-        missing: the parameters of a file that has none.
+        positions: ``max_position_embeddings``. theta: the default. layer_type: the kind of layer, if the file has
+        parameters for each kind; otherwise ``plain`` means no scaling and ``theta``. names: the family's other names
+        for kinds. scales_q: the family scales q by its position. missing: the parameters of a file that has none.
         """
         if missing and not fields.has("rope_parameters") and not _places(fields):
             with_them = Fields({**fields.data, "rope_scaling": missing}, fields.source, remedy=fields.remedy)
@@ -107,7 +106,7 @@ class RopeConfig:
 
     @staticmethod
     def from_dict(fields: Fields) -> RopeConfig:
-        """Read what ``fields.written`` gave."""
+        """Read the result of ``fields.written``."""
         fields.only(*RopeConfig.__dataclass_fields__)
         kind = _kind(fields, "kind", fields.text("kind"))
         more = _of_kind(fields, kind, "original_max_positions", "short_factors", "long_factors")
@@ -126,7 +125,7 @@ class RopeConfig:
 
 
 def require_kinds(fields: Fields) -> None:
-    """Raise ModelError where ``rope_parameters`` are for all layers, in a family that has some for each kind."""
+    """Raise ModelError if ``rope_parameters`` cover all layers in a family with parameters for each kind of layer."""
     if not fields.has("rope_parameters"):
         return
     inner = fields.mapping("rope_parameters")
@@ -136,7 +135,7 @@ def require_kinds(fields: Fields) -> None:
 
 
 def _places(fields: Fields) -> tuple[str, ...]:
-    """Return where a file has parameters."""
+    """Return the keys under which a file has rope parameters."""
     return tuple(name for name in ("rope_parameters", "rope_scaling") if fields.has(name) and fields.data[name] != {})
 
 
@@ -150,7 +149,7 @@ def _from_place(
     names: Mapping[str, str],
     scales_q: bool,
 ) -> RopeConfig:
-    """Return what the parameters of one place say, "" for none."""
+    """Return the parameters of one place; "" stands for no place."""
     theta = theta if plain else fields.number("rope_theta", *THETA, theta)
     partial = fields.number("partial_rotary_factor", 0.0, 1.0, 1.0)
     original = fields.optional_integer("original_max_position_embeddings", 1, 1 << 28) or 0
@@ -186,7 +185,7 @@ def _read(
     stretch = positions / more["original_max_positions"] if more.get("original_max_positions") else None
     factor = fields.number("factor", *FACTOR, max(stretch, 1.0) if stretch and kind in ("yarn", "longrope") else None)
     if kind == "dynamic":
-        more["original_max_positions"] = positions  # transformers counts from there, whatever the file says
+        more["original_max_positions"] = positions  # transformers uses this value, whatever the file says
     more["attention_factor"] = _attention_factor(fields, kind, factor, more.get("original_max_positions", 0))
     return RopeConfig(theta, kind, factor, partial=partial, **more)
 
@@ -194,7 +193,7 @@ def _read(
 def _of_kind(
     fields: Fields, kind: str, original: str, short: str, long: str, positions: int | None = None
 ) -> dict[str, Any]:
-    """Return the parameters that one kind alone has; the names are those of the place that is read."""
+    """Return the parameters that only one kind has; the other arguments name its keys in this place."""
     if kind == "llama3":
         low = fields.number("low_freq_factor", 1e-3, 1e6)
         high = fields.number("high_freq_factor", 1e-3, 1e6)
@@ -219,7 +218,7 @@ def _of_kind(
 
 
 def _attention_factor(fields: Fields, kind: str, factor: float, original: int) -> float:
-    """Return what cos and sin are multiplied by (``modeling_rope_utils.py`` of transformers)."""
+    """Return the factor of cos and sin (``modeling_rope_utils.py`` of transformers)."""
     if kind not in ("yarn", "longrope"):
         return 1.0
     if fields.has("attention_factor"):

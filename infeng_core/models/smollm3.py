@@ -1,4 +1,4 @@
-"""SmolLM3: Llama's blocks, of which every fourth does not rotate q and k.
+"""SmolLM3: Llama's blocks; every fourth does not rotate q and k.
 
 SmolLM3 (Hugging Face, 2025); ``models/smollm3/modeling_smollm3.py`` of transformers. ``no_rope_layers`` has a 1 for
 each layer that *has* rotary embedding.
@@ -24,7 +24,7 @@ DEFAULTS = {"rope_theta": 2000000.0, "tie_word_embeddings": True}
 
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
-    """Read which layers rotate, and the windows that layers without rotation may have."""
+    """Read the layers that rotate, and the windows that layers without rotation may have."""
     every = fields.integer("no_rope_layer_interval", 1, 1 << 20, 4)
     rotates = [int((layer + 1) % every != 0) for layer in range(config.layers)]
     if fields.has("no_rope_layers"):

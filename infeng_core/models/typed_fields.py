@@ -12,15 +12,15 @@ from typing import Any, NoReturn
 
 from infeng_core.errors import ModelError
 
-# Format 1.0 writes these of a model and its rope where they are the default too, and ids cover what is written.
+# Format 1.0 writes these fields of a model and its rope even at their defaults, and ids cover the written form.
 WRITTEN_DEFAULTS = {"attention_bias", "mlp_bias", "tie_embeddings", "bos_id", "eos_ids"}
 WRITTEN_DEFAULTS |= {"kind", "factor", "low_freq_factor", "high_freq_factor", "original_max_positions"}
 
 
 def written(record: Any) -> dict[str, Any]:
-    """Return a dataclass as plain data, without the fields that came after format 1.0 and have their default.
+    """Return a dataclass as plain data, without fields newer than format 1.0 that have their defaults.
 
-    So what was written before such a field was known, and lacks it, says the same and keeps its id.
+    Data written before such a field existed therefore stays equal and keeps its id.
     """
     found: dict[str, Any] = {}
     for field in dataclasses.fields(record):
@@ -46,7 +46,7 @@ class Fields:
             raise ModelError(f"{source}", f"{prefix.rstrip('.') or 'the document'} is not a mapping", remedy)
         self.data: Mapping[Any, Any] = data
         self.asked: set[str] = set()
-        """The keys that somebody has read or looked for."""
+        """Keys that were read or looked for."""
 
     def fail(self, key: str, why: str, remedy: str | None = None) -> NoReturn:
         """Raise ModelError for one key: ``why`` continues the sentence "<key> ..."."""
@@ -103,7 +103,7 @@ class Fields:
         return self.integer(key, low, high) if self.has(key) else None
 
     def version(self, key: str, major: int, again: str) -> int:
-        """Return the minor number of a version of ``major``; ``again`` is the remedy for an older one."""
+        """Return the minor number of a version of ``major``; ``again`` is the remedy for an older major version."""
         version = self.text(key)
         numbers = re.fullmatch(r"(\d{1,6})\.(\d{1,6})", version)
         if not numbers:
@@ -142,7 +142,7 @@ class Fields:
 
 
 def show(value: object) -> str:
-    """Return a value as it can stand in an error: short whatever its size."""
+    """Return a value for an error message, shortened."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**40:
         return f"a number of about {value.bit_length() * 3 // 10} digits"
     return reprlib.repr(value)

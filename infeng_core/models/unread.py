@@ -1,8 +1,8 @@
-"""Keys of config.json that a family does not read: which of them change what a model computes, and by which values.
+"""Keys of config.json that a family does not read, and the values at which they change nothing.
 
-Three tables decide. A key of ``NEUTRAL`` that has another value than those listed is an error that names it, so that no
-model is run as if it were another; a family's ``STATES`` adds values that say what the family does in any case. A key
-of ``HARMLESS`` changes nothing, whatever its value. Any other key is unknown: where it is set, a warning names it.
+Three tables decide. A key of ``NEUTRAL`` with a value outside its list is an error that names the key, so that no
+model is run as another; a family's ``STATES`` adds values that say what the family does in any case. A key of
+``HARMLESS`` changes nothing, whatever its value. Any other key is unknown: if it is set, a warning names it.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     ),
     "is_causal": ON,
 }
-"""Each key's values that change nothing. A list changes nothing if all of its items are these or FULL."""
+"""The values of each key that change nothing. A list changes nothing if all of its items are such values or FULL."""
 
 HARMLESS = re.compile(
     r"_.*|architectures|torch_dtype|dtype|transformers_version|auto_map|model_type|use_cache|pretraining_tp|"
@@ -113,16 +113,16 @@ HARMLESS = re.compile(
     r"no_rope_layer_interval|sliding_window_pattern|max_sequence_length|(rope_)?original_max_position_embeddings|"
     r"mtp_.*|num_nextn_predict_layers|vision_config|audio_config|(bos|eos)_token_id|is_decoder"
 )
-"""Names of keys about training, generation, tokens, storage and how others compute it.
+"""Keys about training, generation, tokens, storage and other programs' computation.
 
-Some of the layout count only beside another key, which has a place in NEUTRAL itself.
+Some layout keys count only beside another key, which NEUTRAL lists.
 """
 
 
 def refuse_unread(fields: Fields, family: str, states: Mapping[str, tuple[Any, ...]] = MappingProxyType({})) -> None:
-    """Raise ModelError for a key that changes results and that nobody has asked for.
+    """Raise ModelError for a key that changes results and that the family has not read.
 
-    states: values of keys of NEUTRAL that say what the family does in any case, and which then alone may be.
+    states: values of keys of NEUTRAL that say what the family does in any case; only they are then allowed.
     """
     for key in sorted(states.keys() & fields.data.keys() - fields.asked):
         value = fields.data[key]
@@ -148,7 +148,7 @@ def refuse_unread(fields: Fields, family: str, states: Mapping[str, tuple[Any, .
 
 
 def is_unknown(key: str, value: object) -> bool:
-    """Return whether a key that nobody reads is in no table, and set."""
+    """Return whether a key that was not read is set and in no table."""
     return key not in NEUTRAL and HARMLESS.fullmatch(key) is None and value not in OFF
 
 

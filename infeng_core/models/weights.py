@@ -1,4 +1,4 @@
-"""Which tensors a model has in memory, and which tensors of its checkpoint they are made of.
+"""The tensors of a model in memory, and the checkpoint's tensors from which they are made.
 
 Packed tensors (16-row panels, docs/format.md) and f32 vectors, for layer i:
 
@@ -9,15 +9,15 @@ Packed tensors (16-row panels, docs/format.md) and f32 vectors, for layer i:
 ``layers.i.o_proj``                   (hidden, heads * head_dim)
 ``layers.i.gate_up_proj``             panels alternate gate, up, gate, up ...
 ``layers.i.down_proj``                (hidden, intermediate)
-``layers.i.router``                   (experts, hidden), in a layer with experts, which has in place of the last two
-``layers.i.experts.gate_up_proj``     those of all experts, one behind the other
+``layers.i.router``                   (experts, hidden), in a layer with experts; such a layer lacks the last two
+``layers.i.experts.gate_up_proj``     the tensors of all experts, one after the other
 ``layers.i.experts.down_proj``        the same
-``layers.i.shared.gate_up_proj``      those of an expert that all rows go to; ``shared.down_proj`` the same
+``layers.i.shared.gate_up_proj``      of the expert that all rows go to; ``shared.down_proj`` the same
 ``layers.i.shared_gate``              (1, hidden)
-``layers.i.attn_norm``, ``mlp_norm``  (hidden), of what a block reads
-``layers.i.attn_post_norm``           (hidden), of what a block adds; ``mlp_post_norm`` the same
+``layers.i.attn_norm``, ``mlp_norm``  (hidden), norms of a block's input
+``layers.i.attn_post_norm``           (hidden), norm of a block's output; ``mlp_post_norm`` the same
 ``layers.i.q_norm``, ``k_norm``       (head_dim), or over the width of all heads
-``layers.i.sinks``                    (heads), of each head a score without a value
+``layers.i.sinks``                    (heads), a score without a value for each head
 ``norm``                              (hidden)
 ``<tensor>.bias``                     one value per column of the packed tensor, 0 on padding
 ====================================  ======================================================================
@@ -39,13 +39,13 @@ from infeng_core.models.families import families
 
 PANEL_ROWS = 16
 
-# Buffers that old checkpoints store although they follow from config.json.
+# Buffers that old checkpoints store although config.json determines them.
 IGNORED = re.compile(r"rotary_emb\.inv_freq$")
 
 
 @dataclass(frozen=True)
 class Part:
-    """Rows begin, begin + every, ... of a checkpoint's tensor, which has ``of`` rows, and their place in a packed one.
+    """Rows begin, begin + every, ... of a checkpoint's tensor with ``of`` rows, and their place in a packed tensor.
 
     Row r of them goes to column ``(first_panel + r // 16 * panel_step) * 16 + r % 16``.
     """
@@ -56,14 +56,15 @@ class Part:
     panel_step: int = 1
     alternative: str | None = None  # another name under which a checkpoint may hold the same tensor
     begin: int = 0
-    of: int = 0  # 0: it has no other rows
-    stack: Part | None = None  # the same rows in a tensor that holds those of all experts, as some checkpoints do
+    of: int = 0  # 0: no other rows
+    stack: Part | None = None  # the same rows in a tensor of all experts, which some checkpoints have instead
     every: int = 1
     each: int = 0  # outputs of one expert, where the tensor is (experts, inputs, outputs) or (experts, outputs)
 
     @property
     def module(self) -> str:
-        """The module whose weight this is, with its rows where others are packed apart: "mlp.gate_up_proj[0:64]"."""
+        """The module of this weight, with the rows where several modules are packed together:
+        "mlp.gate_up_proj[0:64]"."""
         name = self.source.removesuffix(".weight")
         return f"{name}[{self.begin}:{self.begin + self.rows}]" if self.of else name
 
@@ -74,17 +75,17 @@ class Part:
 
     @property
     def span(self) -> slice:
-        """Which rows of the whole tensor they are."""
+        """The rows of the whole tensor that this part covers."""
         return slice(self.begin, self.begin + (self.rows - 1) * self.every + 1, self.every)
 
     def shape(self, k: int = 0) -> tuple[int, ...]:
-        """Return the shape of the whole tensor: of a matrix over ``k`` inputs, or with 0 of a vector."""
+        """Return the shape of the whole tensor: a matrix over ``k`` inputs, or with 0 a vector."""
         inputs = (k,) if k else ()
         return (self.source_rows // self.each, *inputs, self.each) if self.each else (self.source_rows, *inputs)
 
     @property
     def panels(self) -> int:
-        """Panels that the part's rows fill, the last one perhaps in part."""
+        """Panels that the part's rows fill; the last one may be partly filled."""
         return -(-self.rows // PANEL_ROWS)
 
     def columns(self) -> NDArray[np.int64]:
@@ -100,7 +101,7 @@ class TensorSpec:
     name: str
     k: int
     parts: tuple[Part, ...]
-    experts: int = 0  # the panels are those of so many experts, as many of each
+    experts: int = 0  # the panels belong to this many experts, an equal number to each
 
     @property
     def panels(self) -> int:
@@ -108,7 +109,7 @@ class TensorSpec:
         return sum(part.panels for part in self.parts)
 
     def each(self) -> tuple[TensorSpec, ...]:
-        """Return what each expert has of the tensor, as one by itself, ``name[3]``; () where there are none."""
+        """Return the tensor of each expert, ``name[3]``; () if there are no experts."""
         return tuple(self._of(expert) for expert in range(self.experts))
 
     def _of(self, expert: int) -> TensorSpec:
@@ -182,7 +183,7 @@ def layout(config: ModelConfig) -> Layout:
 PRE_NORMS = {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
 POST_NORMS = {"attn_post_norm": "post_attention_layernorm", "mlp_post_norm": "post_feedforward_layernorm"}
 BOTH_NORMS = {"attn_norm": "input_layernorm", "mlp_norm": "pre_feedforward_layernorm", **POST_NORMS}
-"""The norms of a layer and their names in a checkpoint: of what blocks read, of what they add, or of both."""
+"""The norms of a layer and their names in a checkpoint: of block inputs, of block outputs, or of both."""
 
 
 def decoder(
@@ -198,9 +199,9 @@ def decoder(
 ) -> Layout:
     """Return the tensors of a Llama-like decoder, under the names that transformers gives them.
 
-    ``qkv_bias`` and ``o_bias`` say which linears of attention have biases; by default ``config.attention_bias`` does.
-    ``qk_norm``: q and k are normed, each head by itself or over all heads. ``fused``: the checkpoint has q, k and v in
-    one tensor, and gate and up in one. ``experts``: what those of its layers are called, where it has some. ``sinks``:
+    ``qkv_bias`` and ``o_bias`` say which attention linears have biases; the default is ``config.attention_bias``.
+    ``qk_norm``: q and k are normed, each head by itself or over all heads. ``fused``: the checkpoint has q, k and v
+    in one tensor, and gate and up in one. ``experts``: the names of experts, for layers that have some. ``sinks``:
     each head has one.
     """
     qkv_bias = config.attention_bias if qkv_bias is None else qkv_bias
@@ -244,7 +245,7 @@ def _norms(config: ModelConfig, layer: int, norms: Mapping[str, str], qk_norm: s
 
 
 class _Linear(NamedTuple):
-    """A packed tensor, and the modules with their rows that it is made of."""
+    """A packed tensor, and the modules that it joins, each with its rows."""
 
     name: str
     k: int
@@ -258,12 +259,12 @@ class _Linear(NamedTuple):
 
 @dataclass(frozen=True)
 class ExpertNames:
-    """What a checkpoint calls the parts of a mixture of experts, behind ``model.layers.i.``; {} is the expert.
+    """The checkpoint's names for the parts of a mixture of experts, after ``model.layers.i.``; {} is the expert.
 
-    ``gate_up_stack`` is (experts, 2 * intermediate, hidden), of each expert gate above up, and ``down_stack`` (experts,
-    hidden, intermediate): in place of a tensor for each, or always where ``gate``, ``up`` and ``down`` are "".
-    ``has_bias``: the router has a bias, and each stack one beside it, ``<stack>_bias``. ``is_turned``: matrices of the
-    stacks are (inputs, outputs), and outputs of gate and up take turns.
+    ``gate_up_stack`` is (experts, 2 * intermediate, hidden), gate above up for each expert, and ``down_stack``
+    (experts, hidden, intermediate). A checkpoint may have them in place of one tensor per expert; if ``gate``, ``up``
+    and ``down`` are "", it always does. ``has_bias``: the router has a bias, and each stack too, ``<stack>_bias``.
+    ``is_turned``: matrices of the stacks are (inputs, outputs), and outputs of gate and up alternate.
     """
 
     router: str = "mlp.gate"
@@ -272,7 +273,7 @@ class ExpertNames:
     down: str = "mlp.experts.{}.down_proj.weight"
     gate_up_stack: str = "mlp.experts.gate_up_proj"
     down_stack: str = "mlp.experts.down_proj"
-    shared: str = "mlp.shared_expert"  # where ``config.shared_intermediate`` says that there is one
+    shared: str = "mlp.shared_expert"  # if ``config.shared_intermediate`` is not 0
     shared_gate: str = "mlp.shared_expert_gate"
     has_bias: bool = False
     is_turned: bool = False
@@ -303,7 +304,7 @@ def _experts(config: ModelConfig, layer: int, names: ExpertNames) -> list[Tensor
 
 
 def _biases(tensor: TensorSpec) -> VectorSpec:
-    """Return the biases of all experts of a packed tensor that is made of a stack."""
+    """Return the biases of all experts of a packed tensor that is made from a stack."""
     parts = tuple(replace(part, source=f"{part.source}_bias") for part in tensor.parts)
     return VectorSpec(f"{tensor.name}.bias", tensor.panels * PANEL_ROWS, parts)
 
@@ -311,7 +312,7 @@ def _biases(tensor: TensorSpec) -> VectorSpec:
 def _linears(
     config: ModelConfig, layer: int, qkv_bias: bool, o_bias: bool, fused: bool, experts: ExpertNames | None
 ) -> tuple[_Linear, ...]:
-    """Return the linears of a layer in the order in which a step reads them, those of experts left out."""
+    """Return the linears of a layer, without the experts', in the order in which a step reads them."""
     attention, mlp, ours = f"model.layers.{layer}.self_attn", f"model.layers.{layer}.mlp", f"layers.{layer}"
     hidden, inner, bias = config.hidden, config.intermediate, config.mlp_bias
     q_rows, kv_rows = config.heads * config.head_dim, config.kv_heads * config.head_dim

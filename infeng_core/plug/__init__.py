@@ -1,4 +1,4 @@
-"""Everything that can differ: its hooks, what is installed, and what each plugin owes."""
+"""Plugins: the hooks, the discovery of plugins, and the checks on their results."""
 
 import pluggy
 

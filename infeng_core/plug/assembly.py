@@ -1,4 +1,4 @@
-"""An engine's configuration, the sections of its plugins among it."""
+"""An engine's configuration, including the sections of its plugins."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def load_config(
 ) -> EngineConfig:
     """Assemble a configuration: argument > ``INFENG_*`` environment > manifest > default.
 
-    ``overrides`` maps dotted keys to values; text is read as the key's type demands (``{"threads.count": "2"}``), and
-    an entry of a map may be set alone (``{"kernels.force.linear": "avx512"}``). A manifest that is no file but the name
-    of a shipped one (``"portable"``) means that one. A section may also be that of a plugin, whose plugin.yaml then is
-    its schema. Raises ManifestError naming file, line, key, reason and remedy.
+    ``overrides`` maps dotted keys to values; text is parsed by the key's type (``{"threads.count": "2"}``), and an
+    entry of a map may be set alone (``{"kernels.force.linear": "avx512"}``). A manifest that is not a file may be the
+    name of a shipped one (``"portable"``). A section may belong to a plugin, whose plugin.yaml is then its schema.
+    Raises ManifestError naming file, line, key, reason and remedy.
     """
     return assemble(manifest, overrides, environ, settings_schemas)
 

@@ -1,5 +1,5 @@
-"""What a plugin hands in, held to the Protocol or dataclass that it owes: whatever else comes is a PluginError that
-names the plugin. The core's own parts pass as they are, so that none of this is on their way."""
+"""Checks that an object of a plugin fulfils the Protocol or dataclass of its hook: any other result is a PluginError
+that names the plugin. The core's own parts are not wrapped, so they pay nothing for this."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REMEDY = "reinstall the plugin or ask its author for a repair"
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose object it is, for messages: ``plugin shout``, ``tokenizer loud``."""
+    """The plugin and part that an object belongs to, for messages: ``plugin shout``, ``tokenizer loud``."""
 
     plugin: str
     part: str
@@ -32,19 +32,19 @@ class Owner:
         raise PluginError(f"plugin {self.plugin}", f"{self.part}: {why}", REMEDY)
 
     def blame(self, what: str, error: BaseException) -> NoReturn:
-        """Raise the PluginError for what was raised."""
+        """Raise the PluginError for an exception of the plugin."""
         why = f"{self.part}: {what} raised {type(error).__name__}: {error}"
         raise PluginError(f"plugin {self.plugin}", why, REMEDY) from error
 
 
 INSIDE: dict[int, tuple[Owner, str]] = {}
-"""Which method of a plugin each thread is in now, for those who ask why nothing moves: "order()"."""
+"""The plugin method in which each thread is now, to report where a step hangs: "order()"."""
 
 
 def hold(value: Any, owed: str | type, owner: Owner) -> Any:
-    """Return ``value``, which is to be an ``owed`` ("module:name" or the class); an object's methods are watched.
+    """Return ``value``, which should be an ``owed`` ("module:name" or the class), with an object's methods checked.
 
-    Raises PluginError for a value that is none.
+    Raises PluginError for any other value.
     """
     face = _found(owed) if isinstance(owed, str) else owed
     if not is_dataclass(face):
@@ -55,12 +55,12 @@ def hold(value: Any, owed: str | type, owner: Owner) -> Any:
 
 
 def _overriding(value: Any, face: type, owner: Owner) -> Any:
-    """Return a copy of an instance of a dataclass, or of its subclass, whose own methods are watched."""
+    """Return a copy of an instance of a dataclass, or of its subclass, whose own methods are checked."""
     kind, watched = type(value), {}
     for name, (is_method, owed) in members(face).items():
         own = inspect.getattr_static(kind, name, None)
         if own is inspect.getattr_static(face, name, None):
-            continue  # the core's
+            continue  # the core's own method
         if is_method and not callable(getattr(value, name)):
             owner.fail(f"{name} is {_show(getattr(value, name))}, not a method")
         if is_method:
@@ -70,13 +70,13 @@ def _overriding(value: Any, face: type, owner: Owner) -> Any:
     if not watched:
         return value
     made = copy.copy(value)
-    # It stays what it was to isinstance(); a dataclass compares by its class, and equal formats are one object.
+    # The copy keeps the class for isinstance(); a dataclass compares by its class, and equal formats are one object.
     object.__setattr__(made, "__class__", type(kind.__name__, (kind,), {"__module__": kind.__module__, **watched}))
     return made
 
 
 def _watched_method(owner: Owner, face: str, name: str, method: Any, owed: Any) -> Any:
-    passing = (*PASSING, NativeError)  # by which formats say what is wrong with values
+    passing = (*PASSING, NativeError)  # formats raise these for bad values
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return _call(owner, name, partial(method, self), owed, LAWS.get(f"{face}.{name}"), passing, *args, **kwargs)
@@ -85,9 +85,9 @@ def _watched_method(owner: Owner, face: str, name: str, method: Any, owed: Any) 
 
 
 def wrong(value: Any, owed: Any) -> str:
-    """Return what is wrong with ``value`` as the annotation ``owed``, such as "is 3, not a list", or "".
+    """Return how ``value`` violates the annotation ``owed``, such as "is 3, not a list", or "".
 
-    Looks into containers; objects in them are looked at when they are used.
+    Containers are checked deeply; objects in them are checked at their use.
     """
     origin, inner = get_origin(owed) or owed, get_args(owed)
     if origin is Any or _is_protocol(origin):
@@ -119,7 +119,7 @@ def wrong(value: Any, owed: Any) -> str:
 
 
 class Held:
-    """Stands before an object of a plugin: its face's methods are called for it, and what they do is looked at."""
+    """Wraps an object of a plugin: passes on calls of its interface's methods and checks their results."""
 
     def __init__(self, inner: Any, face: type, owner: Owner) -> None:
         """Raises PluginError where ``inner`` lacks a member of ``face``."""
@@ -131,7 +131,7 @@ class Held:
 
     @property
     def __class__(self) -> type:
-        """Be an instance of what the object is an instance of."""
+        """Return the wrapped object's class, so that isinstance() works."""
         return type(self._inner)
 
     @__class__.setter
@@ -139,7 +139,7 @@ class Held:
         raise TypeError("the class of a plugin's object cannot be set")
 
     def __getattr__(self, name: str) -> Any:
-        """Return the object's own attribute, a method of its face watched."""
+        """Return the object's own attribute; methods of its interface are checked."""
         owner, known = self._owner, members(self._face)
         try:
             value = getattr(self._inner, name)
@@ -149,7 +149,7 @@ class Held:
             owner.fail(f"it has no {name}: {error}")
         except Exception as error:
             owner.blame(name, error)
-        # What it may offer besides, such as ``Backend.block_windows``, is called through here as well.
+        # Optional methods, such as ``Backend.block_windows``, are called through here as well.
         is_method, owed = known.get(name, (inspect.isroutine(value), None))
         if is_method and callable(value):
             law = LAWS.get(f"{self._face.__name__}.{name}")
@@ -170,7 +170,8 @@ class Held:
 PASSING: tuple[type[BaseException], ...] = (InfengError, KeyboardInterrupt, GeneratorExit)
 OUTSIDE: tuple[type[BaseException], ...] = (SystemExit, OSError, MemoryError)
 EXPLAINED = ("Command", "RunOptions", "Calibrator", "Statistics")
-"""What may raise these as well, for it works with people's files and models: the command line explains them."""
+"""Interfaces that may also raise these, because they handle users' files and models; the command line explains the
+errors."""
 
 
 def _call(
@@ -178,7 +179,7 @@ def _call(
 ) -> Any:
     result = _inside(owner, name, passing, partial(method, *args, **kwargs))
     if owed is not None and (text := wrong(result, owed)):
-        owner.fail(f"what {name}() returned {text}")
+        owner.fail(f"the result of {name}() {text}")
     if law is not None and (text := law(args, result)):
         owner.fail(f"{name}() {text}")
     if (get_origin(owed) or owed) in (abc.Iterable, abc.Iterator) and type(result) not in (list, tuple, set, dict):
@@ -190,7 +191,7 @@ def _call(
 
 
 def _inside(owner: Owner, name: str, passing: Any, call: Callable[[], Any]) -> Any:
-    """Call a plugin; whoever looks meanwhile sees where this thread is."""
+    """Call a plugin, recording meanwhile that this thread is inside it."""
     thread = get_ident()
     outer = INSIDE.get(thread)
     INSIDE[thread] = owner, f"{name}()"
@@ -198,7 +199,7 @@ def _inside(owner: Owner, name: str, passing: Any, call: Callable[[], Any]) -> A
         return call()
     except passing:
         raise
-    except BaseException as error:  # panics of libraries in other languages are no Exceptions
+    except BaseException as error:  # panics of libraries in other languages are not Exceptions
         owner.blame(f"{name}()", error)
     finally:
         if outer is None:
@@ -217,7 +218,7 @@ _END = object()
 
 
 def _steps(owner: Owner, name: str, passing: Any, made: Iterable[Any]) -> Iterator[Any]:
-    """Iterate over what a method of a plugin makes piece by piece: it may raise at any of them."""
+    """Iterate over the items that a plugin's method yields; each step may raise."""
     step = partial(next, _inside(owner, name, passing, partial(iter, made)), _END)
     while (item := _inside(owner, name, passing, step)) is not _END:
         yield item
@@ -249,12 +250,13 @@ LAWS: Mapping[str, Law] = {
     "Tokenizer.encode": _as_many,
     "Executable.run": _has_logits,
 }
-"""What an annotation cannot say of a method: from its arguments and its result to what it did wrong, or ""."""
+"""Checks of a method beyond its annotation: a function of its arguments and its result that returns the fault, or
+""."""
 
 
 @cache
 def members(face: type) -> dict[str, tuple[bool, Any]]:
-    """Return the members of a Protocol: whether each is a method, and the annotation of what it gives."""
+    """Return the members of a Protocol: whether each is a method, and the annotation of its result."""
     found: dict[str, tuple[bool, Any]] = {}
     for kind in reversed([base for base in face.__mro__ if base is face or _is_protocol(base)]):
         for name, value in vars(kind).items():
@@ -277,7 +279,7 @@ def _result(function: types.FunctionType) -> Any:
     owed = function.__annotations__.get("return", Any)
     try:
         return eval(owed, function.__globals__) if isinstance(owed, str) else owed
-    except NameError:  # a name for type checkers alone
+    except NameError:  # a name that exists only for type checkers
         return Any
 
 

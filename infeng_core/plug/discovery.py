@@ -1,4 +1,4 @@
-"""Which plugins there are: entry points of installed wheels and the files that a manifest names, nothing else.
+"""Finds the plugins: entry points of installed wheels and the files that a manifest names, nothing else.
 
 Nothing is imported. The working directory is never searched.
 """
@@ -23,22 +23,22 @@ from infeng_core.plug.reason import READY, Reason, unmet
 from infeng_core.settings.config import EngineConfig
 
 GROUP = "infeng.plugins"
-NAMED = "plugins.paths"  # the origin of what a manifest names
+NAMED = "plugins.paths"  # the origin of plugins that a manifest names
 CORE = Path(__file__).parent.parent / "plugin.yaml"
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a plugin.yaml is said to be."""
+    """The supposed place of a plugin.yaml."""
 
-    name: str  # until the file is read
+    name: str  # used until the file is read
     path: Path
     wheel: Path | None = None  # its metadata
-    place: str = "entry point"  # where it comes from, without a wheel
+    place: str = "entry point"  # the origin, without a wheel
 
     @property
     def origin(self) -> str:
-        """The wheel and its version, "infeng-avx512 0.1.0", else ``place``. A wheel's metadata are read only for it."""
+        """The wheel and its version, "infeng-avx512 0.1.0", else ``place``. The wheel's metadata are read only here."""
         if self.wheel is None:
             return self.place
         from importlib.metadata import Distribution
@@ -58,7 +58,7 @@ class Plugin:
 
     @property
     def origin(self) -> str:
-        """Who brought it: a wheel with its version, or NAMED."""
+        """The origin: a wheel with its version, or NAMED."""
         return self.found.origin
 
     @property
@@ -68,14 +68,14 @@ class Plugin:
 
     @property
     def usable(self) -> bool:
-        """Whether its Python hooks and its library may be asked for."""
+        """Whether its Python hooks and its library may be used."""
         return self.manifest is not None and self.reason.code == "ready"
 
 
 def find(config: EngineConfig, cpu: Cpu) -> list[Plugin]:
     """Return every plugin, the core first, the others by name.
 
-    Raises PluginError if two that are not disabled have one name, or if the core's own file is broken.
+    Raises PluginError if two enabled plugins have one name, or if the core's own file is broken.
     """
     plugins = [_read(source, config, cpu) for source in sources(config)]
     core = plugins[0]
@@ -97,7 +97,7 @@ def find(config: EngineConfig, cpu: Cpu) -> list[Plugin]:
 
 
 def sources(config: EngineConfig) -> list[Source]:
-    """Return where plugins are said to be, the core first."""
+    """Return the places of all plugins, the core first."""
     found = [Source("core", CORE, place="built in"), *_wheels()]
     found += [Source(Path(path).parent.name or path, Path(path), place=NAMED) for path in config.plugins.paths]
     unique: dict[Path, Source] = {}
@@ -107,7 +107,7 @@ def sources(config: EngineConfig) -> list[Source]:
 
 
 def _wheels() -> tuple[Source, ...]:
-    """Return the plugins of installed wheels; they are looked for again once a folder of ``sys.path`` has changed."""
+    """Return the plugins of installed wheels; the search is repeated once a folder of ``sys.path`` has changed."""
     return _wheels_in(tuple((place, _changed(place)) for place in sys.path))
 
 
@@ -135,15 +135,15 @@ def _installed() -> Iterator[Source]:
 
 
 def _installed_wheels() -> Iterator[Path]:
-    """Yield the folder of metadata of every installed wheel; of two of one name, the first of ``sys.path``.
+    """Yield the metadata folder of every installed wheel; of two with one name, the first on ``sys.path``.
 
-    As ``importlib.metadata`` does it, whose import alone takes a fifth of the time of ``infeng --help``.
+    This follows ``importlib.metadata``, whose import alone takes a fifth of the time of ``infeng --help``.
     """
     seen: set[str] = set()
     for place in sys.path:
         try:
             names = sorted(os.listdir(place or "."))  # noqa: PTH208  # as sys.path has it
-        except OSError:  # an archive, or what is not there
+        except OSError:  # an archive, or a missing folder
             continue
         for name in names:
             stem, _, kind = name.rpartition(".")
@@ -169,7 +169,7 @@ def _entries(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _editable(package: str, relative: Path) -> Path | None:
-    """Return the file of a development install, whose package lies elsewhere; it is found, not imported."""
+    """Return the file of a development install, whose package lies elsewhere; it is located without import."""
     try:
         spec = importlib.util.find_spec(package.split(".")[0])
     except (ImportError, ValueError):

@@ -1,8 +1,8 @@
-"""Every hook of the engine. They are called while an engine or the command line is assembled, never per token.
+"""Every hook of the engine. Hooks are called while an engine or the command line is assembled, never per token.
 
-A hook returns plain data; what is behind it is imported when it is used. Built-ins (``infeng_core.builtin``) come
-through the same hooks. ``settings`` are the plugin's own, from the section of the manifest that has its name; an
-implementation that needs none leaves the argument out.
+A hook returns plain data; the modules behind it are imported at their use. Built-ins (``infeng_core.builtin``) use
+the same hooks. ``settings`` are the plugin's own, from the manifest section of its name; an implementation that needs
+none omits the argument.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from infeng_core.models.families import Family
 
 API_VERSION = 1
-"""Of these hooks and of what they take and give; raised when an old plugin would meet something else."""
+"""Version of these hooks, their arguments and results; raised with each change that old plugins could not handle."""
 
 TokenizerFactory = Callable[..., Any]
 """Called as ``factory(directory: Path, config: EngineConfig)``; returns an ``infeng_core.api.Tokenizer``."""
@@ -50,14 +50,14 @@ Backend = Any
 
 
 class _Names(dict[str, Any]):
-    """The names in annotations of this module; those that are for type checkers alone stand for anything."""
+    """The names in annotations of this module; names that exist only for type checkers mean Any."""
 
     def __missing__(self, name: str) -> Any:
         return globals().get(name, getattr(builtins, name, Any))
 
 
 def owed(hook: str) -> Any:
-    """Return the type that implementations of ``hook`` return; objects in it are looked at when they are used."""
+    """Return the type that implementations of ``hook`` return; objects in it are checked at their use."""
     return eval(globals()[hook].__annotations__["return"], {}, _Names())
 
 
@@ -80,30 +80,30 @@ class Command(Protocol):
         """Add the command's arguments."""
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it; return the exit status. InfengError is printed by the caller."""
+        """Run the command; return the exit status. The caller prints InfengError."""
 
 
 class RunOptions:
-    """Options that a plugin adds to the commands that generate text, ``run``, ``chat`` and ``ask``.
+    """Options that a plugin adds to the commands that generate text: ``run``, ``chat`` and ``ask``.
 
-    A plugin's class derives from this one and has the methods that it needs. ``arguments`` are those of the command.
+    A plugin's class derives from this one and overrides the methods that it needs. ``arguments`` are the command's.
     """
 
     def add(self, parser: argparse.ArgumentParser, command: str) -> None:
-        """Add the options to the parser of a command, called by its name."""
+        """Add the options to the parser of the command named ``command``."""
 
     def processors(self, arguments: argparse.Namespace) -> Sequence[tuple[str, object]]:
-        """Return the logit processors that the options stand for, each with its argument; raises UsageError."""
+        """Return the logit processors that the options select, each with its argument; raises UsageError."""
         return ()
 
     def fields(self, arguments: argparse.Namespace) -> Mapping[str, object]:
-        """Return the same as fields of a request to a server; raises UsageError."""
+        """Return the same choice as fields of a request to a server; raises UsageError."""
         return {}
 
     def run(self, arguments: argparse.Namespace, prompts: Callable[[], Sequence[str]]) -> int | None:
         """Answer in place of an engine and return the exit status, or None to leave it to the command ``run``.
 
-        prompts: returns what is to be completed; reads standard input where that is asked for.
+        prompts: returns the prompts; reads standard input if the command line asks for it.
         """
         return None
 
@@ -150,7 +150,7 @@ def infeng_model_families(settings: Mapping[str, Any]) -> dict[str, Family]:  # 
 
 @hookspec
 def infeng_sources(settings: Mapping[str, Any]) -> dict[str, Source]:  # type: ignore[empty-body]
-    """Return readers of model files by name; the first that reads what is no model directory is used."""
+    """Return readers of model files by name; the first that accepts a file (one that is no model directory) is used."""
 
 
 @hookspec
@@ -160,7 +160,7 @@ def infeng_model_readers(settings: Mapping[str, Any]) -> dict[str, ModelReader]:
 
 @hookspec
 def infeng_model_writers(settings: Mapping[str, Any]) -> dict[str, ModelWriter]:  # type: ignore[empty-body]
-    """Return writers of model files by name; ``infeng convert`` takes the first that writes files so called."""
+    """Return writers of model files by name; ``infeng convert`` takes the first that writes files of such a name."""
 
 
 @hookspec
@@ -170,7 +170,7 @@ def infeng_adapter_readers(settings: Mapping[str, Any]) -> dict[str, AdapterRead
 
 @hookspec
 def infeng_locators(settings: Mapping[str, Any]) -> dict[str, Locator]:  # type: ignore[empty-body]
-    """Return finders of models and adapters by name, for references that are no local paths."""
+    """Return locators of models and adapters by name, for references other than local paths."""
 
 
 @hookspec
@@ -190,7 +190,7 @@ def infeng_prefix_stores(settings: Mapping[str, Any]) -> dict[str, PrefixStoreFa
 
 @hookspec
 def infeng_observers(settings: Mapping[str, Any]) -> dict[str, ObserverFactory]:  # type: ignore[empty-body]
-    """Return observers, which are told what steps, requests and adapters did, by the names in ``observers.use``."""
+    """Return observers of steps, requests and adapters, by the names in ``observers.use``."""
 
 
 @hookspec

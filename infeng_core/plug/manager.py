@@ -1,4 +1,4 @@
-"""The plugins of one engine: found, filtered by processor and manifest, and asked for what they provide."""
+"""The plugins of one engine: found, filtered by processor and manifest, and queried for what they provide."""
 
 from __future__ import annotations
 
@@ -66,20 +66,20 @@ FACES = {
     "quantizers": "infeng_core.formats.quantizers:Quantizer",
     "calibrators": "infeng_core.formats.calibrators:Calibrator",
 }
-"""What each kind owes, imported when one is used."""
+"""The type that objects of each kind must have, imported at first use."""
 
 SINGULAR = {"model_families": "model family", "policies": "scheduler"}
 
 FACTORIES = ("tokenizers", "policies", "drafters", "logit_processors", "prefix_stores", "observers", "calibrators")
-"""Kinds whose hooks give what makes them."""
+"""Kinds whose hooks return factories."""
 
 
 Offer = tuple[KernelLibrary, PluginManifest, Reason]
-"""A kernel library, who offers it, and whether that plugin can be used."""
+"""A kernel library, its plugin, and whether that plugin can be used."""
 
 
 class _YamlLibrary:
-    """Lets a plugin whose YAML names a library answer the same hook as one that finds it at run time."""
+    """Answers the library hook for a plugin whose YAML names a library."""
 
     def __init__(self, plugin: Plugin) -> None:
         self.plugin = plugin
@@ -102,7 +102,7 @@ class _Hooks(pluggy.PluginManager):
 
 
 class Plugins:
-    """All plugins, each with its state. Their Python is imported, and their libraries mapped, only when asked for."""
+    """All plugins, each with its state. Their Python is imported, and their libraries mapped, only at first use."""
 
     def __init__(self, config: EngineConfig, cpu: Cpu, plugins: list[Plugin]) -> None:
         """Use ``discover`` instead."""
@@ -135,21 +135,21 @@ class Plugins:
         return self._manager.hook
 
     def tokenizer(self, name: str) -> TokenizerFactory:
-        """Return the tokenizer called ``name``; raises PluginError naming what there is."""
+        """Return the tokenizer called ``name``; raises PluginError with the known names."""
         factory: TokenizerFactory = self._provider("tokenizers", name)
         return factory
 
     def policy(self, name: str) -> PolicyFactory:
-        """Return the policy of the scheduler called ``name``; raises PluginError naming what there is."""
+        """Return the policy of the scheduler called ``name``; raises PluginError with the known names."""
         factory: PolicyFactory = self._provider("policies", name)
         return factory
 
     def backend(self, name: str) -> Backend:
-        """Return the backend called ``name``; raises PluginError naming what there is."""
+        """Return the backend called ``name``; raises PluginError with the known names."""
         return self._provider("backends", name)
 
     def quant_format(self, name: str) -> QuantFormat:
-        """Return the weight format called ``name``, its library opened; raises PluginError naming what there is."""
+        """Return the weight format called ``name``, its library opened; raises PluginError with the known names."""
         from infeng_core.formats.quant import VARIANTS
 
         if name not in self._formats:
@@ -157,7 +157,7 @@ class Plugins:
         return self._formats[name]
 
     def quantizer(self, name: str) -> QuantizerChoice:
-        """Return the quantizer called ``name``, with what identifies it; raises PluginError naming what there is."""
+        """Return the quantizer called ``name``, with its identity; raises PluginError with the known names."""
         from infeng_core.formats.quantizers import DEFAULT, QuantizerChoice
 
         quantizer, plugin = self._provider("quantizers", name), self._provides("quantizers", name)
@@ -171,40 +171,40 @@ class Plugins:
         return QuantizerChoice(name, quantizer, maker, version, self.settings(plugin))
 
     def calibrator(self, name: str) -> Callable[[EngineConfig, Plugins], Calibrator]:
-        """Return what makes the calibrator called ``name``; raises PluginError naming what there is."""
+        """Return the factory of the calibrator called ``name``; raises PluginError with the known names."""
         factory: Callable[[EngineConfig, Plugins], Calibrator] = self._provider("calibrators", name)
         return factory
 
     def drafter(self, name: str) -> DrafterFactory:
-        """Return the drafter called ``name``; raises PluginError naming what there is."""
+        """Return the drafter called ``name``; raises PluginError with the known names."""
         factory: DrafterFactory = self._provider("drafters", name)
         return factory
 
     def logit_processor(self, name: str) -> LogitProcessorFactory:
-        """Return the logit processor called ``name``; raises PluginError naming what there is."""
+        """Return the logit processor called ``name``; raises PluginError with the known names."""
         factory: LogitProcessorFactory = self._provider("logit_processors", name)
         return factory
 
     def prefix_store(self, name: str) -> PrefixStoreFactory:
-        """Return the store of prefixes called ``name``; raises PluginError naming what there is."""
+        """Return the store of prefixes called ``name``; raises PluginError with the known names."""
         factory: PrefixStoreFactory = self._provider("prefix_stores", name)
         return factory
 
     def observer(self, name: str) -> ObserverFactory:
-        """Return the observer called ``name``; raises PluginError naming what there is."""
+        """Return the observer called ``name``; raises PluginError with the known names."""
         factory: ObserverFactory = self._provider("observers", name)
         return factory
 
     def model_families(self) -> dict[str, Family]:
-        """Return every family that usable plugins bring, the core's first; one that is wrong costs a warning."""
+        """Return every family of usable plugins, the core's first; an invalid one causes a warning."""
         return dict(self._each("model_families", self.manifests))
 
     def sources(self) -> dict[str, Source]:
-        """Return what writes model files as Hugging Face directories; one that is wrong costs a warning."""
+        """Return the converters of model files to Hugging Face directories; an invalid one causes a warning."""
         return dict(self._each("sources", self.manifests))
 
     def run_options(self) -> dict[str, RunOptions]:
-        """Return every group of options that usable plugins bring for the commands that generate text."""
+        """Return every group of options that usable plugins add to the commands that generate text."""
         return dict(self._each("run_options", self.manifests))
 
     def model_readers(self) -> Iterator[tuple[str, ModelReader]]:
@@ -220,18 +220,18 @@ class Plugins:
         return self._each("adapter_readers", self.manifests)
 
     def locators(self) -> Iterator[tuple[str, Locator]]:
-        """Yield the locators with their names, the core's last: its names have the simplest form."""
+        """Yield the locators with their names, the core's last, because its names have the simplest form."""
         return self._each("locators", [*self.manifests[1:], self.manifests[0]])
 
     def missing_wheel(self, reference: str) -> str:
-        """Return what to install so that a file, or a name, is read that nothing here reads; "" for none known."""
+        """Return which wheel to install for a file or name that no present reader accepts; "" if unknown."""
         found = wheels.reader_of(reference)
         if found is None or found in self.names("model_readers"):
             return ""
         return wheels.remedy("model_readers", found, ())
 
     def _each(self, kind: str, plugins: Iterable[Plugin]) -> Iterator[tuple[str, Any]]:
-        """Yield what ``plugins`` provide of ``kind`` by name; one that is wrong costs a warning."""
+        """Yield the objects of ``kind`` that ``plugins`` provide, by name; an invalid one causes a warning."""
         for plugin in plugins:
             for name in plugin.manifest.provides[kind] if plugin.usable and plugin.manifest else ():
                 try:
@@ -243,10 +243,10 @@ class Plugins:
                     yield name, found
 
     def answers(self, hook: Callable[..., Any]) -> dict[str, Any]:
-        """Return what plugins give for a hook that another plugin declares, by the plugins' names.
+        """Return the plugins' results for a hook that another plugin declares, by the plugins' names.
 
-        hook: the function that ``hookspec`` has marked. Plugins are asked whose plugin.yaml lists its name under
-        ``provides.hooks``; one that fails costs a warning.
+        hook: the function marked by ``hookspec``. Only plugins whose plugin.yaml lists its name under
+        ``provides.hooks`` are called; one that fails causes a warning.
         """
         name = hook.__name__
         if name not in self._declared:
@@ -257,7 +257,7 @@ class Plugins:
         return {name: answer for name, answer in found.items() if answer is not None}
 
     def names(self, kind: str) -> list[str]:
-        """Return what usable plugins provide of ``kind`` ("tokenizers", "backends", ...), by their YAML."""
+        """Return the names of ``kind`` ("tokenizers", "backends", ...) that usable plugins provide by their YAML."""
         return sorted({name for p in self.manifests if p.usable and p.manifest for name in p.manifest.provides[kind]})
 
     def commands(self) -> dict[str, str]:
@@ -269,7 +269,7 @@ class Plugins:
         return result
 
     def command(self, name: str) -> Command:
-        """Import the plugin that brings command ``name`` and return it."""
+        """Import the plugin that provides command ``name`` and return the command."""
         for plugin in self.manifests:
             if plugin.usable and plugin.manifest and name in plugin.manifest.commands:
                 for command in self._ask(plugin, "infeng_commands") or []:
@@ -282,24 +282,24 @@ class Plugins:
         raise PluginError(f"command {name}", "no plugin brings it", wheels.remedy("commands", name, self.commands()))
 
     def kernel_libraries(self, plugins: Iterable[Plugin] | None = None) -> list[Offer]:
-        """Return every kernel library that plugins offer, unopened; of a plugin that cannot be used, its YAML's."""
+        """Return every kernel library that plugins offer, unopened; of an unusable plugin, only those in its YAML."""
         return [offer for plugin in (self.manifests if plugins is None else plugins) for offer in self._offers(plugin)]
 
     def plugin(self, name: str) -> Plugin:
-        """Return the plugin called ``name``; raises PluginError naming what there is."""
+        """Return the plugin called ``name``; raises PluginError with the known names."""
         for plugin in self.manifests:
             if plugin.name == name:
                 return plugin
         raise PluginError(f"plugin {name}", "not installed", unknown_key_remedy(name, [p.name for p in self.manifests]))
 
     def settings(self, plugin: Plugin) -> Mapping[str, Any]:
-        """Return the plugin's own settings: as the manifest's section of its name, or else its plugin.yaml says."""
+        """Return the plugin's own settings: the manifest's section of its name, with defaults from its plugin.yaml."""
         declared = plugin.manifest.settings if plugin.manifest else {}
         given = self.config.extra.get(plugin.name, {})
         return MappingProxyType({key: given.get(key, default_of(made)) for key, made in declared.items()})
 
     def warn(self, name: str, reason: Reason, path: Path) -> None:
-        """Say why a plugin, or a library of it at ``path``, is not used; under ``kernels.strict`` a PluginError."""
+        """Report why a plugin, or its library at ``path``, is not used; under ``kernels.strict`` as a PluginError."""
         remedy = reason.remedy or f"repair or uninstall it, or add {name} to plugins.disable"
         if self.config.kernels.strict:
             raise PluginError(f"plugin {name}", reason.text, remedy)
@@ -308,9 +308,9 @@ class Plugins:
         )
 
     def _look_for_typos(self) -> None:
-        """Warn of a name in ``plugins.disable`` that is nearly that of a plugin, which goes on being used.
+        """Warn of a name in ``plugins.disable`` that resembles a plugin's, because that plugin stays enabled.
 
-        Any other one is as good as disabled: a manifest may be for several machines.
+        Any other unknown name is accepted: a manifest may serve several machines.
         """
         names = [plugin.name for plugin in self.manifests]
         for name in self.config.plugins.disable:
@@ -333,7 +333,7 @@ class Plugins:
         return [(library, manifest, plugin.reason) for library in libraries]
 
     def _provides(self, kind: str, name: str) -> Plugin:
-        """Return the plugin that says it provides ``name``, one that can be used where there is one."""
+        """Return the plugin that claims to provide ``name``, a usable one if there is one."""
         offering = [p for p in self.manifests if p.manifest and name in p.manifest.provides[kind]]
         usable = [p for p in offering if p.usable]
         what = _called(kind, name)
@@ -360,7 +360,7 @@ class Plugins:
         return partial(self._made, plugin, FACES[kind], what, found[name])
 
     def _formats_of(self, plugin: Plugin, what: str) -> dict[str, QuantFormat]:
-        """Return the weight formats of the library that a plugin.yaml names, which is opened without the others."""
+        """Return the weight formats of the library that a plugin.yaml names; only this library is opened."""
         from infeng_core.formats.quant import brought_by
         from infeng_core.kernels.libraries import state_of
 
@@ -383,11 +383,12 @@ class Plugins:
         return self._held(plugin, face, what, made)
 
     def _held(self, plugin: Plugin, face: str | type, what: str, value: Any) -> Any:
-        """Return what a plugin gave, watched if it is not the core's."""
+        """Return a plugin's object, checked unless it is the core's."""
         return value if plugin.name == "core" else border.hold(value, face, border.Owner(plugin.name, what))
 
     def _ask(self, plugin: Plugin, hook: str, *, imports: bool = True) -> Any:
-        """Call ``hook`` of one plugin and merge what it gave; one that fails is marked broken and gives None."""
+        """Call ``hook`` of one plugin and merge the results; a plugin that fails is marked broken, and the result is
+        None."""
         if imports and not self._import(plugin):
             return None
         others = [p for name, p in self._manager.list_name_plugin() if name.split("/")[0] != plugin.name]
@@ -401,7 +402,7 @@ class Plugins:
         owed = get_type_hints(declared)["return"] if declared else hookspecs.owed(hook)
         text = next((text for answer in answers if (text := border.wrong(answer, owed))), "")
         if text:
-            return self._fail(plugin, f"what {hook}() returned {text}")
+            return self._fail(plugin, f"the result of {hook}() {text}")
         if get_origin(owed) is dict:
             return {name: value for answer in answers for name, value in answer.items()}
         return [item for answer in answers for item in answer]
@@ -446,12 +447,12 @@ class Plugins:
 
 
 def _called(kind: str, name: str) -> str:
-    """Return one of a kind as messages name it: ``model family gpt``."""
+    """Return the name of an object of a kind in messages: ``model family gpt``."""
     return f"{SINGULAR.get(kind, kind[:-1].replace('_', ' '))} {name}"
 
 
 def _reach(source: Path, module: str) -> None:
-    """Let a module be imported that lies beside the plugin.yaml that a manifest names, or around its package."""
+    """Make a module importable that lies beside the plugin.yaml that a manifest names, or around its package."""
     top = module.partition(".")[0]
     for folder in (source.parent, source.parent.parent):
         if (folder / top).is_dir() or (folder / f"{top}.py").is_file():

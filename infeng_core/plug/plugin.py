@@ -1,4 +1,4 @@
-"""A plugin's static face, ``plugin.yaml``: read without importing or loading anything of the plugin."""
+"""The static part of a plugin, ``plugin.yaml``, read without importing or loading the plugin."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Version(Kind):
 
 _NAMES = ListOf(Name())
 _FEATURES = ListOf(Choice(tuple(NEEDS)))
-_TOP: Mapping[str, Kind | None] = {  # None: read by a function of its own
+_TOP: Mapping[str, Kind | None] = {  # None: read by a separate function
     "infeng_plugin": None,
     "name": Name(),
     "version": _Version(),
@@ -76,7 +76,7 @@ _TOP: Mapping[str, Kind | None] = {  # None: read by a function of its own
 
 
 class _Anything(Kind):
-    """Checked later, when the type is known."""
+    """A value that is checked later, when its type is known."""
 
     def check(self, value: object) -> object:
         return value
@@ -111,7 +111,7 @@ _PROVIDES: Mapping[str, Kind | None] = {
     "logit_processors": _NAMES,
     "prefix_stores": _NAMES,
     "observers": _NAMES,
-    "hooks": _NAMES,  # that other plugins declare
+    "hooks": _NAMES,  # declared by other plugins
     "run_options": _NAMES,
     "commands": None,
 }
@@ -119,14 +119,14 @@ _PROVIDES: Mapping[str, Kind | None] = {
 
 @dataclass(frozen=True)
 class KernelNote:
-    """A kernel as plugin.yaml announces it; ``*`` in its name stands for any text, so that one note serves several."""
+    """A kernel as plugin.yaml announces it; ``*`` in its name stands for any text, so one note may cover several."""
 
     name: str
     op: str
     features: tuple[str, ...] = ()
 
     def covers(self, kernel: str) -> bool:
-        """Return whether the note is about the kernel of that name."""
+        """Return whether the note covers the kernel of that name."""
         return fnmatchcase(kernel, self.name)
 
 
@@ -153,12 +153,12 @@ class PluginManifest:
 def read_plugin(path: Path) -> PluginManifest:
     """Read and check ``path``; raises ManifestError naming file, line, key, reason and remedy.
 
-    A command asks for each file several times: one that has not changed is read once.
+    A command reads each file several times, so an unchanged file is parsed once.
     """
     try:
         found = path.stat()
     except OSError:
-        return _read(path)  # which says what is wrong
+        return _read(path)  # this call raises the error
     return _read_once(path, found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
 
 
@@ -256,7 +256,7 @@ def _commands(document: Document) -> dict[str, str]:
 
 
 def _settings(document: Document, plugin: str) -> dict[str, Field[Any]]:
-    """Return the plugin's settings as the engine's own are declared."""
+    """Return the plugin's settings as fields like the engine's own."""
     place = document.place(("settings",))
     declared = _at(document.data, ("settings",)) or {}
     if not isinstance(declared, Mapping):
@@ -279,7 +279,7 @@ def _settings(document: Document, plugin: str) -> dict[str, Field[Any]]:
 
 
 def _kind(given: Mapping[str, Any]) -> Kind:
-    """Return what the value of a declared setting may be; raises ValueError."""
+    """Return the kind of a declared setting; raises ValueError."""
     low, high = given.get("low", -math.inf), given.get("high", math.inf)
     word, of = given.get("type", "text"), given.get("of", ())
     if (word == "choice") != bool(of):

@@ -1,4 +1,4 @@
-"""Why something is or is not used: a code for machines, a sentence and a remedy for people."""
+"""Reasons why something is or is not used: a code for machines, a sentence and a remedy for people."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ CODES = {
     "not_a_library": "the file is not a library that this machine can load",
     "missing_symbol": "the library does not export infeng_library",
     "crashed": "it killed the process that tried it",
-    "endless": "it did not come to an end",
-    "silent": "it was waited for in vain",
+    "endless": "it did not finish",
+    "silent": "it did not answer in time",
     "refused": "the library itself declined",
     "approximate": "its results are not exact and the manifest asks for exact ones",
     "cannot_fuse": "it cannot take the epilogues of this operation",
@@ -34,12 +34,12 @@ CODES = {
     "wrong_result": "its result differs from the reference's",
     "failed": "it returned an error when tried",
 }
-"""Every code, with what it means in general; a Reason's text says it of one case."""
+"""Every code with its general meaning; a Reason's text describes one case."""
 
 
 @dataclass(frozen=True)
 class Reason:
-    """A code of ``CODES``, why in this case, and what to do about it."""
+    """A code of ``CODES``, the reason in this case, and the remedy."""
 
     code: str
     text: str = ""
@@ -47,7 +47,7 @@ class Reason:
 
     @property
     def is_fault(self) -> bool:
-        """Whether it is a fault of the plugin, to be warned about, and not a circumstance."""
+        """Whether the plugin is at fault, so that a warning is due."""
         return self.code in BROKEN
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ BROKEN = frozenset(
         "failed",
     }
 )
-"""Codes that mean a fault of the plugin, worth a warning; the others are circumstances."""
+"""Codes of faults of the plugin, which cause a warning; the others are circumstances."""
 
 
 def unmet(cpu: Cpu, arch: str | None, features: Iterable[str]) -> Reason | None:
@@ -83,7 +83,7 @@ def unmet(cpu: Cpu, arch: str | None, features: Iterable[str]) -> Reason | None:
     missing = [name for name in features if name not in cpu.features]
     if not missing:
         return None
-    # avx512bw is missing where avx512f is: only the root is worth a word.
+    # Without avx512f, avx512bw is missing too: only the root feature is reported.
     roots = [name for name in missing if not (closure([name]) - {name}) & set(missing)]
     notes = [f"{name} ({cpu.masked[name]})" if name in cpu.masked else name for name in roots]
     allowed = "may not be used here" if all(name in cpu.masked for name in roots) else "is not in this processor"
@@ -91,7 +91,7 @@ def unmet(cpu: Cpu, arch: str | None, features: Iterable[str]) -> Reason | None:
 
 
 def abi_mismatch(abi: tuple[int, int] | None) -> Reason | None:
-    """Return why a library built for kernel ABI ``abi`` can never be used here; None if it may, or has none."""
+    """Return why a library built for kernel ABI ``abi`` can never be used here; None if it can, or has no ABI."""
     major = _native.ABI_VERSION[0]
     if abi is None or (abi[0] == major and abi[1] >= _native.ABI_SINCE):
         return None

@@ -39,24 +39,25 @@ OPTIONS: Mapping[str, str] = {
     "--choice": "grammar",
     "--grammar": "grammar",
 }
-"""Options of ``run_options`` by the name of their group, for an error where no plugin brings it."""
+"""Options of ``run_options`` by the name of their group, for an error if no plugin provides them."""
 
 
 FILES: Mapping[str, str] = {r"\.gguf$": "gguf", r"^[\w.-]+/[\w.-]+(@[\w./-]+)?:\w": "gguf"}
-"""Which reader of model files is for a path or a name of the hub, by a pattern of it."""
+"""The reader of model files for each pattern of paths or hub names."""
 
 
 def reader_of(reference: str) -> str | None:
-    """Return the name of the reader that is for a path or a name by its form; None where the core's are."""
+    """Return the name of the reader for a path or name of this form; None if it is the core's."""
     return next((name for pattern, name in FILES.items() if re.search(pattern, reference)), None)
 
 
 def is_of_a_wheel(kind: str, name: str) -> bool:
-    """Return whether one of the project's wheels provides it."""
+    """Return whether one of the project's wheels provides ``name``."""
     return name in WHEELS.get(kind, {})
 
 
 def remedy(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return what to do about a ``name`` of a ``kind`` that no plugin provides; ``known``: names that some provide."""
+    """Return the remedy for a ``name`` of a ``kind`` that no plugin provides; ``known``: the names that are
+    provided."""
     wheel = WHEELS.get(kind, {}).get(name)
     return unknown_key_remedy(name, known) if wheel is None else f"install the wheel {wheel}"

@@ -1,1 +1,1 @@
-"""A request on the engine's two sides: text to ids and parameters before the model, sampling and text after it."""
+"""Both ends of a request: text to ids and parameters before the model, sampling and text after it."""

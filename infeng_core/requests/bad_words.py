@@ -1,4 +1,4 @@
-"""Words that an answer shall not have, as the token ids by which the sampler keeps them out."""
+"""Words that an answer must not contain, as token ids for the sampler."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from infeng_core.requests.tokenizer import Tokenizer
 
 
 def bad_words(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    """Return SamplingParams' ``bad_words_ids``: each word as it is at the start of a word and, if that differs, within.
+    """Return SamplingParams' ``bad_words_ids``: each word as tokenized at the start of a word and, if different,
+    within.
 
-    Another spelling of a word in tokens is not among them. Raises RequestError.
+    Other token sequences with the same text are not included. Raises RequestError.
     """
     if len(words) > MOST_BAD_WORDS:
         raise RequestError("bad_words", f"{len(words)} are more than {MOST_BAD_WORDS}", "give fewer")
@@ -26,13 +27,13 @@ def bad_words(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ..
     for within, start in zip(encoded, encoded, strict=True):
         plain, spaced = (_bare(ids, tokenizer) for ids in (within, start))
         found += [plain] if plain else []
-        # A space that becomes a token of its own forbids nothing that the word alone does not.
+        # A space that becomes a separate token forbids nothing beyond the word alone.
         found += [spaced] if spaced and len(spaced) == len(plain) and spaced[0] != plain[0] else []
     return tuple(found)
 
 
 def _bare(ids: Sequence[int], tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the ids of a text without what the tokenizer puts around it."""
+    """Return the ids of a text without the tokenizer's surrounding tokens."""
     begin = 1 if ids and ids[0] == tokenizer.bos_id else 0
     end = len(ids) - 1 if len(ids) > begin and ids[-1] == tokenizer.eos_id else len(ids)
     return tuple(ids[begin:end])

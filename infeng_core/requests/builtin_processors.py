@@ -1,4 +1,4 @@
-"""The engine's own logit processors, which the fields of SamplingParams stand for."""
+"""The engine's own logit processors, selected by fields of SamplingParams."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class AllowedTokens:
         self._row = Adjustment(vocabulary.mask(allowed))
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Every row is the same."""
+        """Do nothing: every row is the same."""
 
     def row(self, guesses: Sequence[int]) -> Adjustment:
         """Return the mask."""
@@ -33,12 +33,12 @@ class LogitBias:
     """Adds to the logits of some tokens."""
 
     def __init__(self, vocabulary: Vocabulary, bias: Sequence[tuple[int, float]], prompt: Sequence[int]) -> None:
-        """bias: (id, what is added)."""
+        """bias: (id, addend)."""
         ids, values = zip(*bias, strict=True)
         self._row = Adjustment(ids=np.array(ids, np.int32), biases=np.array(values, np.float32))
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Every row is the same."""
+        """Do nothing: every row is the same."""
 
     def row(self, guesses: Sequence[int]) -> Adjustment:
         """Return the biases."""
@@ -46,24 +46,24 @@ class LogitBias:
 
 
 class MinTokens:
-    """No end token before there are enough tokens."""
+    """Forbids end tokens before a minimum number of tokens."""
 
     def __init__(self, vocabulary: Vocabulary, argument: tuple[int, Sequence[int]], prompt: Sequence[int]) -> None:
-        """argument: how many tokens come before an end, and the ends."""
+        """argument: the minimum number of tokens, and the end tokens."""
         self._left, ends = argument
         self._row = Adjustment(~vocabulary.mask(ends))
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Count."""
+        """Count the tokens."""
         self._left -= len(tokens)
 
     def row(self, guesses: Sequence[int]) -> Adjustment | None:
-        """Return the mask, or nothing once there are enough."""
+        """Return the mask, or nothing after the minimum."""
         return self._row if len(guesses) < self._left else None
 
 
 class BadWords:
-    """The last token of a word may not follow the others, of which some may stand in the prompt."""
+    """Forbids the last token of a word after its other tokens, some of which may be in the prompt."""
 
     def __init__(self, vocabulary: Vocabulary, words: Sequence[Sequence[int]], prompt: Sequence[int]) -> None:
         """words: ids of each."""
@@ -80,7 +80,7 @@ class BadWords:
         self._last = (*self._last, *tokens)[-self._memory :] if self._memory else ()
 
     def row(self, guesses: Sequence[int]) -> Adjustment | None:
-        """Return the mask of all tokens that end no word here."""
+        """Return the mask without the tokens that would complete a word."""
         last = (*self._last, *guesses)
         banned = frozenset(end for begin, end in self._words if last[len(last) - len(begin) :] == begin)
         if banned != self._banned:
@@ -89,29 +89,29 @@ class BadWords:
 
 
 class Penalties:
-    """Makes tokens less likely that were there before: docs/numerics.md, "Sampling"."""
+    """Makes tokens that occurred before less likely: docs/numerics.md, "Sampling"."""
 
     def __init__(self, vocabulary: Vocabulary, argument: tuple[float, float, float], prompt: Sequence[int]) -> None:
         """argument: repetition, for tokens of prompt and answer; presence and frequency, for those of the answer."""
         self._repetition, self._presence, self._frequency = (np.float32(value) for value in argument)
         seen = dict.fromkeys(prompt if self._repetition != 1 else ())
-        self._places = {token: place for place, token in enumerate(seen)}  # of each token in the arrays
+        self._places = {token: place for place, token in enumerate(seen)}  # index of each token in the arrays
         self._ids = np.array([*seen], np.int32)
         self._counts = np.zeros(len(seen), np.int32)  # in the answer
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Count."""
+        """Count the tokens."""
         self._places, self._ids, self._counts = self._with(tokens)
 
     def row(self, guesses: Sequence[int]) -> Adjustment | None:
-        """Return the penalty of each token that was there."""
+        """Return the penalty of each token that occurred."""
         _, ids, counts = self._with(guesses) if guesses else (None, self._ids, self._counts)
         drop = self._frequency * counts.astype(np.float32)
         drop[counts > 0] += self._presence
         return Adjustment(ids=ids, biases=-drop, penalties=np.full(len(ids), self._repetition))
 
     def _with(self, tokens: Sequence[int]) -> tuple[dict[int, int], NDArray[np.int32], NDArray[np.int32]]:
-        """Return what is known once ``tokens`` have followed."""
+        """Return the state after ``tokens`` have followed."""
         counted = Counter(tokens)
         new = [token for token in counted if token not in self._places]
         places = (
@@ -125,7 +125,7 @@ class Penalties:
 
 
 class BuiltinProcessors:
-    """Makes one of them, as the hook wants it."""
+    """Adapts a kind of processor to the hook."""
 
     def __init__(
         self, kind: Callable[[Vocabulary, Any, Sequence[int]], LogitProcessor], vocabulary: Vocabulary
@@ -147,11 +147,11 @@ KINDS: dict[str, Callable[[Vocabulary, Any, Sequence[int]], LogitProcessor]] = {
     "penalties": Penalties,
     "dry": Dry,
 }
-"""By the names that the hook gives them, in the order in which they act."""
+"""By name, in the order in which they act."""
 
 
 def requested_processors(params: SamplingParams, ends: Collection[int]) -> list[tuple[str, Any]]:
-    """Return the name and argument of each processor that ``params`` ask for, in the order in which they act.
+    """Return the name and argument of each processor that ``params`` select, in the order in which they act.
 
     ends: the tokens that end the request's text.
     """

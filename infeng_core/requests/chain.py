@@ -1,4 +1,4 @@
-"""The logit processors of each request: made when it comes, told of its tokens, asked for the rows it draws from."""
+"""The logit processors of each request: made at its start, fed with its tokens, called for its sampled rows."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _T = TypeVar("_T")
 _log = get_logger(__name__)
 
 MOST_FORCED = 16
-"""Tokens of one request that its processors may force in a step."""
+"""Most tokens of one request that its processors may force in a step."""
 
 MOST_BETWEEN = 0.002
-"""Seconds that an answer may take on average if its request is to be asked between two steps as well."""
+"""Average seconds of an answer up to which a request is also called between two steps."""
 
 _REMEDY = "leave it out, or ask the author of its plugin for a repair"
 
@@ -43,16 +43,16 @@ class Chains:
     """The processors that an engine's requests name, each kind made once, when the first request names it."""
 
     def __init__(self, factory: Callable[[str], LogitProcessorFactory], vocabulary: Vocabulary) -> None:
-        """factory: finds one by its name; raises PluginError."""
+        """factory: finds a kind by its name; raises PluginError."""
         self._factory = factory
         self._vocabulary = vocabulary
         self._kinds: dict[str, LogitProcessors] = {}
         self._lock = threading.Lock()
 
     def start(self, params: SamplingParams, prompt: list[int], ends: Collection[int]) -> Chain | None:
-        """Return the processors of a request whose text ends with one of ``ends``; None where it has none.
+        """Return the processors of a request whose text ends with one of ``ends``; None without processors.
 
-        Raises PluginError for one that there is not or that fails, RequestError for an argument that cannot be.
+        Raises PluginError for an unknown or failing kind, RequestError for an invalid argument.
         """
         asked = requested_processors(params, ends)
         if not asked:
@@ -68,12 +68,12 @@ class Chains:
 
 
 class _State(NamedTuple):
-    """Processors, and where they stand."""
+    """Processors and their position."""
 
     restarts: int
-    """Of the request, before."""
+    """Tokens of the request before them."""
     taken: int
-    """Tokens behind the prompt that they know."""
+    """Tokens after the prompt that they have seen."""
     processors: list[tuple[str, LogitProcessor]]
 
 
@@ -88,10 +88,10 @@ class _Answer(NamedTuple):
 
 
 class Chain:
-    """The processors of one request, in the order in which they act. They stand behind its tokens when it needs them.
+    """The processors of one request, in the order in which they act. They are advanced to its tokens when needed.
 
-    A caller takes the processors, asks them and puts them back. Where there are none, because an exception such as
-    Ctrl-C came in the middle or a thread still asks for a step that was given up, they are made again from the prompt.
+    A caller takes the processors, calls them and puts them back. If they are missing, because an exception such as
+    Ctrl-C came in between or a thread still uses them for an abandoned step, they are made again from the prompt.
     """
 
     def __init__(
@@ -101,17 +101,17 @@ class Chain:
         ends: frozenset[int],
         vocab: int,
     ) -> None:
-        """makers: the name of each, and what makes it from the prompt. Raises as ``Chains.start``."""
+        """makers: the name and factory of each. Raises as ``Chains.start``."""
         self._makers = makers
         self._ends = ends
         self._vocab = vocab
         self._restarts = 0
-        self._states = [_State(0, 0, self._made(prompt))]  # one, or none while they are being asked
+        self._states = [_State(0, 0, self._made(prompt))]  # one, or none during a call
         self._is_forcing = any(starmap(_can_force, self._states[0].processors))
         self._answer: _Answer | None = None  # the latest
         self._seconds, self._times = 0.0, 0
         self.error: InfengError | None = None
-        """Why the request's next token cannot be drawn, once it could not."""
+        """The error that keeps the request's next token from being drawn, or None."""
 
     @property
     def names(self) -> str:
@@ -125,17 +125,17 @@ class Chain:
 
     @property
     def cost(self) -> float:
-        """Seconds of processor time that an answer has taken, on average."""
+        """Average seconds of processor time per answer."""
         return self._seconds / self._times if self._times else 0.0
 
     def rows(self, sequence: RunningRequest, guesses: Sequence[int]) -> list[list[Adjustment]]:
-        """Return what is wanted of the token after those of ``sequence``, of the one after the first guess, and so on.
+        """Return the adjustments of the token after ``sequence``, of the token after the first guess, and so on.
 
-        Rows behind a guess that is not allowed, or is an end, are left out. So are those behind a guess at which a
-        processor fails: it will be asked again if that comes true. Raises PluginError where it fails before any guess.
-        Asked again for the same tokens, it says the same without any work.
+        Rows after a guess that is not allowed, or is an end, are left out, and so are rows after a guess at which a
+        processor fails: it is called again if the guess comes true. Raises PluginError if it fails before any guess.
+        A second call with the same tokens returns the same without further work.
         """
-        guesses = tuple(guesses)  # like all that processors see, so that none can change it
+        guesses = tuple(guesses)  # immutable, like every argument of processors
         known = self._answer
         is_new = known is None or (known.restarts, known.length) != (self._restarts, sequence.length)
         if known is None or is_new or _common(known.guesses, guesses) < min(len(known.guesses), len(guesses)):
@@ -145,7 +145,7 @@ class Chain:
         return known.rows[: len(guesses) + 1]
 
     def lose(self) -> None:
-        """Say from now on that a processor did not come back from a call."""
+        """Report from now on that a processor did not return from a call."""
         self._makers, self._is_forcing = [(self.names, _lost)], False
         self._restarts += 1
 
@@ -173,10 +173,10 @@ class Chain:
         return found
 
     def forced(self, sequence: RunningRequest) -> list[int]:
-        """Return tokens that have to follow those of ``sequence``, as far as one of the processors knows them.
+        """Return the tokens that must follow those of ``sequence``, if a processor knows them.
 
-        Where it fails it is not asked again; what it says of rows decides. Nor is it asked while answers are slow: this
-        is called between two steps, when all requests wait.
+        After a failure it is not called again; its answers for rows decide. Nor is it called while answers are slow:
+        this runs between two steps, when all requests wait.
         """
         if not self._is_forcing or self.error is not None or self.cost > MOST_BETWEEN:
             return []
@@ -200,7 +200,7 @@ class Chain:
 
         found = _guarded(name, "forced()", few)
         if found and not 0 <= min(found) <= max(found) < self._vocab:
-            why = f"forced() returned what are no tokens of a vocabulary of {self._vocab}"
+            why = f"forced() returned invalid tokens: the vocabulary has {self._vocab}"
             raise PluginError(f"logit processor {name}", why, _REMEDY)
         return found
 
@@ -212,10 +212,10 @@ class Chain:
         return [(name, _guarded(name, "make()", partial(make, tuple(prompt)))) for name, make in self._makers]
 
     def _behind(self, sequence: RunningRequest) -> _State:
-        """Take the processors and tell them all tokens of ``sequence``."""
+        """Take the processors and advance them to all tokens of ``sequence``."""
         restarts, length = self._restarts, sequence.length
         try:
-            state = self._states.pop()  # in one operation: two threads do not get the same ones
+            state = self._states.pop()  # one operation: two threads never get the same ones
         except IndexError:
             state = _State(-1, 0, [])
         if state.restarts != restarts or sequence.prompt_length + state.taken > length:
@@ -228,17 +228,17 @@ class Chain:
     def _asked(self, name: str, processor: LogitProcessor, guesses: Sequence[int]) -> Adjustment | None:
         wanted = _guarded(name, "row()", partial(processor.row, guesses))
         if text := _guarded(name, "what row() returned", partial(wrong, wanted, self._vocab)):
-            raise PluginError(f"logit processor {name}", f"what row() returned {text}", _REMEDY)
+            raise PluginError(f"logit processor {name}", f"the result of row() {text}", _REMEDY)
         return None if wanted is None else _guarded(name, "what row() returned", partial(copied, wanted))
 
     def _goes_on(self, row: list[Adjustment], token: int) -> bool:
-        """Return whether ``token``, if it is drawn from a row, has another behind it."""
+        """Return whether ``token``, drawn from a row, is allowed and does not end the text."""
         masks = (adjustment.allowed for adjustment in row if adjustment.allowed is not None)
         return token not in self._ends and all(int(mask[token // BITS]) >> token % BITS & 1 for mask in masks)
 
 
 def _common(some: Sequence[int], others: Sequence[int]) -> int:
-    """Return at how many places two sequences begin alike."""
+    """Return the length of the common beginning of two sequences."""
     return next((place for place, (one, other) in enumerate(zip(some, others, strict=False)) if one != other),
                 min(len(some), len(others)))  # fmt: skip
 
@@ -252,13 +252,13 @@ def _can_force(name: str, processor: LogitProcessor) -> bool:
 
 
 def _guarded(name: str, what: str, call: Callable[[], _T]) -> _T:
-    """Return what ``call`` returns; raises PluginError for whatever it raises, but for Ctrl-C."""
+    """Return the result of ``call``; turns every error into a PluginError, except Ctrl-C."""
     try:
         return call()
     except (InfengError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # panics of libraries in other languages are no Exceptions
+    except BaseException as error:  # panics of libraries in other languages are not Exceptions
         if isinstance(error, SystemExit) and threading.current_thread() is threading.main_thread():
-            raise  # as a handler of signals may
+            raise  # a signal handler may raise it too
         why = f"{what} raised {type(error).__name__}: {error}"
         raise PluginError(f"logit processor {name}", why, _REMEDY) from error

@@ -1,4 +1,4 @@
-"""Arguments of callers are checked and brought into one form; a RequestError names the fault and the remedy."""
+"""Checks of callers' arguments, which are also normalized; a RequestError names the fault and the remedy."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ MOST_BAD_TOKENS = 16384
 """... and their tokens together: every row looks at all of them."""
 
 MOST_BAD_CHARACTERS = 4 * MOST_BAD_TOKENS
-"""Of such words before they are tokenized."""
+"""Characters of such words before they are tokenized."""
 
 MOST_PROCESSORS = 16
 """Logit processors of a request: each costs time in every step."""
 
 MOST_VALUES = 1 << 20
-"""Of any other list: more than a vocabulary has tokens."""
+"""Items of any other list: more than a vocabulary has tokens."""
 
 MOST_ADAPTERS = 64
 """Adapters that one request combines, whatever their ranks."""
 
 MOST_CHARACTERS = 1024
-"""Of a tenant and of a salt, which engines keep for a while after the request."""
+"""Characters of a tenant or a salt, which engines keep for a while after the request."""
 
 MOST_PRIORITY = 2**31 - 1
-"""Of a request, and less than nothing by as much: schedulers compute with it in floating point."""
+"""Largest magnitude of a request's priority: schedulers compute with it in floating point."""
 
 
 def number(name: str, value: Any, low: float, high: float, remedy: str) -> float:
     """Return ``value`` as a float if it is from ``low`` to ``high`` and finite, also as a float32."""
     try:
         number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    except OverflowError:  # an integer that no float can hold
+    except OverflowError:  # an integer too large for a float
         number = math.inf
-    except Exception:  # of a type of the caller's own
+    except Exception:  # from a type of the caller's own
         number = math.nan
     used = c_float(number).value
     if not (math.isfinite(used) and low <= used <= high) or 0.0 < abs(number) < TINY:
@@ -77,7 +77,7 @@ def flag(name: str, value: Any, remedy: str) -> bool:
 
 
 def label(name: str, value: Any) -> str:
-    """Return a text of bounded length that names something; it may be empty."""
+    """Return a label of bounded length; it may be empty."""
     if not isinstance(value, str):
         raise RequestError(name, f"{shown(value)} is not a text", "give one, or leave it out")
     if len(value) > MOST_CHARACTERS:
@@ -88,7 +88,7 @@ def label(name: str, value: Any) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """Return whether ``text`` has no half of a surrogate pair, which is how Python keeps bytes it cannot decode."""
+    """Return whether ``text`` has no half of a surrogate pair (Python's form of bytes that it cannot decode)."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -97,13 +97,13 @@ def is_unicode(text: str) -> bool:
 
 
 def tokens(name: str, ids: Any) -> tuple[int, ...]:
-    """Return token ids; whether they are in a vocabulary is seen where that is known."""
+    """Return token ids; a later check compares them with the vocabulary."""
     remedy = "give token ids"
     return tuple(integer(name, id_, 0, 2**31 - 1, remedy) for id_ in several(name, ids, remedy))
 
 
 def require_few(words: tuple[tuple[int, ...], ...]) -> None:
-    """Raise RequestError for more words than a row can be searched for, and for one without tokens."""
+    """Raise RequestError for too many words, and for a word without tokens."""
     if not all(words):
         raise RequestError("bad_words_ids", "a word has no token", "leave it out")
     count = sum(map(len, words))
@@ -147,7 +147,7 @@ def pairs(name: str, given: Any, remedy: str) -> list[tuple[Any, Any]]:
 
 
 def texts(name: str, given: Any) -> tuple[str, ...]:
-    """Return texts that are searched for, of one text or several."""
+    """Return texts to search for, from one text or several."""
     found = (given,) if isinstance(given, str) else tuple(several(name, given, "give texts"))
     for text in found:
         if not isinstance(text, str) or not text:
@@ -159,7 +159,7 @@ def texts(name: str, given: Any) -> tuple[str, ...]:
 
 
 def several(name: str, values: Any, remedy: str) -> list[Any]:
-    """Return what an iterable holds, nothing for None; raises RequestError for one without an end, too."""
+    """Return the items of an iterable, [] for None; raises RequestError also for an endless one."""
     try:
         found = [] if values is None else list(islice(values, MOST_VALUES))
     except TypeError:
@@ -170,9 +170,9 @@ def several(name: str, values: Any, remedy: str) -> list[Any]:
 
 
 def shown(value: object) -> str:
-    """Return what a user gave for a message, cut where it is long."""
+    """Return a user's value for a message, cut if it is long."""
     if isinstance(value, (str, bytes, bytearray)):
-        value = value[:80]  # what is longer is not spelled first
+        value = value[:80]  # cut first, to save the formatting of the rest
     try:
         text = repr(value)
     except Exception:  # an integer of thousands of digits, or an object of the caller's own

@@ -1,4 +1,4 @@
-"""The sampling parameters that a model's makers recommend, in generation_config.json."""
+"""The recommended sampling parameters in a model's generation_config.json."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infeng_core.requests.request import SamplingParams
 
 FILE = "generation_config.json"
 TAKEN = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
-"""The keys that mean the same there as in SamplingParams."""
+"""The keys with equal meaning there and in SamplingParams."""
 
 _MOST_BYTES = 4 << 20
 
@@ -22,8 +22,8 @@ _MOST_BYTES = 4 << 20
 def recommended(directory: Path) -> Mapping[str, Any]:
     """Return the parameters that the file in ``directory`` sets, by their names in SamplingParams.
 
-    ``do_sample: false`` is temperature 0, whatever temperature stands beside it. A value that cannot be is left out
-    with a warning. Raises ModelError for a file that cannot be read.
+    ``do_sample: false`` is temperature 0, whatever temperature stands beside it. An invalid value is left out with a
+    warning. Raises ModelError for a file that cannot be read.
     """
     path = model_file(directory, FILE)
     if not path.exists():

@@ -1,4 +1,4 @@
-"""DRY: what would go on with a repetition becomes less likely, the more so the longer it is already.
+"""DRY: tokens that would continue a repetition become less likely, more so the longer the repetition is.
 
 p-e-w, "DRY: A modern repetition penalty that reliably prevents looping", pull request 5677 of text-generation-webui
 (2024); ``DRYLogitsProcessor`` there.
@@ -17,11 +17,11 @@ from infeng_core.requests.processors import Adjustment, Vocabulary
 from infeng_core.requests.tokenizer import Tokenizer
 
 LONGEST = 50
-"""Tokens that a match has at most, as in the author's code: neither penalties nor the search are endless."""
+"""Most tokens of a match, as in the author's code: it bounds penalties and the search."""
 
 
 class Matches(NamedTuple):
-    """Where the newest token of a text stood before, and how many tokens up to there equal those up to the newest."""
+    """Earlier occurrences of a text's newest token, and how many tokens before each equal those before the newest."""
 
     ends: NDArray[np.intp]  # (matches,) places in the text, ascending
     lengths: NDArray[np.uint8]  # (matches,) up to LONGEST
@@ -33,13 +33,13 @@ NO_MATCHES = Matches(np.empty(0, np.intp), np.empty(0, np.uint8))
 class Dry:
     """Follows a text and its matches: a new token lengthens the matches that it continues, and ends the others.
 
-    So a token costs one comparison with each that stands in the text.
+    Each token therefore costs one comparison with each earlier token.
     """
 
     def __init__(
         self, vocabulary: Vocabulary, argument: tuple[float, float, int, int, Sequence[str]], prompt: Sequence[int]
     ) -> None:
-        """argument: multiplier, base, allowed length, how many of the last tokens count or -1, sequence breakers.
+        """argument: multiplier, base, allowed length, number of last tokens to search or -1, sequence breakers.
 
         Raises RequestError for breakers that the tokenizer cannot encode.
         """
@@ -48,7 +48,7 @@ class Dry:
         self._breaker_ids = np.array(sorted(self._breakers), np.int32)
         self._penalties = penalties(multiplier, base, self._allowed)
         self._text = np.empty(0, np.int32)
-        self._scratch = np.zeros(1, np.uint8)  # of each place, and one that stays 0: before the first
+        self._scratch = np.zeros(1, np.uint8)  # by place, and one that stays 0: before the first
         self._length = 0
         self._matches = NO_MATCHES
         self._guessed: tuple[tuple[int, ...], Matches] = ((), NO_MATCHES)
@@ -61,7 +61,7 @@ class Dry:
         self._guessed = ((), self._matches)
 
     def row(self, guesses: Sequence[int]) -> Adjustment | None:
-        """Return the penalty of each token that followed a match: that of the longest."""
+        """Return the penalty of each token that followed a match: the longest match's."""
         ends, lengths = self._behind(tuple(guesses))
         lengths = np.minimum(lengths, ends - self._first(self._length + len(guesses)) + 1)
         long = lengths >= self._allowed
@@ -76,7 +76,7 @@ class Dry:
         return Adjustment(ids=ids, biases=-self._penalties[longest])
 
     def _behind(self, guesses: tuple[int, ...]) -> Matches:
-        """Return the matches behind ``guesses``, which mostly are those of the row before and one more."""
+        """Return the matches after ``guesses``, which are mostly those of the previous row and one more."""
         known, matches = self._guessed
         if guesses[: len(known)] != known:
             known, matches = (), self._matches
@@ -85,7 +85,8 @@ class Dry:
         return matches
 
     def _followed(self, matches: Matches, begin: int, tokens: Sequence[int]) -> Matches:
-        """Return the matches once ``tokens`` have followed the first ``begin`` ones, which have ``matches``."""
+        """Return the matches after ``tokens`` have followed the first ``begin`` tokens, whose matches are
+        ``matches``."""
         end = begin + len(tokens)
         if end > len(self._text):
             self._text = np.concatenate([self._text[:begin], np.empty(2 * end - begin, np.int32)])
@@ -98,7 +99,7 @@ class Dry:
         return matches
 
     def _after(self, matches: Matches, place: int) -> Matches:
-        """Return the matches of the token at ``place``; ``matches`` are those of the one before."""
+        """Return the matches of the token at ``place``; ``matches`` are those of the previous token."""
         token = self._text[place]
         if int(token) in self._breakers:
             return NO_MATCHES
@@ -110,14 +111,15 @@ class Dry:
         return Matches(ends, lengths)
 
     def _first(self, length: int) -> int:
-        """Return the first place that counts in a text of ``length`` tokens."""
+        """Return the first place that is searched in a text of ``length`` tokens."""
         return 0 if self._last_n < 0 else max(0, length - self._last_n)
 
 
 def penalties(multiplier: float, base: float, allowed: int) -> NDArray[np.float32]:
-    """Return (LONGEST + 1,) what a match of each length takes from a logit: multiplier * base^(length - allowed).
+    """Return (LONGEST + 1,) the penalty of each match length: multiplier * base^(length - allowed).
 
-    Products of float32 numbers, one after the other in double, each rounded to float32 at the end; 0 below ``allowed``.
+    Products of float32 numbers, one after the other in double, each rounded to float32 at the end; 0 below
+    ``allowed``.
     """
     found = np.zeros(LONGEST + 1)
     penalty = float(np.float32(multiplier))
@@ -128,7 +130,7 @@ def penalties(multiplier: float, base: float, allowed: int) -> NDArray[np.float3
 
 
 def breaker_ids(tokenizer: Tokenizer, breakers: Sequence[str]) -> frozenset[int]:
-    """Return the token that each breaker ends with where it stands in a text: the last of "a" and the breaker."""
+    """Return the last token of each breaker inside a text: the last token of "a" and the breaker."""
     if not breakers:
         return frozenset()
     try:

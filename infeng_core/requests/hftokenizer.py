@@ -23,28 +23,28 @@ if TYPE_CHECKING:
     from infeng_core.settings.config import EngineConfig
 
 MAX_CHARACTERS = 1 << 22
-"""Of one text: more than the longest contexts hold."""
+"""Characters of one text: more than the longest contexts hold."""
 
 LONG = 1024
-"""Tokens from which on other threads run while they are decoded: it takes the library a third of a millisecond."""
+"""Tokens from which on decoding releases the GIL: it takes the library a third of a millisecond."""
 
 MAX_NORMALIZED = 1 << 28
-"""Characters that a text may become in the worst case, as ``growth`` bounds it."""
+"""Most characters of a decoded text, by the bound of ``growth``."""
 
 
 class HfTokenizer:
-    """``tokenizer.json`` through the ``tokenizers`` library, ``tokenizer_config.json`` for what it leaves open.
+    """``tokenizer.json`` through the ``tokenizers`` library, with ``tokenizer_config.json`` for the rest.
 
-    A beginning-of-text token is added as ``add_bos_token`` says, and where that is not given, as the post-processor of
+    A beginning-of-text token is added as ``add_bos_token`` says, or by default as the post-processor of
     ``tokenizer.json`` does.
     """
 
     def __init__(self, directory: Path, config: EngineConfig) -> None:
-        """Read the files; raises ModelError where ``tokenizer.json`` is missing or broken."""
-        # Read by the library when it first encodes a list; the first engine of a process decides.
+        """Read the files; raises ModelError if ``tokenizer.json`` is missing or broken."""
+        # The library reads this when it first encodes a list; the first engine of a process decides.
         os.environ.setdefault("RAYON_NUM_THREADS", str(config.tokenizer.threads))
         self._fast, self._growth = _load(files.model_file(directory, "tokenizer.json"))
-        self._plain: Fast | None = None  # the same, to which special tokens are text; made at its first use
+        self._plain: Fast | None = None  # the same, with special tokens as text; made at its first use
         self._lock = threading.Lock()
         self._parse_special = config.tokenizer.parse_special
         settings = _settings(files.model_file(directory, "tokenizer_config.json"))
@@ -64,8 +64,8 @@ class HfTokenizer:
                 if not entry.special and byte_level(entry.content) not in (None, entry.content.encode())
             }
         )
-        self._token_bytes: dict[int, bytes] = {}  # as they are needed
-        self._texts: dict[int, str | None] = {}  # of single tokens, as they are needed
+        self._token_bytes: dict[int, bytes] = {}  # filled on demand
+        self._texts: dict[int, str | None] = {}  # of single tokens, filled on demand
         self._bytes = frozenset(self._byte_tokens())
         self._puts_bos = bool(self._add_bos) or self._template_puts_bos()
 
@@ -98,7 +98,7 @@ class HfTokenizer:
             encodings = fast.encode_batch(list(texts), add_special_tokens=self._add_bos is not False)
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:  # the library's panics are no Exceptions
+        except BaseException as error:  # the library's panics are not Exceptions
             raise RequestError("prompt", f"the tokenizer failed on it: {error}", CHECK) from None
         found: list[list[int]] = [encoding.ids for encoding in encodings]
         bos = self._bos
@@ -109,8 +109,8 @@ class HfTokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of ``tokens`` without special tokens; ids outside the vocabulary have none.
 
-        Added tokens are what they are found as in a text, also where the letters of bytes could spell them: the library
-        takes them for bytes then (deepseek-coder's "\u00fa").
+        Added tokens keep their literal text even if it looks like letters of bytes, which the library would decode
+        (deepseek-coder's "\u00fa").
         """
         if self._literal.keys().isdisjoint(tokens):
             return self._decoded(tokens)
@@ -124,7 +124,7 @@ class HfTokenizer:
         try:
             if len(tokens) < LONG:
                 return self._fast.decode(list(tokens), skip_special_tokens=True)
-            [text] = self._fast.decode_batch([list(tokens)], skip_special_tokens=True)  # which lets others run
+            [text] = self._fast.decode_batch([list(tokens)], skip_special_tokens=True)  # releases the GIL
             return text
         except (KeyboardInterrupt, SystemExit):
             raise
@@ -136,7 +136,7 @@ class HfTokenizer:
         return StreamingDetokenizer(self, prompt, skip_special_tokens)
 
     def token_bytes(self, token: int) -> bytes:
-        """Return what one token stands for, a special one as it is written; b"" for what is no token."""
+        """Return the bytes of one token, of a special one as it is written; b"" for an unknown one."""
         known = self._token_bytes.get(token)
         if known is None:
             known = self._token_bytes[token] = self._bytes_of(token)
@@ -155,7 +155,7 @@ class HfTokenizer:
 
     @property
     def special_tokens(self) -> Mapping[str, int]:
-        """The texts that become special tokens where they are parsed, with their ids."""
+        """The texts of special tokens, with their ids."""
         return {text: token for token, text in self._special.items()}
 
     def special_text(self, token: int) -> str:
@@ -163,7 +163,7 @@ class HfTokenizer:
         return self._special.get(token, "")
 
     def text(self, token: int) -> str | None:
-        """Return what ``token`` alone decodes to; None where it takes no part in decoding: special or unknown."""
+        """Return the text of ``token`` alone; None if decoding ignores it: special or unknown."""
         if token not in self._texts:
             is_visible = token not in self._special and self._fast.id_to_token(token) is not None
             self._texts[token] = self.decode([token]) if is_visible else None
@@ -198,7 +198,7 @@ class HfTokenizer:
 
 
 def _load(path: Path) -> tuple[Fast, float]:
-    """Return the library's tokenizer, and how many characters it makes of one at most."""
+    """Return the library's tokenizer, and the most characters that it makes of one."""
     if not path.is_file():
         hint = " (tokenizer.model is not read)" if path.with_name("tokenizer.model").is_file() else ""
         remedy = "copy tokenizer.json from the model's page, or pass token ids (--ids, or tokenizer.use: ids)"

@@ -1,4 +1,4 @@
-"""The tokenizer ``ids``: a text is token ids in decimals, for models that come without a tokenizer.json."""
+"""The tokenizer ``ids``: a text is a list of decimal token ids, for models without a tokenizer.json."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class IdsTokenizer:
 
 
 class IdsDetokenizer:
-    """Spells one token after the other."""
+    """Writes one token after the other."""
 
     def __init__(self, first: bool) -> None:
-        """Start a text, or go on after a prompt."""
+        """Start a text, or continue after a prompt."""
         self._space = "" if first else " "
 
     def push(self, token: int) -> str:
@@ -55,7 +55,7 @@ class IdsDetokenizer:
         return text
 
     def finish(self) -> str:
-        """Return "": nothing is ever held back."""
+        """Return "": no text is held back."""
         return ""
 
 

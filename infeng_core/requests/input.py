@@ -1,4 +1,4 @@
-"""The input of callers becomes requests with token ids, or an error before anything runs."""
+"""Callers' input becomes requests with token ids, or an error before anything runs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Prompts = Prompt | Iterable[str] | Iterable[Iterable[int]] | Iterable[Request]
 """One prompt or several; integers are one prompt."""
 
 AdaptersOf = Adapters | Sequence[Adapters | None] | None
-"""For all prompts the same, or a list with one for each."""
+"""Adapters for all prompts, or a list with one entry for each."""
 
 CHARACTERS_PER_TOKEN = 32
-"""A text with more characters than this for each token of the context is refused before it is tokenized: no prose and
-no program comes near, and the tokenizer would take seconds to say so."""
+"""A text with more characters than this per token of the context is refused before it is tokenized: no prose and no
+program comes near, and the tokenizer would take seconds to find out."""
 
 
 class InputProcessor:
@@ -32,7 +32,7 @@ class InputProcessor:
     def __init__(self, tokenizer: Tokenizer, *, vocab: int, bos_id: int | None, context: int, bound: str) -> None:
         """Accept prompts of ids below ``vocab`` and of fewer than ``context`` tokens.
 
-        bos_id: where an empty text starts if the tokenizer adds nothing. bound: what the context is limited by.
+        bos_id: the start of an empty text if the tokenizer adds nothing. bound: the setting that limits the context.
         """
         self._tokenizer = tokenizer
         self._vocab = vocab
@@ -57,7 +57,7 @@ class InputProcessor:
         return taken
 
     def joined(self, prompt: Any, continuation: Any, adapter: Any) -> tuple[Request, int]:
-        """Return a prompt and how it goes on as one request, and where the continuation begins."""
+        """Return a prompt and its continuation as one request, and the index of the continuation's first token."""
         taken = self.take(prompt, None, adapter)
         if len(taken) != 1:
             raise RequestError("prompt", f"there are {len(taken)}", "give one")

@@ -1,4 +1,4 @@
-"""Ids to text events: where the text of a request ends, and what its caller sees of it."""
+"""Ids to text events: the end of a request's text, and the events for its caller."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class Event:
     """The result of one step for one request."""
 
     index: int
-    """Which of the prompts of the call it belongs to."""
+    """The index of its prompt in the call."""
     text: str
-    """The text that became certain, often "" within a character or a possible stop string."""
+    """The text that became certain, often "" inside a character or a possible stop string."""
     token_ids: tuple[int, ...]
     """The new tokens."""
     completion: Completion | None = None
-    """The whole answer, with the request's last event."""
+    """The whole answer, in the request's last event."""
     logprobs: tuple[Logprob, ...] = ()
-    """Of the new tokens, where they were asked for."""
+    """Log-probabilities of the new tokens, if requested."""
     logits: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
-    """(new tokens, vocab), where they were asked for."""
+    """(new tokens, vocab), if requested."""
 
 
 class Output:
     """The output of one request so far. ``events`` is the record, and grows in one operation of the interpreter.
 
-    All else follows from it: ``restore`` puts it in order after an exception between any two lines, such as Ctrl-C.
+    All other state follows from it: ``restore`` repairs it after an exception between any two lines, such as Ctrl-C.
     """
 
     def __init__(
@@ -52,18 +52,18 @@ class Output:
     ) -> None:
         """Follow ``sequence``, whose text ends with one of the tokens ``ends``.
 
-        detokenizer: returns one that stands behind the prompt. index: which prompt of its call it is. ready: the
-        outputs of a call that may have events to take, in the order of their steps.
+        detokenizer: returns one that has seen the prompt. index: of the prompt in its call. ready: the outputs of a
+        call that may have events to take, in the order of their steps.
         """
         self.sequence = sequence
         self.index = index
         self.events: list[Event | Exception] = []  # an exception is the last one
-        self.given = 0  # events that the caller has taken
+        self.given = 0  # number of events that the caller has taken
         self.finished = False  # with a completion or an error
-        self.is_cancelled = False  # by its caller, which the next step obeys
-        self.is_told = False  # observers know of its end
+        self.is_cancelled = False  # by its caller; the next step ends it
+        self.is_told = False  # whether observers were notified of its end
         self.reader: object = None
-        """Tells that the stream of this has no reader any more; kept here, for it tells nothing once it is gone."""
+        """Reports that the stream has no reader any more; kept here, because a collected one reports nothing."""
         self._ready = ready
         self._detokenizer_of = detokenizer
         self._ends = ends
@@ -76,7 +76,7 @@ class Output:
         if sequence.report_from is not None:
             self._prompt = [None] * sequence.prompt_length
         self.reports = bool(self._prompt) or params.logits or params.logprobs is not None
-        """Whether the caller wants more of logits than tokens."""
+        """Whether the caller wants logits or log-probabilities."""
         self._begin()
 
     def _begin(self) -> None:
@@ -86,7 +86,7 @@ class Output:
 
     @property
     def completion(self) -> Completion | None:
-        """The whole answer; None where there is none, or not yet."""
+        """The whole answer; None before the end, or without one."""
         last = self.events[-1] if self.events else None
         return last.completion if isinstance(last, Event) else None
 
@@ -100,9 +100,9 @@ class Output:
         return last.completion
 
     def report(self, segment: Segment, new: list[int], logits: NDArray[np.float32]) -> None:
-        """Take what a step gave, and what the caller wants of ``logits`` beside, of the sampled rows: (sampled, vocab).
+        """Take the results of a step; logits of the sampled rows, (sampled, vocab), are used as requested.
 
-        A known row tells the log-probability of the prompt's token after it.
+        A known row gives the log-probability of the prompt's token after it.
         """
         most = self.sequence.request.params.prompt_logprobs or 0
         first = segment.pos0 + segment.row_end - segment.row_begin - segment.sampled + 1
@@ -113,15 +113,16 @@ class Output:
             self.take(new, segment.sampled - segment.known - 1, logits[segment.known :])
 
     def take(self, new: list[int], drafted: int, logits: NDArray[np.float32] | None = None) -> None:
-        """Take what a step gave: ``new`` tokens, all but the first of them guessed right of ``drafted``; often none.
+        """Take ``new`` tokens of a step with ``drafted`` guesses, all but the first of them guessed right; often
+        none.
 
-        Text behind its end is dropped. NOT_FINITE stands for a token that could not be drawn. logits: of
-        the rows that the tokens were drawn from, where they are reported.
+        Text after the end is dropped. NOT_FINITE stands for a token that could not be drawn. logits: of the rows from
+        which the tokens were drawn, if they are reported.
         """
-        if not new:  # its logit processors were late: nothing was verified
+        if not new:  # its logit processors were late, so no guess was verified
             return
         self._drafted += drafted
-        self._accepted -= 1  # the first is no guess
+        self._accepted -= 1  # the first is not a guess
         try:
             for index, token in enumerate(new):
                 if token == NOT_FINITE:
@@ -137,7 +138,7 @@ class Output:
             self._fail(error)
 
     def cancel(self, reason: FinishReason = "cancelled") -> None:
-        """End the text where it is; one that has ended stays as it is."""
+        """End the text at its present length; an ended one stays as it is."""
         if self.finished:
             return
         try:
@@ -152,7 +153,7 @@ class Output:
             self._give(error)
 
     def restore(self) -> None:
-        """Bring everything in line with the events."""
+        """Recompute all other state from the events."""
         self.finished = bool(self.events) and (isinstance(self.events[-1], Exception) or self.completion is not None)
         try:
             self._begin()
@@ -177,7 +178,7 @@ class Output:
         return event
 
     def _fail(self, error: BaseException) -> None:
-        """End this request, and no other, with what went wrong with its text.
+        """End this request alone, with an error about its text.
 
         Libraries in Rust panic with exceptions that are no Exception.
         """

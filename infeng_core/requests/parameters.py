@@ -1,7 +1,7 @@
-"""The sampling parameters that users give, a row each: what is checked, and what options, servers and docs say.
+"""The sampling parameters for users, a row each: bounds for checks, and help for options, servers and docs.
 
-A parameter that a row is added for is an option of every command that generates; SamplingParams needs its field, and a
-server its field of the request's body.
+Each row becomes an option of every command that generates; SamplingParams needs its field, and a server its field of
+the request's body.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from types import MappingProxyType
 from typing import Literal
 
 Kind = Literal["number", "integer", "flag", "texts", "tokens", "biases"]
-"""``texts`` and ``tokens`` are several; ``biases`` are numbers by token ids."""
+"""``texts`` and ``tokens`` are lists; ``biases`` are numbers by token ids."""
 
 BELOW_1 = 1.0 - 2.0**-24
 """The largest float32 below 1."""
 TINY = 2.0**-126
-"""The smallest float32 of full precision. Numbers are used as float32, and checked as that."""
+"""The smallest normal float32. Numbers are used as float32, and checked as such."""
 HUGE = 2.0**128 - 2.0**104
 """The largest float32."""
 
 MAX_SEED = 2**64 - 1
 
 MOST_DRY_LENGTH = 50
-"""Tokens of a repetition that DRY looks at (dry.py)."""
+"""Most tokens of a repetition that DRY looks at (dry.py)."""
 
 _MOST = 2**31 - 1
 
@@ -35,15 +35,15 @@ class Parameter:
 
     kind: Kind
     help: str
-    """Its effect, in few words."""
+    """A short description of its effect."""
     low: float = -HUGE
     high: float = HUGE
-    """Both may be given."""
+    """Its bounds, which are both allowed."""
     remedy: str = ""
     """The remedy for a value out of range."""
 
     def bounds(self) -> dict[str, float]:
-        """Return ``minimum`` and ``maximum`` of JSON Schema, where there are such."""
+        """Return ``minimum`` and ``maximum`` of JSON Schema, if bounded."""
         found = {"minimum": self.low} if self.low > -HUGE else {}
         return found | ({"maximum": self.high} if self.high < HUGE else {})
 
@@ -118,4 +118,4 @@ SAMPLING: Mapping[str, Parameter] = MappingProxyType(
         ),
     }
 )  # fmt: skip
-"""By SamplingParams' names; but ``bad_words``, texts, which bad_words.py turns into its ``bad_words_ids``."""
+"""By SamplingParams' names; except ``bad_words``, texts, which bad_words.py turns into ``bad_words_ids``."""

@@ -1,4 +1,4 @@
-"""The hidden states of a prompt's tokens in one vector."""
+"""Pooling of the hidden states of a prompt's tokens to one vector."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Pooling = Literal["mean", "last"]
 
 
 class Pooled:
-    """Takes the hidden states of one prompt as steps give them, in any chunks, and some of them twice.
+    """Takes the hidden states of one prompt as steps deliver them, in any chunks, and some of them twice.
 
-    Rows are added one after the other in double, so that the sum does not depend on how they came. What was taken
-    changes in one operation: an exception between two lines leaves it whole.
+    Rows are added one after the other in double, so that the sum does not depend on the chunks. The state changes in
+    one operation, so an exception between two lines leaves it whole.
     """
 
     def __init__(self, kind: Pooling, length: int) -> None:
@@ -42,7 +42,7 @@ class Pooled:
         self._taken = following + len(new), total
 
     def result(self, normalize: bool) -> NDArray[np.float32]:
-        """Return the vector, (hidden,) float32, of length 1 if ``normalize``; raises EndedError where rows lack."""
+        """Return the vector, (hidden,) float32, of length 1 if ``normalize``; raises EndedError if rows are missing."""
         following, total = self._taken
         if following < self._length or total is None:
             raise EndedError("prompt", "it ended before all of it was computed", "give it more time")

@@ -1,4 +1,4 @@
-"""The wishes of one step's logit processors for its rows, as the arrays that the native sampler reads."""
+"""The adjustments of one step's logit processors, as the arrays that the native sampler reads."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from infeng_core.requests.processors import Adjustment
 
 
 def guesses(batch: Batch, segment: Segment) -> list[int]:
-    """Return the guessed tokens of a segment of whose rows one at least is drawn from."""
+    """Return the guessed tokens of a segment with at least one row to draw from."""
     found: list[int] = batch.tokens[segment.row_end - segment.sampled + segment.known + 1 : segment.row_end].tolist()
     return found
 
 
 Answer = Sequence[Sequence[Adjustment]] | InfengError
-"""The wishes of a request's processors for its rows (``Processors.rows``), or why there are none."""
+"""The adjustments of a request's processors for its rows (``Processors.rows``), or the error in place of them."""
 
 
 class ProcessorArrays:
-    """Masks and changes of all sampled rows, and why some of them cannot be drawn from."""
+    """Masks and changes of all sampled rows, and the errors of rows that cannot be drawn from."""
 
     def __init__(self, batch: Batch, answers: Mapping[int, Answer]) -> None:
-        """Take what the processors of ``batch`` said, by the first row that a request draws from.
+        """Take the answers of the processors of ``batch``, by the first row that each request draws from.
 
-        A request without an answer draws nothing in this step, and is computed and asked again in the next.
+        A request without an answer draws nothing in this step; the next step computes its row again.
         """
         self._mask_rows: list[int] = []
         self._masks: list[NDArray[np.uint32]] = []
@@ -39,7 +39,7 @@ class ProcessorArrays:
         self._errors: dict[int, InfengError] = {}
         self._names: dict[int, str] = {}
         self.counts: dict[int, int] = {}
-        """How many of the rows from the first one on that a request draws from may count, by the number of that row."""
+        """By the first row that a request draws from: how many of its rows may count."""
         row = 0
         for segment in batch.segments:
             first, row = row + segment.known, row + segment.sampled
@@ -66,7 +66,7 @@ class ProcessorArrays:
                 self._changes.append((one.ids, penalties, biases))
 
     def arguments(self) -> dict[str, Any]:
-        """Return them as ``_native.sample`` takes them, by name."""
+        """Return the arguments of ``_native.sample`` by name."""
         found: dict[str, Any] = {}
         if self._masks:
             found["masks"] = _native.Masks(np.array(self._mask_rows, np.int32), np.stack(self._masks))
@@ -77,7 +77,8 @@ class ProcessorArrays:
         return found
 
     def refuse(self, out: NDArray[np.int32]) -> dict[int, InfengError]:
-        """Put NOT_FINITE where a row of ``out``, (samples,), has no token because of its processors; return why."""
+        """Put NOT_FINITE where a row of ``out``, (samples,), has no token because of its processors; return the
+        errors."""
         for row in np.flatnonzero(out == _native.NOTHING_ALLOWED).tolist():
             why = "there is no token that all of them allow"
             self._errors[row] = RequestError(f"logit processors {self._names[row]}", why, "allow an end token at least")

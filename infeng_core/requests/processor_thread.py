@@ -1,9 +1,9 @@
-"""Asks the logit processors of a batch while it runs, on a thread of their own, and waits for none that is slow.
+"""Calls the logit processors of a batch while it runs, on a separate thread, without waiting for slow ones.
 
-A request whose answer is not there draws nothing in that step: it rides in the next one again, and is asked again.
-Where the system has no more threads, the step asks by itself and waits for all.
+A request without an answer draws nothing in that step: its row runs in the next step again, and its processors are
+called again. If the system has no more threads, the step calls them itself and waits for all.
 
-Ctrl-C may come between any two lines of the callers: a flag tells what is done, and no lock is held meanwhile.
+Ctrl-C may come between any two lines of the callers: completion is a flag, and no lock is held meanwhile.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from infeng_core.requests.processor_arrays import Answer, ProcessorArrays, guess
 _log = get_logger(__name__)
 
 PATIENCE = 0.02
-"""Seconds that a step waits for processors once its logits are there, while others of the batch could go on ..."""
+"""Seconds that a step waits for processors after its logits, while other requests of the batch could continue ..."""
 
 PATIENCE_ALONE = 0.1
-"""... and where no other could: requests that arrive meanwhile wait as long."""
+"""... and if none could: requests that arrive meanwhile wait as long."""
 
 SLOW = 0.005
-"""Seconds of an answer, on average, from which on requests that could go on do not wait for it."""
+"""Average seconds of an answer above which other requests do not wait for it."""
 
 LOST = 60.0
 """Seconds of one call of a processor after which its thread is given up, and its request ends."""
 
 _FORGOTTEN = 0.1
-"""Seconds after which flags are looked at again, should the bell have been heard and forgotten."""
+"""Seconds between checks of the flags, in case a wake-up was lost."""
 
 
 class ProcessorCall(NamedTuple):
-    """The question to one request of a batch."""
+    """The call for one request of a batch."""
 
     row: int
     """The first of the sampled rows that it draws from."""
@@ -47,10 +47,10 @@ class ProcessorCall(NamedTuple):
 
 
 class PendingCalls:
-    """A batch whose processors are being asked."""
+    """A batch whose processors are being called."""
 
     def __init__(self, batch: Batch) -> None:
-        """Ask those of ``batch``, in ``run``."""
+        """Prepare the calls for ``batch``; ``run`` makes them."""
         self.batch = batch
         self._questions, self._has_others = _questions(batch)
         self._answers: dict[int, Answer] = {}
@@ -61,7 +61,8 @@ class PendingCalls:
         self._bell.acquire()
 
     def run(self, worker: Worker) -> None:
-        """Ask, the quickest so far first; once no request waits any more, the rest is left to a later step."""
+        """Make the calls, the fastest processors first; once no request waits any more, leave the rest to a later
+        step."""
         try:
             for question in sorted(self._questions, key=lambda one: one.processors.cost):
                 if self._is_left:
@@ -82,7 +83,7 @@ class PendingCalls:
             self._bell.release()
 
     def result(self) -> ProcessorArrays:
-        """Return what they said in time; raises what they did that is no answer."""
+        """Return the answers that came in time; raises the errors of invalid ones."""
         begin = perf_counter()
         while not self._is_done:
             is_alone = not self._has_others and not self._answers
@@ -99,35 +100,35 @@ class PendingCalls:
 
 
 class Worker:
-    """The thread that asks."""
+    """The thread that makes the calls."""
 
     def __init__(self) -> None:
-        """Start nothing yet."""
+        """Start without a thread."""
         self.asked: tuple[ProcessorCall, float] | None = None
-        """The question that is being asked, and since when."""
+        """The present call, and its start time."""
         self.work: SimpleQueue[PendingCalls | None] = SimpleQueue()
         self.thread: int | None = None
 
     def start(self) -> None:
-        """Start the thread; raises RuntimeError where the system has no more."""
+        """Start the thread; raises RuntimeError if the system has no more."""
         self.thread = _thread.start_new_thread(_serve, (self,))
 
 
 class ProcessorThread:
-    """Has the thread, from the first batch on."""
+    """Owns the thread, from the first batch on."""
 
     def __init__(self) -> None:
-        """Start nothing yet."""
+        """Start without a thread."""
         self._worker: Worker | None = None
         self._has_warned = False
 
     @property
     def thread(self) -> int | None:
-        """The thread that asks; None before the first batch, and where none can start."""
+        """The thread's identifier; None before the first batch, and if none can start."""
         return None if self._worker is None else self._worker.thread
 
     def submit(self, batch: Batch) -> PendingCalls:
-        """Begin to ask the processors of ``batch``; ask them now where no thread can start."""
+        """Start to call the processors of ``batch``; without a thread, call them now."""
         self._give_up_lost()
         pending, worker = PendingCalls(batch), self._worker or self._started()
         if worker is None:
@@ -143,7 +144,7 @@ class ProcessorThread:
             self._worker = None
 
     def _started(self) -> Worker | None:
-        """Start the thread and return it; None where the system has no more, and a later batch tries again."""
+        """Start the thread and return it; None if the system has no more, and a later batch tries again."""
         worker = Worker()
         try:
             worker.start()
@@ -156,15 +157,15 @@ class ProcessorThread:
         return worker
 
     def _give_up_lost(self) -> None:
-        """Leave the thread alone whose processor does not come back, and let that request end."""
+        """Give up a thread whose processor does not return, and end its request."""
         asked = None if self._worker is None else self._worker.asked
         if asked is not None and perf_counter() - asked[1] > LOST:
             asked[0].processors.lose()
-            self.close()  # for when it comes back
+            self.close()  # takes effect when the call returns
 
 
 def _questions(batch: Batch) -> tuple[list[ProcessorCall], bool]:
-    """Return what is asked, and whether the batch has requests that nothing is asked of."""
+    """Return the calls to make, and whether the batch has requests without processors."""
     found: list[ProcessorCall] = []
     row, has_others = 0, False
     for segment in batch.segments:
@@ -187,4 +188,4 @@ def _answer(question: ProcessorCall) -> Answer:
 def _serve(worker: Worker) -> None:
     while (pending := worker.work.get()) is not None:
         pending.run(worker)
-        del pending  # which holds the batch
+        del pending  # it keeps the batch alive

@@ -1,6 +1,6 @@
-"""Logit processors: what a plugin says for one request about the tokens that may come next, before any is drawn.
+"""The interface of logit processors: a plugin's masks and biases for a request's next token, before it is drawn.
 
-docs/numerics.md, "Sampling", says how masks and biases act; it happens natively, on a copy of the row.
+docs/numerics.md, "Sampling", defines their effect; it happens natively, on a copy of the row.
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ from numpy.typing import NDArray
 from infeng_core.requests.tokenizer import Tokenizer
 
 BITS = 32
-"""Tokens in a word of a mask."""
+"""Tokens per word of a mask."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adjustment:
-    """The wishes of one processor for one row of logits. Arrays are copied at once: the same ones may be used again."""
+    """The mask and changes of one processor for one row of logits. Arrays are copied at once and may be reused."""
 
     allowed: NDArray[np.uint32] | None = None
     """(ceil(vocab / 32),): token i may be drawn if bit i % 32 of word i // 32 is set; None allows every token."""
     ids: NDArray[np.int32] | None = None
     """(n,) tokens whose logits change, in this order; at most as many as there are tokens."""
     biases: NDArray[np.float32] | None = None
-    """(n,) what is added to each; None adds nothing."""
+    """(n,) the addend of each; None adds nothing."""
     penalties: NDArray[np.float32] | None = None
-    """(n,) above 0: before that a logit above 0 is divided by its penalty, another multiplied with it; None: by 1."""
+    """(n,) above 0, applied first: a logit above 0 is divided by its penalty, another multiplied with it; None: by
+    1."""
 
 
 def wrong(wanted: Any, vocab: int) -> str:
-    """Return what is wrong with what a processor gave, such as "has ids of int64, not int32", or ""."""
+    """Return what is wrong with a processor's result, such as "has ids of int64, not int32", or ""."""
     if wanted is None:
         return ""
     if not isinstance(wanted, Adjustment):
@@ -64,67 +65,68 @@ def wrong(wanted: Any, vocab: int) -> str:
 
 
 def copied(wanted: Adjustment) -> Adjustment:
-    """Return the same in arrays of its own, contiguous."""
+    """Return a copy with contiguous arrays of its own."""
     given: dict[str, Any] = {item.name: getattr(wanted, item.name) for item in fields(wanted)}
     return Adjustment(**{name: None if array is None else np.array(array) for name, array in given.items()})
 
 
 class LogitProcessor(Protocol):
-    """Follows one request and says what is wanted of its rows.
+    """Follows one request and adjusts its rows.
 
-    Its answers may depend on its argument, the prompt and the tokens alone: a request may be computed again, and
-    tokens are guessed (speculation), neither of which may change what is drawn. One that raises, or returns what it may
-    not, ends its own request.
+    Its answers may depend only on its argument, the prompt and the tokens: a request may be computed again, and
+    tokens are guessed (speculation), neither of which may change the tokens drawn. A processor that raises, or
+    returns an invalid result, ends its own request.
     """
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Take the tokens that the request has gained."""
+        """Take the new tokens of the request."""
 
     def row(self, guesses: Sequence[int]) -> Adjustment | None:
-        """Return what is wanted of the token after the request's own and then ``guesses``; None is nothing.
+        """Return the adjustment of the token after the request's own and then ``guesses``; None changes nothing.
 
-        The guesses need not come true and ``extend`` has not told them; each is one that all processors of the request
-        allowed at its place. A processor goes back to where it was.
+        The guesses need not come true, and ``extend`` was not called with them; all processors of the request allow
+        each of them at its place. The processor's state must stay unchanged.
         """
 
 
 class Forcing(LogitProcessor, Protocol):
-    """A processor that knows at times which tokens come next, because it allows no other."""
+    """A processor that sometimes knows the next tokens, because it allows no others."""
 
     def forced(self) -> Sequence[int]:
-        """Return the tokens that have to follow the request's own, the nearest first; none where there is a choice.
+        """Return the tokens that must follow the request's own, the nearest first; none if there is a choice.
 
-        Of more than 16 the first are taken. It is called between two steps, and not at all of a request whose rows take
-        long, on average: 2 ms.
-        They are guesses: a step computes and draws them as it would have without, but several at a time.
+        The first 16 are used. It is called between two steps, but not for a request whose rows take 2 ms or more on
+        average. The tokens are used as guesses: a step computes and draws them as it would without, but several at a
+        time.
         """
 
 
 class LogitProcessors(Protocol):
-    """Makes one kind of processor for the requests of one engine; several threads may ask at a time."""
+    """Makes one kind of processor for the requests of one engine; several threads may call it at a time."""
 
     def make(self, argument: Any, prompt: Sequence[int]) -> LogitProcessor:
-        """Return the processor of a request that is about to be queued, which has no tokens yet.
+        """Return the processor of a request that is about to be queued, without tokens yet.
 
-        argument: what ``SamplingParams.processors`` gives beside the name. Called again where the request is computed
-        again from its start. Raises RequestError for an argument that cannot be.
+        argument: the one beside the name in ``SamplingParams.processors``. It is called again if the request is
+        computed again from its start. Raises RequestError for an invalid argument.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The facts about an engine's tokens that a processor gets."""
+    """Facts about an engine's tokens for processors."""
 
     tokenizer: Tokenizer
     size: int
     """Columns of the logits; there may be more of them than the tokenizer has ids."""
     ends: tuple[int, ...]
-    """The tokens that end a text, the model's own."""
+    """The model's end-of-text tokens."""
     directory: Path
-    """Where the model's tokenizer files are."""
+    """The folder of the model's tokenizer files."""
 
     def mask(self, allowed: Iterable[int]) -> NDArray[np.uint32]:
-        """Return the mask, (ceil(size / 32),), of the ids ``allowed``; raises ValueError for one that is no token."""
+        """Return the mask, (ceil(size / 32),), of the ids ``allowed``; raises ValueError for an id outside the
+        vocabulary."""
         flags = np.zeros(-(-self.size // BITS) * BITS, bool)
         ids = np.fromiter(allowed, np.int64)
         if ids.size and not 0 <= ids.min() <= ids.max() < self.size:

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Adapters = str | tuple[tuple[str, float], ...]
-"""Which adapters answer: one by its name, or several that combine, each (name, weight)."""
+"""Adapters of a request: one by its name, or several that combine, each (name, weight)."""
 
 FinishReason = Literal["stop", "length", "cancelled", "timeout"]
-"""``stop``: an end token or a stop string; ``length``: max_tokens or the end of the context; the others as they say."""
+"""``stop``: an end token or a stop string; ``length``: max_tokens or the end of the context; the others by name."""
 
 MOST_LOGPROBS = 256
-"""Likely tokens that are reported beside each token."""
+"""Most likely tokens reported beside each token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How tokens are chosen and where a completion ends.
+    """The choice of tokens and the end of a completion.
 
     Raises RequestError for a value out of range. docs/numerics.md gives the order in which the filters apply.
     """
@@ -46,9 +46,9 @@ class SamplingParams:
     top_n_sigma: float = 0.0
     """Keep tokens whose logit is at most so many standard deviations of all logits below the largest; 0 keeps all."""
     xtc_probability: float = 0.0
-    """How often XTC acts, in [0, 1]: of all tokens that reach its threshold it keeps the least likely alone."""
+    """How often XTC acts, in [0, 1]: among all tokens that reach its threshold it keeps only the least likely."""
     xtc_threshold: float = 0.1
-    """The probability that makes a token such a choice, in (0, 1]; above 0.5 there are never two."""
+    """The probability from which XTC considers a token, in (0, 1]; above 0.5 there are never two."""
     seed: int | None = None
     """In [0, 2^64): the same request with the same seed gives the same tokens in any batch; None draws one."""
     max_tokens: int = 256
@@ -62,37 +62,39 @@ class SamplingParams:
     logprobs: int | None = None
     """Report each new token's log-probability and this many of the most likely tokens; None reports nothing."""
     prompt_logprobs: int | None = None
-    """The same of each token of the prompt but its first. Takes more steps: logits of every row are wanted."""
+    """The same for each token of the prompt but its first. It takes more steps, because logits of every row are
+    needed."""
     logits: bool = False
-    """Report the logits that each new token was drawn from."""
+    """Report the logits from which each new token was drawn."""
     allowed_token_ids: tuple[int, ...] | None = None
     """Draw only these tokens; None allows all."""
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
-    """Token ids of words: the last token of one is not drawn where the others precede, the prompt's included."""
+    """Token ids of words: a word's last token is not drawn after its other tokens, also if these are in the prompt."""
     min_tokens: int = 0
-    """No end token before there are so many new tokens; stop strings end the text all the same."""
+    """No end token before this many new tokens; stop strings still end the text."""
     logit_bias: tuple[tuple[int, float], ...] = ()
-    """((id, what is added to its logit), ...), or a mapping."""
+    """((id, addend of its logit), ...), or a mapping."""
     repetition_penalty: float = 1.0
     """Logits above 0 of tokens of the prompt and the answer are divided by it, others multiplied; 1 changes none."""
     presence_penalty: float = 0.0
-    """Taken from the logits of tokens that are in the answer, in [-2, 2]."""
+    """Subtracted from the logits of tokens in the answer, in [-2, 2]."""
     frequency_penalty: float = 0.0
-    """The same, for each time that they are there."""
+    """The same, once for each occurrence."""
     dry_multiplier: float = 0.0
-    """DRY: taken from the logits of tokens that would repeat what followed ``dry_allowed_length`` equal tokens ..."""
+    """DRY: subtracted from the logits of tokens that would repeat a continuation of ``dry_allowed_length`` equal
+    tokens ..."""
     dry_base: float = 1.75
-    """... times this, 1 or more, for each token that the repetition is longer, up to 50 tokens. 0 takes nothing."""
+    """... times this, 1 or more, for each further token of the repetition, up to 50 tokens. 0 subtracts nothing."""
     dry_allowed_length: int = 2
     """Tokens of a repetition before the first penalty, from 1 to 50."""
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
-    """No repetition goes on across a token that such a text ends with, where it stands behind an ``a``."""
+    """Repetitions do not cross the last token of such a text (as tokenized after an ``a``)."""
     dry_penalty_last_n: int = -1
     """How many of the last tokens are searched, the prompt's included; -1: all, 0: none."""
     processors: tuple[tuple[str, Any], ...] = ()
-    """((name, argument), ...) of logit processors that plugins bring, in the order in which they act."""
+    """((name, argument), ...) of plugins' logit processors, in the order in which they act."""
     skip_special_tokens: bool = True
-    """Whether special tokens have no text. If not, they are spelled in the answer, but for one that ends it."""
+    """Whether special tokens are left out of the text. If not, they are spelled, except one that ends the answer."""
 
     def __post_init__(self) -> None:
         def put(name: str, value: object) -> None:
@@ -124,7 +126,7 @@ class SamplingParams:
             checks.flag(name, getattr(self, name), "give True or False, or leave it out")
 
     def named_ids(self) -> dict[str, Iterable[int]]:
-        """Return the tokens that each parameter names."""
+        """Return the tokens named by each parameter."""
         return {
             "stop_token_ids": self.stop_token_ids,
             "allowed_token_ids": self.allowed_token_ids or (),
@@ -137,23 +139,23 @@ class SamplingParams:
 class Request:
     """One prompt with everything that belongs to it.
 
-    A text is turned into ids by the engine's tokenizer (with a beginning-of-text token where the model wants one); ids
-    are taken as they are.
+    The engine's tokenizer turns a text into ids (with a beginning-of-text token if the model expects one); ids are
+    used unchanged.
     """
 
     prompt: str | tuple[int, ...]
     params: SamplingParams = field(default_factory=SamplingParams)
     priority: int = 0
-    """Larger is more urgent, of 32 bits; the built-in first-come scheduler does not look at it."""
+    """Larger is more urgent, of 32 bits; the built-in first-come scheduler ignores it."""
     tenant: str = ""
-    """The party that asks, for schedulers that share fairly: at most 1024 characters."""
+    """The tenant, for schedulers that share fairly: at most 1024 characters."""
     adapter: Adapters | None = None
     """Name of a loaded LoRA adapter, or ((name, weight), ...) of several that combine; None is the base model."""
     timeout: float | None = None
-    """Seconds from its submission after which it ends with what it has; None: it may take any time."""
+    """Seconds from its submission after which it ends with its present text; None: no limit."""
     cache_salt: str = ""
-    """Requests share what is computed of equal beginnings only where this is equal: set it to keep tenants apart. At
-    most 1024 characters."""
+    """Requests share cached blocks of equal beginnings only if this is equal: set it to keep tenants apart. At most
+    1024 characters."""
     parse_special: bool | None = None
     """Whether special tokens in a text become their ids, or stay text; None: as ``tokenizer.parse_special`` says."""
 
@@ -188,16 +190,16 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens that a request took."""
+    """Token counts of a request."""
 
     prompt_tokens: int
     completion_tokens: int
     drafted_tokens: int = 0
-    """Tokens that were guessed, by speculation or because a processor knew them, and that a step verified."""
+    """Tokens that were guessed, by speculation or a processor, and verified by a step."""
     accepted_tokens: int = 0
-    """The part of the completion's tokens that had been guessed."""
+    """The guessed tokens that became part of the completion."""
     cached_tokens: int = 0
-    """Tokens of the prompt that had been computed for another request, and were not computed again."""
+    """Tokens of the prompt that were found in the cache."""
 
     @property
     def total_tokens(self) -> int:
@@ -206,13 +208,13 @@ class Usage:
 
     @property
     def acceptance(self) -> float | None:
-        """Share of the guesses that were right and of use; None where nothing was guessed."""
+        """Share of the guesses that became tokens; None without guesses."""
         return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else None
 
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Wall-clock seconds of a request's way."""
+    """Wall-clock seconds of a request."""
 
     queued: float
     """From its submission to its first step."""
@@ -226,7 +228,7 @@ class Timings:
 class Logprob:
     """A token's natural log-probability by the model's logits, before temperature and filters.
 
-    It is for reading: unlike the tokens it is not part of what is equal byte for byte on every machine.
+    Unlike the tokens, its bytes may differ between machines.
     """
 
     token: int
@@ -234,7 +236,7 @@ class Logprob:
     top: tuple[tuple[int, float], ...] = ()
     """(token, log-probability) of the most likely ones, the likeliest first."""
     rank: int = 1
-    """How many tokens are as likely or likelier, it among them; of equals, those of smaller ids. 1 is the likeliest."""
+    """Rank of the token, 1 for the likeliest; of equally likely tokens, smaller ids come first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +244,7 @@ class Completion:
     """The whole answer to a request."""
 
     text: str
-    """Continues the prompt: ``prompt + text`` reads as one text. Stop strings and special tokens are not in it."""
+    """The text after the prompt: ``prompt + text`` reads as one text. It excludes stop strings and special tokens."""
     token_ids: tuple[int, ...]
     """All new tokens, an end token included."""
     finish_reason: FinishReason
@@ -251,8 +253,8 @@ class Completion:
     """The seed that was used, drawn or given."""
     timings: Timings
     logprobs: tuple[Logprob, ...] = ()
-    """Of each new token, where they were asked for."""
+    """Log-probability of each new token, if requested."""
     prompt_logprobs: tuple[Logprob | None, ...] = ()
-    """Of each token of the prompt, where they were asked for; None for the first, which follows nothing."""
+    """Log-probability of each token of the prompt, if requested; None for the first, which follows nothing."""
     logits: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
-    """(new tokens, vocab) where they were asked for: what each was drawn from."""
+    """(new tokens, vocab), if requested: the logits from which each was drawn."""

@@ -18,16 +18,15 @@ from infeng_core.requests.processor_thread import PendingCalls, ProcessorThread
 
 
 def draw_seed() -> int:
-    """Return a random seed for a request that names none."""
+    """Return a random seed for a request without one."""
     return secrets.randbelow(MAX_SEED + 1)
 
 
 def confirmed(drawn: list[int], guesses: list[int]) -> list[int]:
-    """Return the tokens that sampling one at a time would have given, none where none was drawn.
+    """Return the tokens that sampling one at a time would have given, none if none was drawn.
 
-    drawn: the first follows the last known token, each other one follows a guess: (guesses + 1,), or fewer. They stand
-    as far as the guesses before them were drawn too; the first that was not guessed still counts, it is what a plain
-    step gives.
+    drawn: the first follows the last known token, each other one follows a guess: (guesses + 1,), or fewer. A token
+    counts if all guesses before it were drawn; the first wrong one still counts, as in a step without guesses.
     """
     right = 0
     while right < min(len(guesses), len(drawn) - 1) and guesses[right] == drawn[right]:
@@ -36,35 +35,35 @@ def confirmed(drawn: list[int], guesses: list[int]) -> list[int]:
 
 
 class Sampler:
-    """Picks one token per sampled row; docs/numerics.md says how."""
+    """Picks one token per sampled row, by the rules of docs/numerics.md."""
 
     def __init__(self, max_samples: int, order: Iterable[str] = ()) -> None:
-        """Take the arrays for at most ``max_samples`` rows.
+        """Allocate arrays for at most ``max_samples`` rows.
 
-        order: of filters, by their names in ``_native.FILTERS``; filters that it does not name follow as they do there.
+        order: of filters, by their names in ``_native.FILTERS``; filters that it leaves out follow in that order.
         """
-        self._rows: list[RunningRequest] = []  # whose parameters the arrays hold
+        self._rows: list[RunningRequest] = []  # sequences whose parameters the arrays hold
         self._is_processed = False  # whether any of them has logit processors
         self._thread = ProcessorThread()
-        self._pending: PendingCalls | None = None  # the processors of the batch that runs
+        self._pending: PendingCalls | None = None  # the processors of the running batch
         self._temperature = np.zeros(max_samples, np.float32)
         self._top_k = np.zeros(max_samples, np.int32)
         self._top_p = np.ones(max_samples, np.float32)
         self._min_p = np.zeros(max_samples, np.float32)
         self._filters = {name: np.zeros(max_samples, np.float32) for name in _FEW_USE}
         self._order = _numbers(order)
-        self._more: dict[str, Any] = self._order  # of the arguments, for the rows
+        self._more: dict[str, Any] = self._order  # further arguments for the rows
         self._seed = np.zeros(max_samples, np.uint64)
         self._position = np.zeros(max_samples, np.int64)
         self._out = np.zeros(max_samples, np.int32)
 
     @property
     def helper(self) -> int | None:
-        """The thread that asks processors beside a step; None before there was any."""
+        """The thread that calls processors beside a step; None before the first call."""
         return self._thread.thread
 
     def begin(self, batch: Batch) -> None:
-        """Ask the processors of a batch beside its run, if the batch before it had any."""
+        """Call the processors of a batch beside its run, if the previous batch had any."""
         if self._is_processed:
             self._pending = self._thread.submit(batch)
 
@@ -76,7 +75,7 @@ class Sampler:
         """Return the new tokens of each segment that has sampled rows: one, and one more for each right guess.
 
         logits: (samples, vocab) float32. A row from which no token can be drawn gives NOT_FINITE, always the last. A
-        segment whose logit processors are late has none.
+        segment with late logit processors has none.
         """
         drawn, counts, errors = self._draw(logits, batch)
         tokens: list[list[int]] = []
@@ -97,7 +96,7 @@ class Sampler:
     def _draw(
         self, logits: NDArray[np.float32], batch: Batch
     ) -> tuple[list[int], Mapping[int, int], Mapping[int, InfengError]]:
-        """Return the id of each sampled row, ``ProcessorArrays.counts``, and by row number why a row has no id."""
+        """Return the id of each sampled row, ``ProcessorArrays.counts``, and the errors of rows without an id, by row."""
         rows = [segment.sequence for segment in batch.segments for _ in range(segment.sampled)]
         if rows != self._rows:
             self._take_parameters(rows)
@@ -140,7 +139,7 @@ class Sampler:
             raise KernelError("sampling", str(error)) from error
 
     def _take_parameters(self, rows: list[RunningRequest]) -> None:
-        self._rows = []  # until all are in place
+        self._rows = []  # set again once all are in place
         for row, sequence in enumerate(rows):
             params = sequence.request.params
             self._temperature[row] = params.temperature
@@ -153,7 +152,7 @@ class Sampler:
         self._rows = rows
 
     def _filters_of(self, rows: list[RunningRequest]) -> dict[str, Any]:
-        """Return the argument for the filters that few requests use: none where no row does."""
+        """Return the argument for the rarely used filters: none if no row uses them."""
         every = [sequence.request.params for sequence in rows]
         if not any(one.typical_p < 1.0 or one.top_n_sigma or one.xtc_probability for one in every):
             return {}
@@ -166,12 +165,12 @@ _FEW_USE = _native.Filters._fields
 
 
 def _numbers(order: Iterable[str]) -> dict[str, Any]:
-    """Return the argument for an order of filters: none where it is that of ``_native.FILTERS``."""
+    """Return the argument for an order of filters: none for the order of ``_native.FILTERS``."""
     names = tuple(dict.fromkeys((*order, *_native.FILTERS)))
     return {} if names == _native.FILTERS else {"order": np.array([*map(_native.FILTERS.index, names)], np.uint8)}
 
 
 def _blame(segment: Segment, row: int, errors: Mapping[int, InfengError]) -> None:
-    """Tell a request why the row of its newest token gave none, if it is for its processors."""
+    """Store why the row of a request's newest token gave none, if its processors are the reason."""
     if segment.sequence.processors is not None:
         segment.sequence.processors.error = errors.get(row)

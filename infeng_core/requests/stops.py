@@ -1,4 +1,4 @@
-"""Stop strings: found where they are complete, and held back before that, whatever pieces a text comes in."""
+"""Stop strings: detected once they are complete, and held back before, however a text is split into pieces."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 class StopStrings:
     """Finds the first stop string to be complete in a text that comes in pieces.
 
-    Text that could begin one is held back until that is decided, so that the text given out never contains a
-    stop string and does not depend on how it was cut into pieces.
+    Text that could begin a stop string is held back until it is decided, so that the returned text never contains one
+    and does not depend on the pieces.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -18,7 +18,7 @@ class StopStrings:
         self._held = ""
 
     def push(self, piece: str) -> tuple[str, bool]:
-        """Take more text; return the text that may be given out and whether a stop string is complete."""
+        """Take more text; return the text that is certain and whether a stop string is complete."""
         if not self._stops:
             return piece, False
         text = self._held + piece
@@ -31,7 +31,7 @@ class StopStrings:
         return text[: len(text) - keep], False
 
     def finish(self) -> str:
-        """Return what was held back; no text follows."""
+        """Return the text held back; no text follows."""
         held, self._held = self._held, ""
         return held
 

@@ -1,4 +1,4 @@
-"""Streams: the outputs of all requests in flight, and what each caller holds of his."""
+"""Streams: the outputs of all requests in flight, and the callers' handles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Streams:
     """The outputs of all requests in flight."""
 
     def __init__(self) -> None:
-        """Hold none yet."""
+        """Start without requests."""
         self._outputs: dict[int, Output] = {}
 
     def open(self, output: Output) -> bool:
@@ -29,7 +29,7 @@ class Streams:
     def push(self, batch: Batch, tokens: list[list[int]], logits: NDArray[np.float32]) -> list[RunningRequest]:
         """Give each sampled sequence its new tokens; return the sequences that are finished.
 
-        logits: what they were drawn from, (samples, vocab).
+        logits: (samples, vocab) from which they were drawn.
         """
         finished: list[RunningRequest] = []
         sampled = (segment for segment in batch.segments if segment.sampled)
@@ -46,7 +46,7 @@ class Streams:
         return finished
 
     def close(self, sequences: Iterable[RunningRequest]) -> list[Output]:
-        """Follow requests no longer; return the outputs of those that were followed."""
+        """Stop following requests; return the outputs of those that were followed."""
         closed = []
         for sequence in sequences:
             output = self._outputs.pop(sequence.id, None)
@@ -70,16 +70,16 @@ class Streams:
 
 
 class Reader(weakref.ref["Stream"]):
-    """Tells that a stream has no reader any more, from wherever that happens: ``gone`` is called with this object.
+    """Reports that a stream has no reader any more: ``gone`` is then called with this object, on any thread.
 
-    A ``gone`` that is not Python's own code, such as a deque's ``append``, cannot be interrupted.
+    A ``gone`` outside of Python code, such as a deque's ``append``, cannot be interrupted.
     """
 
     def __init__(self, stream: Stream, gone: Callable[[Reader], None], output: Output) -> None:
         """Watch ``stream``, which reads ``output``."""
         super().__init__(stream, gone)  # type: ignore[call-arg]
         self.output = output
-        output.reader = self  # a weak reference tells nothing once it is gone itself
+        output.reader = self  # a weak reference reports nothing once it is collected itself
 
     def __new__(cls, stream: Stream, gone: Callable[[Reader], None], output: Output) -> Reader:
         """Make the reference."""
@@ -106,7 +106,7 @@ class Stream:
         self._arrival = arrival
 
     def __iter__(self) -> Iterator[Event]:
-        """Iterate over the events that have not been taken yet, up to the last."""
+        """Iterate over the remaining events, up to the last."""
         return self
 
     def __next__(self) -> Event:
@@ -122,7 +122,7 @@ class Stream:
         return self
 
     async def __anext__(self) -> Event:
-        """Return the next event; raises UsageError where the engine has not been started."""
+        """Return the next event; raises UsageError if the engine has not been started."""
         await self._arrival(lambda: self.is_ready or self.finished)
         event = self._output.next_event()
         if event is None:
@@ -141,7 +141,7 @@ class Stream:
 
     @property
     def cached_tokens(self) -> int:
-        """The part of them that had been computed for another request; 0 before the first step."""
+        """The prompt tokens that were found in the cache; 0 before the first step."""
         return self._output.sequence.cached
 
     @property
@@ -150,7 +150,7 @@ class Stream:
         return self._output.given < len(self._output.events)
 
     def pending(self) -> list[Event]:
-        """Take the events that are there, without running the engine."""
+        """Take the present events, without running the engine."""
         events: list[Event] = []
         while (event := self._output.next_event()) is not None:
             events.append(event)

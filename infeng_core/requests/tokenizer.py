@@ -1,4 +1,4 @@
-"""Text to ids and back: what a tokenizer owes."""
+"""The interface of a tokenizer: text to ids and back."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Detokenizer(Protocol):
         """Take the next token and return the text that is now certain, often "" within a character."""
 
     def finish(self) -> str:
-        """Return what was held back; no token follows."""
+        """Return the text held back; no token follows."""
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back. Registered by name through the hook ``infeng_tokenizers``.
+    """Text to ids and back. Factories are registered by name through the hook ``infeng_tokenizers``.
 
-    One that has ``token_bytes(token: int) -> bytes`` besides, as HfTokenizer has, tells clients of a server what
-    tokens stand for that are parts of a character, or special.
+    A tokenizer with a method ``token_bytes(token: int) -> bytes``, as HfTokenizer has, gives a server's clients the
+    bytes of tokens that are parts of a character, or special.
     """
 
     @property
@@ -42,8 +42,8 @@ class Tokenizer(Protocol):
     def encode(self, texts: Sequence[str], *, parse_special: bool | None = None) -> list[list[int]]:
         """Return the ids of each text, with the special tokens that the model expects around a text.
 
-        parse_special: whether special tokens that stand in a text become their ids, or else stay plain text; by default
-        as ``tokenizer.parse_special`` says. Raises RequestError for a text that cannot be encoded.
+        parse_special: whether special tokens in a text become their ids or stay plain text; the default is
+        ``tokenizer.parse_special``. Raises RequestError for a text that cannot be encoded.
         """
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -52,9 +52,9 @@ class Tokenizer(Protocol):
     def detokenizer(self, prompt: Sequence[int], *, skip_special_tokens: bool = True) -> Detokenizer:
         """Return a detokenizer of the tokens that follow ``prompt``.
 
-        skip_special_tokens: whether special tokens have no text. It is only given where it is false.
+        skip_special_tokens: whether special tokens have no text. It is only passed if it is false.
         """
 
 
 TokenizerFactory = Callable[[Path, "EngineConfig"], Tokenizer]
-"""Takes the folder that holds the model's tokenizer files."""
+"""Takes the folder of the model's tokenizer files."""

@@ -1,1 +1,1 @@
-"""Which rows run next: the scheduler's interface, the queue, the blocks of the cache, drafts."""
+"""Scheduling: the interface of a policy, the scheduler, its queue, cache blocks, drafts."""

@@ -1,4 +1,4 @@
-"""Whether one more request may wait: bounds in requests, in tokens, and in the time until its first token."""
+"""Admission of requests: bounds in requests, in tokens, and in the time until the first token."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ from infeng_core.errors import OverloadedError
 from infeng_core.scheduling.cost import CostModel
 
 REMEMBERED = 64
-"""Starts from which the rate is taken at which waiting requests come to run."""
+"""The number of latest starts from which the start rate of waiting requests is taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of what waits; None: any."""
+    """Bounds of the waiting requests; None: no bound."""
 
     requests: int | None = None
     tokens: int | None = None
     """Tokens of prompts."""
     seconds: float | None = None
-    """Predicted for the new request, until those before it are through; its own prompt takes what it takes."""
+    """Predicted seconds until the requests before a new one are done; its own prompt is not counted."""
 
 
 class Backlog:
-    """Requests that were accepted and have not started. Any thread may ask and enter.
+    """Accepted requests that have not started. Any thread may call any method.
 
     All counts follow from one dictionary, which each call changes in one operation: an interrupt between any two
     lines leaves it right.
     """
 
     def __init__(self, bounds: Bounds, costs: CostModel, chunk: int) -> None:
-        """Refuse what is out of ``bounds``; ``costs`` say how long prompts take in steps of ``chunk`` rows."""
+        """Refuse requests beyond ``bounds``; ``costs`` predict the time of prompts in steps of ``chunk`` rows."""
         self._bounds = bounds
         self._costs = costs
         self._chunk = chunk
         self.shares = False
-        """Whether tenants take turns: what waits of another counts no more than what waits of one's own."""
-        self._tokens: dict[int, tuple[int, str]] = {}  # of the prompts, and whose, by the ids of their requests
-        self._starts: deque[tuple[float, int]] = deque(maxlen=REMEMBERED)  # (when, tokens), since it was empty last
+        """Whether tenants take turns: another tenant's waiting tokens count no more than one's own."""
+        self._tokens: dict[int, tuple[int, str]] = {}  # prompt tokens and tenant, by request id
+        self._starts: deque[tuple[float, int]] = deque(maxlen=REMEMBERED)  # (time, tokens) since last empty
 
     @property
     def requests(self) -> int:
-        """How many wait."""
+        """The number of waiting requests."""
         return len(self._tokens)
 
     @property
     def tokens(self) -> int:
-        """Tokens of their prompts together."""
+        """The tokens of their prompts together."""
         return sum(tokens for tokens, _ in list(self._tokens.values()))
 
     def ahead(self, tokens: int, tenant: str) -> int:
-        """Return how many tokens of prompts come before a tenant's new one of ``tokens``."""
+        """Return how many prompt tokens precede a tenant's new prompt of ``tokens``."""
         if not self.shares:
             return self.tokens
         of: Counter[str] = Counter()
@@ -61,9 +61,9 @@ class Backlog:
         return own + sum(min(count, own + tokens) for count in of.values())
 
     def check(self, tokens: int, coming: int = 0, tenant: str = "") -> None:
-        """Raise OverloadedError where a tenant's prompt of ``tokens`` may not wait as well.
+        """Raise OverloadedError if a tenant's prompt of ``tokens`` may not wait as well.
 
-        coming: requests that were let in and have not entered; they count as soon as any waits.
+        coming: accepted requests that have not entered; they count as soon as any request waits.
         """
         bounds, waiting = self._bounds, self.requests
         waiting += coming if waiting else 0
@@ -80,17 +80,18 @@ class Backlog:
         self._tokens[id_] = tokens, tenant
 
     def leave(self, id_: int, now: float, *, started: bool = False) -> None:
-        """Count a request no longer, that starts or has ended; one that is not counted is ignored."""
+        """Stop counting a request that starts or has ended; an unknown one is ignored."""
         found = self._tokens.pop(id_, None)
         if found is not None and started:
             self._starts.append((now, found[0]))
         if not self._tokens:
-            self._starts.clear()  # none waits, so no wait says how fast others start
+            self._starts.clear()  # without waiting requests the start rate is unknown
 
     def seconds(self, ahead: int | None = None) -> float:
-        """Return how long prompts of so many tokens together take, all that wait if none are given.
+        """Return the time for so many prompt tokens, by default of all waiting requests.
 
-        By the cost of the prompts and, where they wait for others to end, by the rate at which they have come to run.
+        It follows from the cost of the prompts and, if they wait for other requests to end, from the rate of recent
+        starts.
         """
         ahead = self.tokens if ahead is None else ahead
         seconds = self._costs.prompt_seconds(ahead, self._chunk)

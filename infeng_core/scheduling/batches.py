@@ -12,7 +12,7 @@ from infeng_core.batch import AdapterRows, Batch, Limits, RunningRequest, Segmen
 
 
 class Work(NamedTuple):
-    """Rows of one sequence in a step, from its first position that is not computed on."""
+    """Rows of one sequence in a step, from its first uncomputed position on."""
 
     sequence: RunningRequest
     rows: int
@@ -50,19 +50,19 @@ class BatchBuilder:
         self._width = tables[0].size
         self._last: Batch | None = None  # for the sequences of ``_singles``, one row each
         self._singles: list[RunningRequest] = []
-        self._order: list[RunningRequest] = []  # of the segments, whose adapters follow
+        self._order: list[RunningRequest] = []  # of the segments, in the order of their adapters
         self._ends: list[int] = []
         self._adapters: list[AdapterRows] = []
         self._counted: tuple[list[RunningRequest], int] = ([], 0)  # single rows, and the ranges of their adapters
 
     def forget(self) -> None:
-        """Keep no adapter's handle longer than it is used."""
+        """Drop the references to adapters' handles."""
         self._last, self._singles = None, []
         self._order, self._ends, self._adapters = [], [], []
         self._counted = [], 0
 
     def adapters(self, singles: list[RunningRequest]) -> int:
-        """Return how many ranges of rows use adapters where each of ``singles`` has one row."""
+        """Return the number of ranges of rows with adapters if each of ``singles`` has one row."""
         if singles != self._counted[0]:
             self._counted = singles, sum(len(uses) for uses, _ in groupby(singles, key=uses_of))
         return self._counted[1]

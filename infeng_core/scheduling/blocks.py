@@ -1,4 +1,4 @@
-"""Paged key/value blocks: which block belongs to whom, and how many there are. Their bytes belong to the backend."""
+"""Paged key/value blocks: the holders of each block, and the number of blocks. The backend owns their bytes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ AUTO_SEQUENCES = 8
 """``kv_cache.memory: auto`` has room for this many sequences of full context (or max_running, if fewer) ..."""
 
 AUTO_SHARE = 0.25
-"""... as long as it takes no more than this share of the memory that is available when the engine starts."""
+"""... but takes at most this share of the available memory at the engine's start."""
 
 
 FEW = 64
-"""Up to so many blocks a loop is faster than array operations."""
+"""For at most this many blocks a loop is faster than array operations."""
 
 
 def blocks_for(tokens: int) -> int:
@@ -28,32 +28,33 @@ def blocks_for(tokens: int) -> int:
 
 
 class Watcher(Protocol):
-    """Keeps blocks for later, and wants to know which of them have other holders."""
+    """Keeps blocks for later use, and is notified when they gain or lose other holders."""
 
     def shared(self, blocks: list[int]) -> None:
-        """Take blocks that had one reference and have more now. Some may not be the watcher's."""
+        """Take blocks that had one reference and now have more. Some may not be the watcher's."""
 
     def alone(self, blocks: list[int]) -> None:
-        """Take blocks that had more references and have one now, if any. Some may not be the watcher's."""
+        """Take blocks that had more references and now have one or none. Some may not be the watcher's."""
 
 
 class BlockPool:
     """Block ids and how many hold each of them. A block without holders is free.
 
-    The block that became free last is handed out first, so that a lightly used engine touches little of its cache
-    memory. Calls with a few blocks, as for one that a sequence grows by, keep out of NumPy: its overhead is larger.
+    The block that was freed last is allocated first, so that a lightly used engine touches little of its cache
+    memory. Calls with a few blocks, as when a sequence grows, avoid NumPy, whose overhead is larger.
     """
 
     def __init__(self, total: int) -> None:
         """Manage blocks 0 to ``total`` - 1, all free."""
         self.total = total
         self.watcher: Watcher | None = None
-        """Hears of blocks that get a second reference, or lose all but one; of one block perhaps twice in a call."""
+        """Notified of blocks that gain a second reference, or lose all but one; of one block perhaps twice in a
+        call."""
         self._references = np.zeros(total, np.int32)  # (total,) holders of each block
-        self._stack = np.arange(total - 1, -1, -1, dtype=np.int32)  # (total,) the free ones are the first
+        self._stack = np.arange(total - 1, -1, -1, dtype=np.int32)  # (total,) the free ones come first
         self._free = total
-        self._places = np.zeros(total, np.intp)  # (total,) of release: where in the call a block stands
-        # The same memory, for single elements: four times as fast as an array's.
+        self._places = np.zeros(total, np.intp)  # (total,) for ``release``: the index of a block in the call
+        # The same memory for single elements: four times as fast as the array.
         self._reference = self._references.data
         self._stacked = self._stack.data
 
@@ -63,7 +64,7 @@ class BlockPool:
         return self._free
 
     def references(self, block: int) -> int:
-        """Return how many hold a block."""
+        """Return the number of references to a block."""
         if not 0 <= block < self.total:
             raise ValueError(f"no such block: {block} of {self.total}")
         return self._reference[block]
@@ -71,7 +72,7 @@ class BlockPool:
     def allocate(self, count: int) -> NDArray[np.int32]:
         """Return ``count`` block ids, (count,) int32, with one reference each.
 
-        Raises ResourceError where fewer are free, ValueError for a negative count.
+        Raises ResourceError if fewer are free, ValueError for a negative count.
         """
         left = self._free - count
         if left < 0:
@@ -94,9 +95,9 @@ class BlockPool:
             self.watcher.shared(shared)
 
     def release(self, blocks: NDArray[np.int32]) -> None:
-        """Take a reference from each of the blocks, (count,) int32; blocks without holders are free.
+        """Remove a reference from each of the blocks, (count,) int32; blocks without references become free.
 
-        Raises ValueError, and takes none, where a block has fewer references than the call takes.
+        Raises ValueError, and removes none, if a block has fewer references than the call removes.
         """
         alone = self._release_few(blocks.tolist()) if len(blocks) <= FEW else self._release_many(blocks)
         if alone and self.watcher is not None:
@@ -156,7 +157,7 @@ class BlockPool:
         return alone
 
     def _held(self, blocks: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the references of blocks; raises ValueError where one does not exist."""
+        """Return the references of blocks; raises ValueError if one does not exist."""
         if blocks.min() < 0 or blocks.max() >= self.total:
             raise ValueError(f"no such block among {blocks.min()} to {blocks.max()}: there are {self.total}")
         return self._references[blocks]
@@ -164,7 +165,7 @@ class BlockPool:
 
 @dataclass(frozen=True, slots=True)
 class CacheSize:
-    """How large the cache is and what bounds it."""
+    """The size of the cache, and the setting that bounds it."""
 
     blocks: int
     reason: str
@@ -185,16 +186,14 @@ def size(
     groups: int = 1,
     each: int | None = None,
 ) -> CacheSize:
-    """Return how many blocks an engine gets.
+    """Return the number of blocks of an engine.
 
-    memory: ``kv_cache.memory`` of the manifest: bytes or "auto".
-    block_bytes: bytes of one block.
-    context: most positions of one sequence.
-    available_bytes: memory that can be had without swapping; None if unknown.
-    groups: of layers, each of which needs blocks.
-    each: blocks that a sequence of full context has at a time; None: as many as its positions need.
+    memory: ``kv_cache.memory`` of the manifest: bytes or "auto". block_bytes: bytes of one block. context: most
+    positions of one sequence. available_bytes: memory that can be allocated without swapping; None if unknown.
+    groups: of layers, each of which needs blocks. each: blocks of a sequence of full context at a time; None: as many
+    as its positions need.
 
-    Raises ResourceError where not even one block for each group fits, or where more is asked for than there is.
+    Raises ResourceError if not even one block for each group fits, or if more is requested than available.
     """
     if isinstance(memory, int):
         if available_bytes is not None and memory > available_bytes:

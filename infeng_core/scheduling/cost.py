@@ -1,12 +1,12 @@
-"""How long a step will take: a model of its cost that learns from the steps that ran.
+"""The time of a step, predicted by a cost model that learns from the steps that ran.
 
-    seconds = fixed + sum_i slope_i * rows_i + sampled * a + attended * b + adapters * c,    all of them >= 0
+seconds = fixed + sum_i slope_i * rows_i + sampled * a + attended * b + adapters * c,    all of them >= 0
 
-rows_i is the part of the step's rows that lies between two knots: a few rows wait for memory, which reads the weights
-once for all of them, many rows wait for arithmetic. attended: positions that all rows together look back at. adapters:
+rows_i is the part of the step's rows that lies between two knots: a few rows are bound by memory, which reads the
+weights once for all of them, many rows by arithmetic. attended: positions that all rows together attend to. adapters:
 ranges of rows with different adapters. The coefficients minimise the squared relative error over the latest steps of
-each size, so that long steps do not drown the short ones. (Vidur, arXiv 2405.05465, shows that such a model is enough
-to plan by; Sarathi-Serve, arXiv 2403.02310, what chunks of bounded cost do for decoding.)
+each size, so that long steps do not dominate short ones. (Vidur, arXiv 2405.05465, shows that such a model suffices
+for planning; Sarathi-Serve, arXiv 2403.02310, the effect of bounded chunks on decoding.)
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 KNOTS = (1, 4, 16, 64)
-"""Rows at which the slope may change."""
+"""Row counts at which the slope may change."""
 
 KEPT = 64
-"""Steps that are remembered of each size."""
+"""Steps remembered for each size."""
 
 REFIT = 512
-"""Steps after which the coefficients are fitted again; sooner in the beginning."""
+"""Steps between two fits of the coefficients; fewer in the beginning."""
 
 _SIZES = len(KNOTS) + 1
 
@@ -40,18 +40,18 @@ class StepShape(NamedTuple):
     sampled: int
     """Rows whose logits are computed."""
     attended: int
-    """Positions that the rows see, of all rows together."""
+    """Positions that all rows together attend to."""
     adapters: int = 0
     """Ranges of rows that use adapters."""
 
 
 class CostModel:
-    """Predicts seconds of a step; without steps to learn from it predicts nothing."""
+    """Predicts the seconds of a step; before the first fit it predicts nothing."""
 
     def __init__(self, coefficients: Mapping[str, float] | None = None) -> None:
-        """Know nothing, or start with the ``coefficients`` of another model."""
+        """Start without knowledge, or with the ``coefficients`` of another model."""
         self._samples: tuple[deque[tuple[float, ...]], ...] = tuple(deque(maxlen=KEPT) for _ in range(_SIZES))
-        self._largest = 0  # rows of a step that was seen
+        self._largest = 0  # rows of the largest observed step
         self._new, self._refit = 0, 4
         self._weights: list[float] = []
         if coefficients is not None:
@@ -63,7 +63,7 @@ class CostModel:
 
     @property
     def is_fitted(self) -> bool:
-        """Whether there is anything to predict with."""
+        """Whether there are coefficients to predict with."""
         return bool(self._weights)
 
     @property
@@ -85,18 +85,18 @@ class CostModel:
 
     @property
     def until_fit(self) -> int:
-        """Steps to observe until the coefficients are fitted again."""
+        """Steps to observe until the next fit."""
         return self._refit - self._new
 
     def fit(self) -> None:
-        """Fit the coefficients to the steps that are remembered."""
+        """Fit the coefficients to the remembered steps."""
         samples = np.array([sample for size in self._samples for sample in size])
         self._new = 0
         if len(samples):
             self._weights = _fit(_features(samples), samples[:, -1])
 
     def seconds(self, shape: StepShape) -> float:
-        """Return how long a step will take; 0 where nothing is known."""
+        """Return the predicted seconds of a step; 0 before the first fit."""
         weights = self._weights
         if not weights:
             return 0.0
@@ -108,10 +108,10 @@ class CostModel:
         return total + a * shape.sampled + b * shape.attended + c * shape.adapters
 
     def rows_within(self, seconds: float, shape: StepShape, position: int, most: int) -> int:
-        """Return how many rows of one prompt, from ``position`` on, may join a step that is to take ``seconds``.
+        """Return how many rows of one prompt, from ``position`` on, may join a step with a limit of ``seconds``.
 
-        Their last one is not counted as sampled. At most ``most``, which is the answer where nothing is known; and no
-        more than double the largest step that was seen, of whose like nothing is known either.
+        Their last one is not counted as sampled. The result is at most ``most``, which is also the answer before the
+        first fit, and at most double the largest observed step, beyond which predictions are unreliable.
         """
         if not self._weights:
             return most
@@ -122,7 +122,7 @@ class CostModel:
             width = min(edge - shape.rows, most) - rows
             if width <= 0 or left <= 0.0:
                 continue
-            each = slope + attended * (position + rows + 0.5)  # n rows here cost each n + attended n^2 / 2
+            each = slope + attended * (position + rows + 0.5)  # n rows here cost slope * n + attended * n^2 / 2
             whole = width * (each + attended * width / 2)
             if whole > left:
                 root = math.sqrt(each * each + 2 * attended * left)
@@ -131,7 +131,7 @@ class CostModel:
         return rows
 
     def prompt_seconds(self, tokens: int, chunk: int) -> float:
-        """Return how long prompts of together ``tokens`` take alone, in steps of ``chunk`` rows."""
+        """Return the seconds of prompts with ``tokens`` in total, alone, in steps of ``chunk`` rows."""
         if tokens <= 0:
             return 0.0
         steps = -(-tokens // chunk)
@@ -140,14 +140,14 @@ class CostModel:
 
 
 def _features(steps: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what the coefficients stand for, (steps, coefficients), of steps whose columns are a StepShape's."""
+    """Return the factors of the coefficients, (steps, coefficients), of steps whose columns are a StepShape's."""
     rows, edges = steps[:, 0], (0, *KNOTS, np.inf)
     parts = [np.clip(rows, low, high) - low for low, high in itertools.pairwise(edges)]
     return np.column_stack([np.ones(len(steps)), *parts, steps[:, 1:4]])
 
 
 def _fit(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[float]:
-    """Return w >= 0 of least sum ((x w - y) / y)^2, steps that something else disturbed left out."""
+    """Return w >= 0 that minimises sum ((x w - y) / y)^2, without disturbed steps."""
     kept = np.ones(len(y), bool)
     weights = np.zeros(x.shape[1])
     for _ in range(2):
@@ -158,9 +158,9 @@ def _fit(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[float]:
 
 
 def _non_negative(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return w >= 0 of small |x w - 1|^2: least squares, without the most negative one as long as there is any.
+    """Return w >= 0 with small |x w - 1|^2: least squares, dropping the most negative coefficient repeatedly.
 
-    Slopes of neighbouring sizes are drawn together: that gives sizes of which no step ran the slope of their neighbour.
+    A penalty draws slopes of neighbouring sizes together, so that sizes without steps get their neighbour's slope.
     """
     scale = np.sqrt((x * x).sum(axis=0))
     scale[1 : 1 + _SIZES] = scale[1 : 1 + _SIZES].max()

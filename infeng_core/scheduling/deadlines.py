@@ -1,4 +1,4 @@
-"""When requests end, whatever they have by then."""
+"""The deadlines at which requests end."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from collections.abc import Container
 from infeng_core.batch import RunningRequest
 
 FEW = 64
-"""Deadlines of requests that have gone which may always be kept."""
+"""Number of deadlines of departed requests that may always be kept."""
 
 
 class Deadlines:
-    """The deadlines of present requests; at most as many deadlines of departed ones are kept beside them."""
+    """The deadlines of present requests; at most as many of departed ones are kept besides."""
 
     def __init__(self) -> None:
-        """Nobody has one."""
+        """Start without deadlines."""
         self._heap: list[tuple[float, int, RunningRequest]] = []
 
     def __len__(self) -> int:
-        """Return how many are kept."""
+        """Return the number of kept deadlines."""
         return len(self._heap)
 
     @property
     def first(self) -> float:
-        """When the first passes; infinity without any."""
+        """The earliest deadline; infinity without any."""
         return self._heap[0][0] if self._heap else math.inf
 
     def add(self, sequence: RunningRequest) -> None:
@@ -34,14 +34,15 @@ class Deadlines:
             heapq.heappush(self._heap, (sequence.deadline, sequence.id, sequence))
 
     def passed(self, now: float) -> list[RunningRequest]:
-        """Return the requests whose deadline has passed, once; some may have gone."""
+        """Return the requests whose deadline has passed, once each; some may have departed."""
         found: list[RunningRequest] = []
         while self.first <= now:
             found.append(heapq.heappop(self._heap)[2])
         return found
 
     def forget(self, gone: RunningRequest, here: Container[RunningRequest], count: int) -> None:
-        """After one has ``gone``, make the first deadline one of the ``count`` requests that are ``here``."""
+        """After a request has ``gone``, make the earliest kept deadline belong to one of the ``count`` requests
+        ``here``."""
         heap = self._heap
         if gone.deadline == math.inf:
             return

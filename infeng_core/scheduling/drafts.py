@@ -1,7 +1,8 @@
-"""Guesses at the tokens that come next, which ride in a step as extra rows and cost nothing but time when wrong.
+"""Guesses of the next tokens, which run in a step as extra rows and cost only time if they are wrong.
 
-A step draws a token for every guessed row too. A guess counts only if it is what was drawn in the row before it, so a
-request's tokens do not depend on guessing: docs/decisions.md, "A guess is right if it is what would have been drawn".
+A step draws a token for every guessed row too. A guess counts only if it equals the token drawn in the row before it,
+so a request's tokens do not depend on guessing: docs/decisions.md, "A guess is right if it is what would have been
+drawn".
 """
 
 from __future__ import annotations
@@ -15,48 +16,50 @@ from infeng_core.log import get_logger
 _log = get_logger(__name__)
 
 MOST_ROWS = 64
-"""Guessed rows of one step, of all sequences together: beyond, a step is bound by arithmetic and guesses do not pay."""
+"""Guessed rows of one step, of all sequences together: with more, a step is bound by arithmetic and guesses do not
+pay."""
 
 LONGEST_WAIT = 32
-"""Tokens that a sequence of which nothing was guessed right goes without guesses, at most."""
+"""Most tokens that a sequence with only wrong guesses goes without new ones."""
 
 
 class Drafter(Protocol):
-    """Guesses how one sequence goes on. A wrong guess costs time; it never changes a text.
+    """Guesses the continuation of one sequence. A wrong guess costs time; it never changes a text.
 
-    Made for each request from the ids of its prompt. Registered by name through the hook ``infeng_drafters``.
+    A drafter is made for each request from the ids of its prompt. Factories are registered by name through the hook
+    ``infeng_drafters``.
     """
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Take the tokens that the sequence has gained."""
+        """Take the new tokens of the sequence."""
 
     def draft(self, count: int) -> list[int]:
-        """Return up to ``count`` guesses of the tokens that come next."""
+        """Return up to ``count`` guesses of the next tokens."""
 
 
 class Ngrams:
-    """Repeats what followed the last tokens when they stood earlier in the same sequence (prompt lookup).
+    """Repeats the tokens that followed an earlier occurrence of the last tokens in the same sequence (prompt lookup).
 
-    Places that end in the same two tokens are chained from the newest to the oldest, as in LZ77 compressors: a token
-    costs one dictionary entry, a look-up walks at most ``PLACES`` of the chain. The longest match wins, the newest
-    among equals. A match that runs into the sequence's end goes on in what it has copied.
+    Positions that end in the same two tokens are chained from the newest to the oldest, as in LZ77 compressors: a
+    token costs one dictionary entry, a look-up walks at most ``PLACES`` of the chain. The longest match wins, the
+    newest among equals. A match that reaches the sequence's end continues in the copied tokens.
     """
 
     PLACES = 24
     LONGEST = 12
-    """Tokens that are compared; a match as long as this is good enough."""
+    """Tokens to compare; a match of this length is good enough."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         """Start with the prompt."""
         self._tokens: list[int] = []
-        self._newest: dict[int, int] = {}  # two tokens as one integer -> index of the second where they stood last
-        self._older: list[int] = []  # by index: the same two tokens' place before, or -1
+        self._newest: dict[int, int] = {}  # two tokens as one integer -> index of the second at their latest occurrence
+        self._older: list[int] = []  # by index: the previous occurrence of the same two tokens, or -1
         self.extend(tokens)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Take the tokens that the sequence has gained."""
+        """Take the new tokens of the sequence."""
         known, newest, older = self._tokens, self._newest, self._older
-        before = known[-1] if known else -1  # no token: its pair is never looked up
+        before = known[-1] if known else -1  # -1 is no token: its pair is never looked up
         for index, token in enumerate(tokens, len(known)):
             pair = before << 32 | token
             older.append(newest.get(pair, -1))
@@ -65,7 +68,7 @@ class Ngrams:
         known.extend(tokens)
 
     def draft(self, count: int) -> list[int]:
-        """Return ``count`` guesses, or none where the last two tokens are new."""
+        """Return ``count`` guesses, or none if the last two tokens are new."""
         tokens, older = self._tokens, self._older
         last = len(tokens) - 1
         best, place, length = -1, older[last], 1
@@ -89,13 +92,13 @@ class Ngrams:
 class Guesses:
     """The guesses of one sequence, and how many it may make.
 
-    A draft has at most one token more than the one before it had right, and never more than ``most``. After a draft
-    that was all wrong the sequence waits for 1, 2, 4, ... ``LONGEST_WAIT`` tokens, twice as long each time, until one
+    A draft has at most one token more than the previous draft had right, and at most ``most``. After a draft that was
+    entirely wrong the sequence waits for 1, 2, 4, ... ``LONGEST_WAIT`` tokens, twice as long each time, until a guess
     is right.
     """
 
     def __init__(self, drafter: Drafter, most: int, vocab: int = 1 << 31) -> None:
-        """Ask ``drafter`` for at most ``most`` tokens at a time; those from ``vocab`` on are no tokens."""
+        """Ask ``drafter`` for at most ``most`` tokens at a time; ids from ``vocab`` on are invalid."""
         self._drafter = drafter
         self._vocab = vocab
         self._most = most
@@ -107,9 +110,9 @@ class Guesses:
         """Guesses of the next tokens, the nearest first."""
 
     def follow(self, new: Sequence[int], drafted: int) -> None:
-        """Take the ``new`` tokens that a step gave, which had ``drafted`` guesses in it, and guess again.
+        """Take the ``new`` tokens of a step in which ``drafted`` guesses ran, and guess again.
 
-        Where the drafter fails, its sequence goes on without guesses.
+        If the drafter fails, its sequence continues without guesses.
         """
         self.draft = []
         if self._is_broken:
@@ -138,7 +141,7 @@ class Guesses:
 
 
 def parse(text: str | None) -> dict[str, object]:
-    """Return the settings that ``ngram`` or ``ngram:K`` stands for, by their dotted names; raises UsageError."""
+    """Return the settings of ``ngram`` or ``ngram:K``, by their dotted names; raises UsageError."""
     if text is None:
         return {}
     name, colon, count = text.partition(":")

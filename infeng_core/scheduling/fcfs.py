@@ -1,4 +1,4 @@
-"""The built-in policy ``fcfs``: first come, first served. All else is as every policy has it (policy.py)."""
+"""The built-in policy ``fcfs``: first come, first served. Everything else is inherited (policy.py)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class FirstCome(Policy):
     """Starts requests in the order of their arrival; one that was preempted keeps its place."""
 
     def __init__(self, limits: Limits) -> None:
-        """Nobody waits yet."""
+        """Start without waiting requests."""
         self._waiting: list[RunningRequest] = []
 
     def add(self, request: RunningRequest, now: float) -> None:
-        """Let a request wait behind all earlier ones."""
+        """Queue a request behind all earlier ones."""
         insort(self._waiting, request, key=_arrival)
 
     def remove(self, request: RunningRequest, now: float) -> None:
-        """Let it wait no longer."""
+        """Remove a waiting request."""
         del self._waiting[bisect_left(self._waiting, _arrival(request), key=_arrival)]
 
     def order(self, now: float) -> abc.Sequence[RunningRequest]:

@@ -1,4 +1,4 @@
-"""How much an engine may do at a time: rows, requests and context by the manifest, the model and the memory."""
+"""The bounds of an engine's batches: rows, requests and context by the manifest, the model and the memory."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from infeng_core.settings.config import AdaptersSection, EngineConfig
 
 ADAPTERS_SHARE = 0.25
-"""``adapters.memory: auto`` is this share of the memory that is available beside weights and cache."""
+"""``adapters.memory: auto`` is this share of the memory that weights and cache leave."""
 
 
 def limits_of(config: EngineConfig, shape: ModelConfig, backend: Backend, pending: int = 0) -> tuple[Limits, str]:
-    """Return the bounds of every batch, and what bounds the context, for messages.
+    """Return the bounds of every batch, and the setting that bounds the context, for messages.
 
-    pending: bytes of weights that will be in memory before the cache. Raises ResourceError where the cache does not
-    fit.
+    pending: bytes of weights that will be loaded before the cache. Raises ResourceError if the cache does not fit.
     """
     available = backend.available_bytes()
     scheduler, speculation = config.scheduler, config.speculation
@@ -55,16 +54,16 @@ def limits_of(config: EngineConfig, shape: ModelConfig, backend: Backend, pendin
 
 
 def windows_of(backend: Backend, shape: ModelConfig, config: EngineConfig) -> tuple[int, ...]:
-    """Return how far attention sees in each group of layers that has blocks of its own; (0,) is one group of all."""
+    """Return the attention window of each group of layers with blocks of its own; (0,) is one group of all."""
     of_backend = getattr(backend, "block_windows", None)
     windows: tuple[int, ...] = (0,) if of_backend is None else of_backend(shape, config)
     return windows
 
 
 def adapters_budget(config: AdaptersSection, available: int | None, kv_bytes: int) -> int | None:
-    """Return the bytes that adapters may take together; None where the available memory is not known.
+    """Return the bytes that adapters may take together; None if the available memory is unknown.
 
-    available: as the backend says. kv_bytes: of the cache, most of which is only touched as it fills.
+    available: as the backend reports. kv_bytes: of the cache, most of which is only touched as it fills.
     """
     if config.memory != "auto":
         return config.memory

@@ -1,4 +1,4 @@
-"""The interface of a scheduler plugin: which request is next, what a step may cost, and which has to wait again."""
+"""The interface of a scheduler plugin: which request starts next, how long a step may take, which one is preempted."""
 
 from __future__ import annotations
 
@@ -13,74 +13,74 @@ class Served(NamedTuple):
 
     request: RunningRequest
     prompt_rows: int
-    """Positions of its prompt that were computed; those found in the cache are not among them."""
+    """Computed positions of its prompt, without those found in the cache."""
     new_tokens: int
 
 
 class Policy(Protocol):
-    """The order of work. The scheduler (scheduler.py) keeps to it, and sees to rows, cache blocks and adapters.
+    """The order of work. The scheduler (scheduler.py) follows it, and manages rows, cache blocks and adapters.
 
-    A policy is pure: it reads no clock and does no I/O; ``now`` is in seconds, and never less than it was. It is called
-    between steps, on one thread. A subclass overrides what it decides otherwise than first-come (fcfs.py). Registered
-    by name through the hook ``infeng_policies``, as ``factory(limits: Limits) -> Policy``.
+    A policy is pure: it reads no clock and does no I/O; ``now`` is in seconds, and never decreases. It is called
+    between steps, on one thread. A subclass overrides the decisions in which it differs from first-come (fcfs.py).
+    Factories are registered by name through the hook ``infeng_policies``, as ``factory(limits: Limits) -> Policy``.
     """
 
     shares: bool = False
-    """Whether tenants take turns, so that one waits for no more of another's than of its own."""
+    """Whether tenants take turns, so that a tenant waits for no more tokens of another than of its own."""
 
     def add(self, request: RunningRequest, now: float) -> None:
-        """Take note of a request that waits from now on: a new one, or one that was preempted."""
+        """Record a request that waits from now on: a new one, or one that was preempted."""
 
     def remove(self, request: RunningRequest, now: float) -> None:
-        """Forget one of those: it has started (``request.started`` is ``now``) or is gone."""
+        """Forget a waiting request: it has started (``request.started`` is ``now``) or ended."""
 
     def order(self, now: float) -> Iterable[RunningRequest]:
-        """Return the waiting requests in the order in which they should start; read as far as needed.
+        """Return the waiting requests in the order in which they should start; it is read as far as needed.
 
-        A request that is not named does not start in this step. No request behind the first one that lacks cache blocks
-        starts in its place. A request whose adapters are being loaded is passed by, for as long as that takes.
+        A request that is left out does not start in this step. No later request starts in place of the first one that
+        lacks cache blocks. A request whose adapters are being loaded is passed over in the meantime.
         """
 
     def active(self, running: Sequence[RunningRequest], now: float) -> Iterable[RunningRequest]:
-        """Return which running requests may have rows in this step; the others keep their blocks.
+        """Return the running requests that may have rows in this step; the others keep their blocks.
 
-        Where none has any, and no request starts, it is asked once more.
+        If none of them has rows, and no request starts, it is called once more.
         """
         return running
 
     def prompts(self, running: Sequence[RunningRequest], now: float) -> Iterable[RunningRequest]:
-        """Return the running requests whose prompts are not computed, in the order in which they get rows."""
+        """Return the running requests with uncomputed prompts, in the order in which they get rows."""
         return running
 
     def victim(self, running: Sequence[RunningRequest], now: float) -> RunningRequest:
-        """Return the request that gives its blocks back where the cache is full; ``running`` is in starting order."""
+        """Return the request to preempt when the cache is full; ``running`` is in starting order."""
         return running[-1]
 
     def displaced(
         self, request: RunningRequest, running: Sequence[RunningRequest], now: float
     ) -> RunningRequest | None:
-        """Return which running request makes room for one that waits, is next and finds none; None: it waits."""
+        """Return the running request to preempt for the next waiting one that lacks room; None: it waits."""
         return None
 
     def seconds(self, decoding: Sequence[RunningRequest], now: float) -> float | None:
         """Return how long a step with prompts may take; ``decoding``: the requests that decode in it.
 
-        None: what ``scheduler.step_ms`` says where a request decodes, else any time.
+        None: ``scheduler.step_ms`` if a request decodes, else no limit.
         """
         return None
 
     def served(self, work: Sequence[Served], now: float) -> None:
-        """Take note of a step that has run."""
+        """Record a step that has run."""
         return
 
     def ended(self, request: RunningRequest, now: float) -> None:
-        """Take note of the end of a request, wherever it was."""
+        """Record the end of a request, waiting or running."""
         return
 
     def attach(self, cached: Callable[[RunningRequest], int]) -> None:
-        """Take what tells how many tokens of a request that waits are in the cache now; called first, and once.
+        """Take a function that returns how many tokens of a waiting request are cached; called first, and once.
 
-        It takes microseconds for every 100 tokens. Without a cache of prefixes it is not called.
+        The function takes microseconds per 100 tokens. Without a prefix cache it is not passed.
         """
         return
 

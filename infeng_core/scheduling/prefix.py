@@ -1,19 +1,19 @@
-"""Blocks of prompts that were computed before, found by their tokens: requests that begin alike share them.
+"""The tree of computed prompt blocks, found by their tokens: requests with equal beginnings share blocks.
 
-A tree for each key. A node is a block of 16 tokens; its path from the root is a prefix, and what its blocks hold
-depends on its path and its key alone. Of the groups of layers that see all ("wide") it has a block each, as long as it
-is there. Of the groups with a window ("near") it has them until their room is wanted, and sequences give theirs back
-while they go on; then the node only stands for the way to those below it. A prefix is found as far as the wide blocks
-of all its nodes are there, and the near ones of the nodes that the next row sees. Without windows there is one group,
-which is wide. Here is neither clock nor storage: "recently" counts calls.
+There is a tree for each key. A node is a block of 16 tokens; its path from the root is a prefix, and the contents of
+its blocks depend only on its path and its key. For each group of layers with full attention ("wide") a node has a
+block as long as it exists. For groups with a window ("near") it has blocks until their room is needed, and running
+sequences free theirs as the window moves on; the node then only connects the nodes below it. A prefix is usable if
+its nodes have their wide blocks, and the nodes within the next row's window their near blocks. Without windows there
+is one group, which is wide. The tree uses neither clock nor storage: "recently" counts calls.
 
 Invariants between two calls:
 
 - the tree has one reference to each block of every node, and no block has two nodes;
 - a node's blocks hold the keys and values of the node's path, computed under the path's key;
-- a node has all of its wide blocks; it has all of its near blocks or none; one that has none at all has others below;
-- a node leaves before its parent does, and only ``drop`` and ``clear`` take one whose wide blocks have other holders,
-  or below which one has; holders keep their blocks;
+- a node has all of its wide blocks; it has all of its near blocks or none; a node without any block has children;
+- a node is removed before its parent. Only ``drop`` and ``clear`` remove a node with wide blocks that have other
+  holders, or with such a node below it; the holders keep their blocks;
 - ``evictable`` counts the blocks that ``evict`` could free: near ones without other holders, and the wide ones of
   nodes where neither they nor any node below them have a wide block with another holder.
 """
@@ -34,52 +34,52 @@ from infeng_core.scheduling.tables import Needs, held
 
 
 class Entry(NamedTuple):
-    """A node, as ``PrefixTree.entries`` gives it."""
+    """A node, as ``PrefixTree.entries`` yields it."""
 
     key: bytes
     depth: int
-    """Nodes before it on its path."""
+    """Number of nodes before it on its path."""
     tokens: bytes
     """Its 16 tokens, as int32 of this machine."""
     blocks: tuple[int, ...]
-    """Of the groups that see all; without windows one."""
+    """Blocks of the groups with full attention; one without windows."""
     near: tuple[int, ...]
-    """Of those with a window; () where it has them no more."""
+    """Blocks of the groups with a window; () once they are evicted."""
 
 
 class PrefixTree:
-    """Finds the blocks of a prefix and keeps them until room is wanted. Not thread-safe, as the pool is not.
+    """Finds the blocks of a prefix and keeps them until their room is needed. Not thread-safe, like the pool.
 
-    The tree holds a reference to each of its blocks and is the pool's watcher, so that it knows without looking which
-    of them have no other holder.
+    The tree holds a reference to each of its blocks. As the pool's watcher it knows which of them have other holders.
     """
 
     def __init__(self, pool: BlockPool, needs: Needs | None = None) -> None:
-        """Keep blocks of ``pool``; needs: of the groups of layers, None: there is one, and it sees all.
+        """Keep blocks of ``pool``; needs: of the groups of layers, None: one group with full attention.
 
-        Where groups have windows, ``match`` and ``insert`` have tables (groups, blocks), those of wide groups first, in
-        place of blocks (blocks,).
+        If groups have windows, ``match`` and ``insert`` take tables (groups, blocks), wide groups first, in place of
+        blocks (blocks,).
         """
         self.pool = pool
-        """Whose blocks it keeps."""
+        """The pool of its blocks."""
         self.needs = Needs((0,), 1) if needs is None else needs
-        """Which groups of layers have blocks."""
+        """The groups of layers."""
         self._roots: dict[bytes, Node] = {}
         self._parts: dict[int, Node | Near] = {}  # by the first of their blocks
-        # (used, whether it is a node, number of the entry, part); each that could go has one, perhaps with an old used.
+        # (used, whether it is a node, number of the entry, part); each evictable part has one, perhaps with an old
+        # used.
         self._heap: list[tuple[int, bool, int, Node | Near]] = []
         self._entries = 0
         self._calls = 0
         self.evictable = 0
         """Blocks that ``evict`` could free now."""
         self.tokens_queried = 0
-        """Tokens that ``match`` was asked for."""
+        """Tokens that ``match`` looked up."""
         self.tokens_hit = 0
         """Tokens whose blocks it found."""
         self.evictions = 0
-        """Blocks that went because room was wanted."""
+        """Blocks that were evicted."""
         self.insertions = 0
-        """Blocks that came; unchanged where there is nothing new to save."""
+        """Blocks that were inserted; if it is unchanged, there is nothing new to save."""
         pool.watcher = self
 
     def __len__(self) -> int:
@@ -87,11 +87,11 @@ class PrefixTree:
         return sum(len(part.blocks) for part in self._parts.values())
 
     def match(self, key: bytes, tokens: NDArray[np.int32], limit: int) -> NDArray[np.int32]:
-        """Return the blocks of the longest prefix of ``tokens`` (n,) that can be gone on from, int32, first the first.
+        """Return the blocks of the longest usable prefix of ``tokens`` (n,), int32, in order.
 
-        Whole blocks only, of at most ``limit`` tokens together: (blocks,), or with windows tables (groups, blocks) in
-        which near entries before the window of the end are -1. The caller has a reference to each and releases them
-        like its own. It must not write to them.
+        The result covers whole blocks, of at most ``limit`` tokens: (blocks,), or with windows tables (groups,
+        blocks) in which near entries before the window of the end are -1. The caller has a reference to each and
+        releases them like its own. It must not write to them.
         """
         self._calls = used = self._calls + 1
         nodes, needs = self._path(key, tokens, limit), self.needs
@@ -102,7 +102,7 @@ class PrefixTree:
         tables = lines_of(nodes, needs.wide)
         if needs.near:
             first = needs.first(BLOCK_TOKENS * len(nodes))
-            near = [node.near for node in nodes[first:] if node.near is not None]  # all have some
+            near = [node.near for node in nodes[first:] if node.near is not None]  # each has near blocks
             for part in near:
                 part.used = used
             wide, tables = tables, np.full((needs.groups, len(nodes)), -1, np.int32)
@@ -112,18 +112,18 @@ class PrefixTree:
         return blocks
 
     def peek(self, key: bytes, tokens: NDArray[np.int32], limit: int) -> int:
-        """Return of how many tokens ``match`` would find the blocks; nothing counts as used or asked for."""
+        """Return how many tokens ``match`` would cover, without any effect on use or counts."""
         return BLOCK_TOKENS * len(self._path(key, tokens, limit))
 
     def insert(self, key: bytes, tokens: NDArray[np.int32], blocks: NDArray[np.int32]) -> int:
         """Keep the blocks of a prefix and return how many of them the tree took.
 
-        tokens: (n,); a last block that they do not fill is left out.
-        blocks: (at least n / 16,) the caller's, written by steps that have been committed; they are final.
-            With windows (groups, at least n / 16), near ones as far as the caller has them, else -1.
+        tokens: (n,); a last block that they do not fill is left out. blocks: (at least n / 16,) the caller's, written
+        by committed steps and final; with windows (groups, at least n / 16), near ones as far as the caller has them,
+        else -1.
 
-        Blocks that the tree has for the same prefix stay, and the caller's are left alone. Raises ValueError, and takes
-        nothing, for a block without holders or that already is in the tree with another prefix.
+        Blocks of the same prefix that are already in the tree stay, and the caller's are left alone. Raises
+        ValueError, and takes nothing, for a block without holders or one that is in the tree under another prefix.
         """
         self._calls = used = self._calls + 1
         tables, wide = blocks if blocks.ndim == 2 else blocks[None], self.needs.wide
@@ -159,10 +159,10 @@ class PrefixTree:
         return taken
 
     def evict(self, count: int) -> int:
-        """Free at least ``count`` blocks that only the tree holds, as far as there are; return how many.
+        """Free at least ``count`` blocks that only the tree holds, if there are enough; return how many.
 
-        Least recently used first, and leaves before those above them. A node frees all of its blocks: with one group,
-        ``count`` is never exceeded.
+        The least recently used go first, and leaves before their parents. A node frees all of its blocks: with one
+        group, ``count`` is never exceeded.
         """
         gone: list[int] = []
         freed = 0
@@ -170,7 +170,7 @@ class PrefixTree:
             used, _, _, part = heapq.heappop(self._heap)
             part.is_queued = False
             if not may_go(part):
-                continue  # it comes back when it may
+                continue  # it is queued again once it may be evicted
             if part.used != used:
                 self._queue(part)
                 continue
@@ -186,18 +186,18 @@ class PrefixTree:
         return freed
 
     def drop(self, key: bytes) -> int:
-        """Forget all prefixes of a key, even where their blocks are held; return how many blocks that were."""
+        """Remove all prefixes of a key, even with blocks that are held; return the number of blocks."""
         root = self._roots.pop(key, None)
         return 0 if root is None else self._forget([root])
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all prefixes."""
         roots = list(self._roots.values())
         self._roots.clear()
         self._forget(roots)
 
     def entries(self) -> Iterator[Entry]:
-        """Give every node, each after the one before it on its path; the tree must not change meanwhile."""
+        """Yield every node, each after its parent; the tree must not change meanwhile."""
         for key, root in self._roots.items():
             for node, depth in below(root):
                 yield Entry(key, depth, node.tokens, node.blocks, () if node.near is None else node.near.blocks)
@@ -205,7 +205,7 @@ class PrefixTree:
     # ------------------------------------------------------------------------------------------ the pool's watcher ---
 
     def shared(self, blocks: list[int]) -> None:
-        """Note blocks that got another holder."""
+        """Note blocks that gained another holder."""
         for block in blocks:
             part = self._parts.get(block)
             if part is not None and not part.is_shared:
@@ -230,7 +230,7 @@ class PrefixTree:
     # -------------------------------------------------------------------------------------------------- internals ---
 
     def _path(self, key: bytes, tokens: NDArray[np.int32], limit: int) -> list[Node]:
-        """Return the nodes of the longest known prefix whose end sees no block that is gone."""
+        """Return the nodes of the longest usable prefix."""
         nodes: list[Node] = []
         root = self._roots.get(key)
         if root is None:
@@ -244,7 +244,7 @@ class PrefixTree:
             children = node.children
         if not self.needs.near:
             return nodes
-        usable = begin = 0  # nodes up to the last end that will do; the first with all near blocks
+        usable = begin = 0  # nodes up to the last usable end; the first with all near blocks
         for count, node in enumerate(nodes, 1):
             if node.near is None:
                 begin = count
@@ -253,7 +253,7 @@ class PrefixTree:
         return nodes[:usable]
 
     def _claim(self, parts: list[tuple[int, ...]]) -> int:
-        """Hold new blocks; return how many. Raises ValueError, and holds none, where one may not be taken."""
+        """Hold new blocks; return how many. Raises ValueError, and holds none, if one may not be taken."""
         blocks = [block for part in parts for block in part]
         if len({*blocks}) != len(blocks) or not self._parts.keys().isdisjoint(blocks):
             raise ValueError("a block of the prefix is in the tree with another one")
@@ -262,7 +262,7 @@ class PrefixTree:
         return len(blocks)
 
     def _give(self, part: Node | Near) -> tuple[int, ...]:
-        """Take from a node what has no other holder, or what it has as it leaves; return the blocks, to be released."""
+        """Remove a node's unshared blocks, or all blocks of a removed node; return them, to be released."""
         blocks, part.blocks = part.blocks, ()
         if blocks:
             del self._parts[blocks[0]]
@@ -275,7 +275,7 @@ class PrefixTree:
         return blocks
 
     def _prune(self, node: Node) -> None:
-        """Take out a node, and those above it, that neither has blocks nor stands before one that has."""
+        """Remove a node, and nodes above it, that have neither blocks nor descendants with blocks."""
         while not (node.children or node.blocks or node.near):
             parent = node.parent
             if parent is None:
@@ -286,7 +286,7 @@ class PrefixTree:
             node = parent
 
     def _forget(self, roots: list[Node]) -> int:
-        """Give back what is below roots that have left; return how many blocks that were."""
+        """Release the blocks below removed roots; return the number of blocks."""
         gone: list[int] = []
         for node, _ in (one for root in roots for one in below(root)):
             if node.near is not None:
@@ -298,7 +298,7 @@ class PrefixTree:
         return len(gone)
 
     def _grip(self, node: Node) -> None:
-        """Add a reason for a node to stay, and thereby for those above it."""
+        """Add a reason to keep a node, and thereby its ancestors."""
         while node.parent is not None:
             node.grips += 1
             if node.grips > 1:
@@ -307,7 +307,7 @@ class PrefixTree:
             node = node.parent
 
     def _let_go(self, node: Node) -> None:
-        """Take a reason for a node to stay, and thereby from those above it."""
+        """Remove a reason to keep a node, and thereby its ancestors."""
         while node.parent is not None:
             node.grips -= 1
             if node.grips:
@@ -317,7 +317,7 @@ class PrefixTree:
             node = node.parent
 
     def _queue(self, part: Node | Near) -> None:
-        """Give a part a place in the heap if it could go."""
+        """Put a part in the heap if it is evictable."""
         if not part.is_queued and may_go(part):
             part.is_queued = True
             self._entries += 1

@@ -1,4 +1,4 @@
-"""Shared parts of the cache: sequences begin with blocks that others have computed, or that storage gives back."""
+"""The prefix cache: sequences start with blocks that others computed, or that a store restores."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from infeng_core.scheduling.prefix import PrefixTree
 from infeng_core.scheduling.tables import held
 
 Restore = Callable[[bytes, NDArray[np.int32], NDArray[np.int32], int], int]
-"""Fills blocks from an index on with what is stored of a prefix: (key, tokens, blocks, begin) -> how many."""
+"""Fills blocks from an index on with stored blocks of a prefix: (key, tokens, blocks, begin) -> how many."""
 
 KeyOf = Callable[[RunningRequest], bytes | None]
-"""Gives what a sequence's prefix is shared under (``prefix_key``); None where its adapters' contents are not known."""
+"""Returns the key under which a sequence's prefix is shared (``prefix_key``); None if its adapters' ids are unknown."""
 
 
 def prefix_key(
     model_id: str, cache_format: str, numerics: str, adapters: Several[tuple[str, float]], salt: str
 ) -> bytes:
-    """Return what must be equal, beside the tokens, for two requests to share blocks: (32,) bytes.
+    """Return the key that two requests must share, besides equal tokens, to share blocks: (32,) bytes.
 
-    model_id: the contents of the base, as ``LoadedModel.id``.
-    cache_format: how keys and values are stored, as ``kv_cache.dtype``.
-    numerics: the class of arithmetic within which bytes are equal.
-    adapters: (content hash, weight) of each, in the order of the request, which is the order of their sums.
-    salt: separates those who must not learn from the time of an answer what others have asked; set by the server.
+    model_id: the contents of the base, as ``LoadedModel.id``. cache_format: storage of keys and values, as
+    ``kv_cache.dtype``. numerics: the class of arithmetic within which bytes are equal. adapters: (content hash,
+    weight) of each, in the order of the request, which is the order of their sums. salt: separates users who must not
+    learn from response times what others have asked; set by the server.
     """
     parts = [model_id, cache_format, numerics, [[name, float(weight).hex()] for name, weight in adapters], salt]
     return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode("ascii")).digest()
@@ -45,32 +44,32 @@ class _Found(NamedTuple):
 
 
 class PrefixCache:
-    """A tree of computed prefixes, what each sequence's are shared under, and where others are stored.
+    """A tree of computed prefixes, with the keys of sequences and an optional store.
 
-    Blocks that were found for a sequence are held until it takes them, so counting them first and taking them later is
-    one search.
+    Blocks found for a sequence are held until it takes them, so that counting them and taking them later needs one
+    search.
     """
 
     def __init__(self, tree: PrefixTree, key_of: KeyOf, restore: Restore | None = None) -> None:
-        """Share what is equal in its tokens and under ``key_of``; restore: brings back what an earlier process had."""
+        """Share prefixes with equal tokens and equal ``key_of``; restore: fills blocks from an earlier process."""
         self.tree = tree
         self.shares = True
-        """Whether anything is ever shared."""
+        """Whether anything is shared."""
         self._key_of = key_of
         self._restore = restore
         self._found: _Found | None = None
 
     @staticmethod
     def none(pool: BlockPool) -> PrefixCache:
-        """Return one that shares nothing."""
+        """Return a cache that shares nothing."""
         cache = PrefixCache(PrefixTree(pool), lambda sequence: None)
         cache.shares = False
         return cache
 
     def find(self, sequence: RunningRequest) -> NDArray[np.int32]:
-        """Return the blocks that hold the beginning of a sequence already, (blocks,) int32; they stay held for it.
+        """Return the cached blocks of a sequence's beginning, (blocks,) int32; they stay held for it.
 
-        At least one token is left to compute. Where layers have windows these are tables, (groups, blocks).
+        At least one token is left to compute. If layers have windows, these are tables, (groups, blocks).
         """
         key, found = self._key_of(sequence), self._found
         if found is None or found.sequence is not sequence or found.key != key:  # its adapters may have changed
@@ -82,7 +81,7 @@ class PrefixCache:
         return found.blocks
 
     def take(self, sequence: RunningRequest) -> NDArray[np.int32]:
-        """Return the same blocks for the sequence to keep: it releases them like its own."""
+        """Return the same blocks for the sequence to keep; it releases them like its own."""
         blocks = self.find(sequence)
         self._found = None
         return blocks
@@ -94,14 +93,14 @@ class PrefixCache:
             self._found = None
 
     def cached(self, sequence: RunningRequest) -> int:
-        """Return of how many tokens ``find`` would find the blocks."""
+        """Return the number of tokens whose blocks ``find`` would return."""
         key = self._key_of(sequence)
         if key is None:
             return 0
         return self.tree.peek(key, sequence.tokens[: sequence.length], _most_shared(sequence))
 
     def restore(self, sequence: RunningRequest, begin: int) -> int:
-        """Fill a sequence's blocks from ``begin`` on with what is stored; return how many, and share them."""
+        """Fill a sequence's blocks from ``begin`` on with stored ones, and share them; return how many."""
         key = None if self._restore is None else self._key_of(sequence)
         if self._restore is None or key is None:
             return 0
@@ -112,7 +111,7 @@ class PrefixCache:
         return count
 
     def keep(self, sequence: RunningRequest) -> None:
-        """Let others begin with what a sequence has computed."""
+        """Share a sequence's computed blocks."""
         whole = sequence.computed // BLOCK_TOKENS
         key = self._key_of(sequence) if whole else None
         if key is not None:
@@ -121,6 +120,6 @@ class PrefixCache:
 
 
 def _most_shared(sequence: RunningRequest) -> int:
-    """Return how many of a sequence's positions need not be computed for its own sake."""
+    """Return how many of a sequence's positions may come from the cache; the rest is computed for its results."""
     most = sequence.length - 1 if sequence.pooling is None else min(sequence.length - 1, sequence.pooling.begin)
     return most if sequence.report_from is None else min(most, sequence.report_from)

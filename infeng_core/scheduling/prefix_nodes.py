@@ -1,4 +1,4 @@
-"""The parts of the prefix tree: nodes, the blocks that they have, and tokens cut into their pieces."""
+"""The parts of the prefix tree: nodes, their blocks, and tokens cut into pieces."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Part:
 
     def __init__(self, blocks: tuple[int, ...], used: int) -> None:
         self.blocks = blocks
-        self.used = used  # the number of the last call that came by
-        self.is_shared = bool(blocks)  # held beside the tree too; at first the caller of ``insert`` does
-        self.is_queued = False  # it has a place in the heap
+        self.used = used  # number of the last call that used it
+        self.is_shared = bool(blocks)  # held outside the tree too; at first by the caller of ``insert``
+        self.is_queued = False  # whether it is in the heap
 
 
 class Near(Part):
@@ -35,17 +35,17 @@ class Near(Part):
 
 
 class Node(Part):
-    """A block of tokens in its place, with the blocks of the groups that see all; a root has none."""
+    """A block of tokens in its place, with the blocks of the groups with full attention; a root has none."""
 
     __slots__ = ("children", "grips", "near", "parent", "tokens")
 
     def __init__(self, parent: Node | None, tokens: bytes, blocks: tuple[int, ...], used: int) -> None:
         super().__init__(blocks, used)
         self.parent = parent
-        self.tokens = tokens  # of a root: its key
+        self.tokens = tokens  # a root's: its key
         self.children: dict[bytes, Node] = {}
         self.near: Near | None = None
-        self.grips = int(self.is_shared)  # is_shared + how many children have any; with one or more, the node stays
+        self.grips = int(self.is_shared)  # is_shared + number of children with grips; with one or more, the node stays
 
 
 def pieces_of(tokens: NDArray[np.int32], limit: int) -> list[bytes]:
@@ -56,7 +56,7 @@ def pieces_of(tokens: NDArray[np.int32], limit: int) -> list[bytes]:
 
 
 def may_go(part: Node | Near) -> bool:
-    """Return whether nothing keeps a part: neither holders, nor for a node any below it."""
+    """Return whether a part may be evicted: no other holder, and for a node no descendant that must stay."""
     if isinstance(part, Node):
         return bool(part.blocks) and not (part.children or part.grips)
     return bool(part.blocks) and not part.is_shared
@@ -68,7 +68,7 @@ def lines_of(parts: Sequence[Part], groups: int) -> NDArray[np.int32]:
 
 
 def lacking(path: list[Node], lines: NDArray[np.int32]) -> dict[int, tuple[int, ...]]:
-    """Return the near blocks (groups, blocks) that are there, and not yet in the nodes of a path, by their place."""
+    """Return the near blocks (groups, blocks) that exist but are missing in the nodes of a path, by place."""
     return {
         index: tuple(column)
         for index, column in enumerate(lines.T.tolist())
@@ -77,7 +77,7 @@ def lacking(path: list[Node], lines: NDArray[np.int32]) -> dict[int, tuple[int, 
 
 
 def below(root: Node) -> Iterator[tuple[Node, int]]:
-    """Give the nodes below a root and how many are before each on its path, each after its parent."""
+    """Yield the nodes below a root, each after its parent, with their depth."""
     stack = [(child, 0) for child in root.children.values()]
     while stack:
         node, depth = stack.pop()

@@ -1,7 +1,7 @@
-"""The scheduler: which rows run next, in which blocks of the cache. It keeps to a policy (policy.py).
+"""The scheduler: which rows run next, in which cache blocks. It follows a policy (policy.py).
 
-Everything here is pure: time is an argument, nothing is read, written or waited for. The very same objects serve, are
-tested under random loads, and run in a simulator.
+All code here is pure: time is an argument, and there is no I/O and no waiting. The same objects serve, are tested
+under random loads, and run in a simulator.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Scheduler:
     ) -> None:
         """Schedule within ``limits``; blocks come from ``pool``.
 
-        step_seconds: how long steps are to take while sequences decode; None: as long as they like. costs: learns what
-        steps take. prefixes: gives sequences what others have computed of their tokens; None: nothing. backlog: is told
-        who starts and who ends. name: what errors call the policy.
+        step_seconds: the limit of steps while sequences decode; None: no limit. costs: learns the time of steps.
+        prefixes: gives sequences cached blocks of their tokens; None: none. backlog: notified of starts and ends.
+        name: of the policy in errors.
         """
         self.policy = policy
         self._name = name
@@ -65,22 +65,21 @@ class Scheduler:
         self.pool = pool
         self.prefixes = PrefixCache.none(pool) if prefixes is None else prefixes
         self.preempted = 0
-        """How often blocks were taken back."""
+        """Number of preemptions."""
         self.prefix_queries = 0
-        """Tokens of the prompts that have started, where prefixes are kept."""
+        """Tokens of the prompts that have started, if prefixes are kept."""
         self.prefix_hits = 0
         """The part of them that was found in the cache, in memory or stored."""
         self.step_seconds = step_seconds
         self.shape = StepShape(0, 0, 0)
-        """Of the batch that was made last."""
+        """Shape of the latest batch."""
         self._limits = limits
         self._backlog = backlog
         self._slots = min(limits.max_segments, limits.max_samples, limits.max_rows)
         self._waiting = Waiting(policy, patience=2 * self._slots, name=name)
-        self._running: dict[RunningRequest, int] = {}  # to their slots, in the order of their start
-        self._grouped: list[RunningRequest] = []  # the same, those with the same adapters next to each other
-        # those of them that have not computed all of their known tokens yet
-        self._prompts: dict[RunningRequest, None] = {}
+        self._running: dict[RunningRequest, int] = {}  # each with its slot, in starting order
+        self._grouped: list[RunningRequest] = []  # the same, grouped by adapters
+        self._prompts: dict[RunningRequest, None] = {}  # the ones with uncomputed known tokens
         self._free_slots = list(range(self._slots - 1, -1, -1))
         self._tables = Tables(limits, pool)
         self._builder = BatchBuilder(limits, self._tables.lines)
@@ -88,8 +87,7 @@ class Scheduler:
         self._reached: dict[RunningRequest, int] = {}  # positions computed before a preemption
         self._displaced: dict[RunningRequest, int] = {}
         self._inactive: set[RunningRequest] = set()  # in the step that is being made
-        # who found no room, in how much, and the tree's news
-        self._refused: tuple[RunningRequest, int, int] | None = None
+        self._refused: tuple[RunningRequest, int, int] | None = None  # who found no room, the room, the tree's count
         self._began = 0.0
         self._is_told, self._is_asked, self._displaces = (
             getattr(getattr(policy, name), "__func__", None) is not getattr(Policy, name)
@@ -112,12 +110,12 @@ class Scheduler:
 
     @property
     def free_blocks(self) -> int:
-        """Blocks that are free, or of prefixes that are not in use."""
+        """Blocks that are free, or of unused prefixes."""
         return self.pool.free + self.prefixes.tree.evictable
 
     @property
     def next_deadline(self) -> float:
-        """When the first of all deadlines passes; infinity without any."""
+        """The earliest deadline; infinity without any."""
         return self._deadlines.first
 
     def __contains__(self, sequence: object) -> bool:
@@ -137,7 +135,7 @@ class Scheduler:
         self._deadlines.add(sequence)
 
     def drop(self, sequence: RunningRequest, now: float) -> None:
-        """Forget a sequence and free its blocks; one that is not here is ignored."""
+        """Remove a sequence and free its blocks; an unknown one is ignored."""
         if sequence in self._running:
             self._stop(sequence)
         elif sequence in self._waiting:
@@ -165,7 +163,7 @@ class Scheduler:
         self._waiting.add(sequence, now)
 
     def expired(self, now: float) -> list[RunningRequest]:
-        """Return the sequences whose deadline has passed; they are to be dropped, and are named once."""
+        """Return the sequences whose deadline has passed, once each; the caller drops them."""
         return [sequence for sequence in self._deadlines.passed(now) if sequence in self]
 
     # ------------------------------------------------------------------------------------------------- the steps ---
@@ -177,7 +175,7 @@ class Scheduler:
             preempted = self.preempted
             batch = self._next_batch(now)
             if batch is not None or (self.preempted == preempted and (is_second or not self._inactive)):
-                return batch  # else active requests made room in vain, or others wait in vain
+                return batch  # None: active requests made room in vain, or others wait
             is_second |= self.preempted == preempted
 
     def _next_batch(self, now: float) -> Batch | None:
@@ -188,7 +186,7 @@ class Scheduler:
         self.shape = StepShape(rows, rows, attended, self._builder.adapters(decoding))
         preempted = self.preempted
         chunks, reported = self._chunks(decoding, now)
-        if self.preempted > preempted:  # by requests that a policy prefers; they may have started again
+        if self.preempted > preempted:  # for requests that a policy prefers; preempted ones may have started again
             decoding = [one for one in decoding if one in self._running and one not in self._prompts]
         work = prompt_work(self._grouped, chunks) if chunks else []
         if [one for one in decoding if one.forced or one.guesses is not None]:
@@ -202,11 +200,11 @@ class Scheduler:
         return batch
 
     def commit(self, batch: Batch, tokens: list[list[int]], finished: Collection[RunningRequest], now: float) -> None:
-        """Record that ``batch`` ran and let go of the sequences that are finished.
+        """Record that ``batch`` ran and release the sequences that are finished.
 
-        tokens: for each segment with a sampled row the tokens it gave, at most ``sampled - known``; NOT_FINITE stands
-        for one that could not be drawn, and ends a finished sequence. Where it gave none though rows were there to draw
-        from, its logit processors were late: its last known position is computed again.
+        tokens: of each segment with a sampled row, at most ``sampled - known``; NOT_FINITE stands for a token that
+        could not be drawn, and ends a finished sequence. If a segment with rows to draw from got no token, its logit
+        processors were late: its last known position is computed again.
         """
         self.costs.observe(self.shape, now - self._began)
         new = iter(tokens)
@@ -226,7 +224,7 @@ class Scheduler:
                     self.prefixes.keep(sequence)
             if has_windows and self._tables.is_beyond(sequence):
                 if sequence in prompts:
-                    self.prefixes.keep(sequence)  # for those who part from it here
+                    self.prefixes.keep(sequence)  # for sequences that diverge here
                 self._tables.leave(sequence)
             if is_told:
                 served.append(Served(sequence, fresh, len(drawn)))
@@ -242,7 +240,7 @@ class Scheduler:
     # ----------------------------------------------------------------------------------------------------- decoding ---
 
     def _decoding(self, now: float) -> list[RunningRequest]:
-        """Return the sequences whose known tokens but the last are computed, each with a block for that one."""
+        """Return the sequences with all known tokens but the last computed, each with a block for that one."""
         for sequence in [one for one in self._running if one.length > BLOCK_TOKENS * one.blocks.size]:
             self._grow(sequence, sequence.blocks.size + 1, now)
         if self._tables.needs.near:
@@ -262,8 +260,8 @@ class Scheduler:
         return set(active)
 
     def _grow(self, sequence: RunningRequest, size: int, now: float) -> None:
-        """Give a sequence what it can use of ``size`` blocks; others make room, or it does."""
-        while sequence in self._running:  # it has not been preempted meanwhile
+        """Give a sequence its usable part of ``size`` blocks; others are preempted for it, or it is."""
+        while sequence in self._running:  # it may have been preempted meanwhile
             lacking = self._tables.lacking(sequence, size)
             if self._make_free(lacking):
                 if lacking:
@@ -272,7 +270,7 @@ class Scheduler:
             self.preempt(self.policy.victim(list(self._running), now), now)
 
     def _room_beyond(self, sequence: RunningRequest) -> int:
-        """Return how many guessed tokens have room in the cache behind the known ones; none is preempted for them."""
+        """Return how many guessed tokens fit in the cache after the known ones, without preemption."""
         size, running = len(sequence.blocks), len(self._running)
         room = BLOCK_TOKENS * size - sequence.length
         if room < len(sequence.draft) and self.pool.free > running * self._tables.needs.groups:
@@ -281,9 +279,9 @@ class Scheduler:
         return room
 
     def _guessed_work(self, decoding: list[RunningRequest], reported: int) -> list[Work]:
-        """Return a row of each sequence that decodes, and its guesses as far as no other needs the rows.
+        """Return a row of each decoding sequence, and its guesses if no other sequence needs the rows.
 
-        reported: sampled rows of prompts beside one of each sequence.
+        reported: sampled rows of prompts besides one of each sequence.
         """
         limits, running = self._limits, self._running
         needed = sum(sequence.length - sequence.computed for sequence in running)
@@ -300,9 +298,9 @@ class Scheduler:
     # ------------------------------------------------------------------------------------------------- prompts ---
 
     def _chunks(self, decoding: list[RunningRequest], now: float) -> tuple[dict[RunningRequest, int], int]:
-        """Return how many rows of each prompt join the decoding ones; waiting sequences start for the rows left.
+        """Return how many rows of each prompt join the decoding ones; waiting sequences start for the remaining rows.
 
-        Also returns how many of the rows are sampled beside one of each sequence.
+        It also returns how many of the rows are sampled besides one of each sequence.
         """
         prompts = [one for one in self._prompts if one not in self._inactive]
         if not prompts and not self._may_start:
@@ -322,7 +320,7 @@ class Scheduler:
         return chunks, budget.reported
 
     def _budget_beside(self, decoding: list[RunningRequest], now: float) -> StepBudget:
-        """Return what is left of a step for prompts."""
+        """Return the room of a step for prompts."""
         limits, seconds = self._limits, self.policy.seconds(decoding, now)
         if seconds is not None and not seconds >= 0:
             raise self._fault(f"seconds() returned {seconds}")
@@ -334,11 +332,11 @@ class Scheduler:
 
     @property
     def _may_start(self) -> bool:
-        """Whether a sequence waits for which there may be a slot."""
+        """Whether a sequence waits and a slot may be free."""
         return len(self._waiting) > 0 and (len(self._free_slots) > 0 or self._displaces)
 
     def _start_next(self, now: float) -> RunningRequest | None:
-        """Start the next sequence that waits, if there are a slot, its adapters and blocks for what it has so far."""
+        """Start the next waiting sequence, if a slot, its adapters and blocks for its tokens are available."""
         if not self._may_start or not (self._free_slots or self._displace_for_first(now)):
             return None
         sequence = self._waiting.take(lambda one: self._fits(one, now), now)
@@ -348,7 +346,7 @@ class Scheduler:
         shared = self.prefixes.take(sequence)
         found = shared.shape[-1]
         if not self._make_free(self._tables.needs.to_start(sequence.length, found)):
-            self.pool.release(held(shared))  # its adapters have changed since it was looked at
+            self.pool.release(held(shared))  # its adapters have changed since the search
             if sequence.adapters is not None:
                 sequence.adapters.release()
             return None
@@ -372,9 +370,9 @@ class Scheduler:
         return sequence
 
     def _fits(self, sequence: RunningRequest, now: float) -> bool:
-        """Return whether there are blocks for a sequence that waits, and one more for each that runs.
+        """Return whether there are blocks for a waiting sequence, and one more for each running one.
 
-        If the policy names a sequence that should make room for it, that one is preempted.
+        If the policy names a sequence to make room for it, that one is preempted.
         """
         while not self._has_blocks(sequence):
             if not self._displace(sequence, now):
@@ -382,7 +380,7 @@ class Scheduler:
         return True
 
     def _has_blocks(self, sequence: RunningRequest) -> bool:
-        self.prefixes.let_go()  # of one that found too few, or whose adapters left as it was about to start
+        self.prefixes.let_go()  # of a sequence with too few blocks, or whose adapters left before its start
         needs = self._tables.needs
         kept = needs.groups * len(self._running)
         spare = self.free_blocks - kept
@@ -391,14 +389,14 @@ class Scheduler:
         attempt = (sequence, spare, self.prefixes.tree.insertions)
         if self._refused == attempt:
             return False
-        shared = self.prefixes.find(sequence).shape[-1]  # some of which others use as well: those need no room
+        shared = self.prefixes.find(sequence).shape[-1]  # blocks that others use as well need no room
         if needs.to_start(sequence.length, shared) <= self.free_blocks - kept:
             return True
         self._refused = attempt
         return False
 
     def _displace_for_first(self, now: float) -> bool:
-        """Free a slot for the first that waits, if the policy says so."""
+        """Free a slot for the first waiting sequence, if the policy says so."""
         first = next(iter(self.policy.order(now)), None)
         is_ready = first is not None and (first.adapters is None or first.adapters.is_ready())
         return first is not None and is_ready and self._displace(first, now)
@@ -413,7 +411,7 @@ class Scheduler:
         return True
 
     def _stop(self, sequence: RunningRequest) -> None:
-        """Take a running sequence's slot and blocks; what it has computed stays for others as long as there is room."""
+        """Take a running sequence's slot and blocks; its computed blocks stay cached as long as there is room."""
         self.prefixes.keep(sequence)
         self._grouped.remove(sequence)
         self._prompts.pop(sequence, None)
@@ -431,7 +429,7 @@ class Scheduler:
         grouped.append(sequence)
 
     def _make_free(self, count: int) -> bool:
-        """Let prefixes go until ``count`` blocks are free; return whether they are."""
+        """Evict prefixes until ``count`` blocks are free; return whether they are."""
         lacking = count - self.pool.free
         if lacking > 0:
             self.prefixes.tree.evict(lacking)

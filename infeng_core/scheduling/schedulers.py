@@ -1,4 +1,4 @@
-"""From an engine's settings to its schedulers: one at a time, and another after every interrupt."""
+"""Makes the schedulers of an engine from its settings: one at a time, and a new one after every interrupt."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The work that an engine has now, and the counts of all of its schedulers since it was made."""
+    """The present work of an engine, and the counts of all of its schedulers since it was made."""
 
     running: int
-    """Requests that have blocks of the cache."""
+    """Requests with cache blocks."""
     waiting: int
-    """Requests that have none, preempted ones included."""
+    """Requests without cache blocks, preempted ones included."""
     used_blocks: int
-    """Blocks in use; the blocks of unused prefixes are not."""
+    """Blocks in use, without those of unused prefixes."""
     blocks: int
-    """Of the whole cache."""
+    """Blocks of the whole cache."""
     tokens: int
-    """Positions that fit into it, whatever windows save."""
+    """Positions that fit into it, without savings by windows."""
     wait_seconds: float
-    """Predicted until the first token of one more request, its own prompt aside."""
+    """Predicted seconds until the first token of one more request, without its own prompt."""
     preemptions: int
     prefix_queries: int
-    """Tokens of prompts that were looked for in the cache."""
+    """Tokens of prompts that were looked up in the cache."""
     prefix_hits: int
     """The part of them that was found."""
 
 
 class Schedulers:
-    """Makes schedulers that learn the same costs, count the same backlog, and go on with each other's counts."""
+    """Makes schedulers that share cost model, backlog and counts."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class Schedulers:
         model_id: str,
         restore: Restore | None = None,
     ) -> None:
-        """Make none yet.
+        """Start without a scheduler.
 
-        policy: as the hook ``infeng_policies`` gives it. model_id: of the base's contents. restore: of PrefixCache.
+        policy: from the hook ``infeng_policies``. model_id: of the base's contents. restore: of PrefixCache.
         """
         self._restore = restore
         self._config = config
@@ -69,10 +69,10 @@ class Schedulers:
         )
         self.costs = CostModel()
         self.backlog = Backlog(bounds, self.costs, limits.max_rows)
-        self._latest: tuple[Scheduler, tuple[int, int, int]] | None = None  # and what those before it have counted
+        self._latest: tuple[Scheduler, tuple[int, int, int]] | None = None  # with the counts of earlier ones
 
     def make(self) -> Scheduler:
-        """Return a scheduler that knows no sequence."""
+        """Return a scheduler without sequences."""
         pool, has_prefixes = BlockPool(self._limits.kv_blocks), self._config.kv_cache.prefix
         policy = self._policy(self._limits)
         self.backlog.shares = getattr(policy, "shares", False)
@@ -90,13 +90,13 @@ class Schedulers:
         return scheduler
 
     def load(self) -> Load:
-        """Return how things stand with the scheduler made last; any thread may ask, during a step too."""
+        """Return the load of the latest scheduler; any thread may ask, also during a step."""
         latest = self._latest or (self.make(), (0, 0, 0))
         scheduler, total = latest[0], latest[0].pool.total
         preempted, queries, hits = _counted(*latest)
         return Load(
             running=scheduler.running,
-            waiting=max(scheduler.waiting, self.backlog.requests),  # before a step some are in the latter alone
+            waiting=max(scheduler.waiting, self.backlog.requests),  # before a step some are in the latter only
             used_blocks=min(max(0, total - scheduler.free_blocks), total),
             blocks=total,
             tokens=self._limits.tokens,
@@ -107,7 +107,7 @@ class Schedulers:
         )
 
     def key_of(self, sequence: RunningRequest) -> bytes | None:
-        """Return what a sequence's prefix is shared under; None while its adapters' contents are not known."""
+        """Return the key under which a sequence's prefix is shared; None while its adapters' contents are unknown."""
         adapters: tuple[tuple[str, float], ...] = ()
         if sequence.adapters is not None:
             contents = sequence.adapters.known()
@@ -129,6 +129,6 @@ def tree_of(pool: BlockPool, limits: Limits) -> PrefixTree:
 
 
 def _counted(scheduler: Scheduler, before: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return preemptions, and the tokens looked for and found in the cache, of a scheduler and those before it."""
+    """Return preemptions, and the tokens looked up and found in the cache, of a scheduler and earlier ones."""
     preempted, queries, hits = before
     return preempted + scheduler.preempted, queries + scheduler.prefix_queries, hits + scheduler.prefix_hits

@@ -1,4 +1,4 @@
-"""How much of prompts a step has room for: rows, sampled rows, and time beside the decoding rows."""
+"""The room for prompts in a step: rows, sampled rows, and time beside the decoding rows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from infeng_core.batch import AdapterHandle, RunningRequest, uses_of
 from infeng_core.scheduling.cost import CostModel, StepShape
 
 LEAST_CHUNK = 8
-"""Rows of prompts that a step has room for, however little time it is to take: prompts get on as well."""
+"""Rows of prompts that fit in any step, however short its time, so that prompts advance too."""
 
 UNKNOWN_CHUNK = 64
-"""Rows of prompts beside sequences that decode, as long as no step has shown what rows cost."""
+"""Rows of prompts beside decoding sequences until a step has shown the cost of rows."""
 
 
 class StepBudget:
@@ -18,11 +18,11 @@ class StepBudget:
     def __init__(self, shape: StepShape, rows: int, samples: int, costs: CostModel, seconds: float | None) -> None:
         """Leave ``rows`` rows and ``samples`` sampled ones for prompts.
 
-        shape: of the decoding rows. samples: with one for every sequence that runs. seconds: what the whole step may
-        take, by ``costs``; None: any.
+        shape: of the decoding rows. samples: including one for every running sequence. seconds: the limit of the
+        whole step, by ``costs``; None: no limit.
         """
         self.shape = shape
-        """Of the decoding rows and the prompts that have rows, as far as it depends on their positions."""
+        """Shape of the decoding rows and the prompts with rows, as far as it depends on their positions."""
         self.reported = 0
         """Sampled rows of prompts whose next tokens are known."""
         self._rows = rows
@@ -30,21 +30,21 @@ class StepBudget:
         self._costs = costs
         self._seconds = seconds
         self._taken = 0
-        self._uses: set[tuple[tuple[AdapterHandle, float], ...]] = set()  # of prompts, whose rows follow all others
+        self._uses: set[tuple[tuple[AdapterHandle, float], ...]] = set()  # of prompts, whose rows come last
 
     def may_run(self, running: int) -> bool:
-        """Return whether there is a row for one more prompt, and sampled ones for ``running`` sequences."""
+        """Return whether there is a row for one more prompt, and a sampled row for each of ``running`` sequences."""
         return self.reported + running <= self._samples and self._rows_from(0, self.shape) > 0
 
     def take(self, sequence: RunningRequest, running: int) -> int:
-        """Return how many rows the prompt of one of ``running`` sequences gets; they are taken."""
+        """Allocate rows for the prompt of one of ``running`` sequences; return how many."""
         begin, uses = sequence.computed, uses_of(sequence)
         shape = self.shape._replace(sampled=self.shape.sampled + 1)
         if uses not in self._uses:
             shape = shape._replace(adapters=shape.adapters + len(uses))
         count = min(sequence.length - begin, self._rows_from(begin, shape))
         if sequence.report_from is not None:
-            silent = max(0, sequence.report_from - begin)  # rows before the first that is reported
+            silent = max(0, sequence.report_from - begin)  # rows before the first reported one
             count = min(count, silent + 1 + self._samples - self.reported - running)
             self.reported += max(0, count - silent - 1)
         if count > 0:
@@ -62,9 +62,10 @@ class StepBudget:
 def rows_of_prompt(
     costs: CostModel, seconds: float | None, shape: StepShape, position: int, left: int, taken: int = 0
 ) -> int:
-    """Return how many rows of a prompt, from ``position`` on, may join a step of ``shape`` that is to take ``seconds``.
+    """Return how many rows of a prompt, from ``position`` on, may join a step of ``shape`` with a limit of
+    ``seconds``.
 
-    left: free rows of the step. taken: rows that other prompts have.
+    left: free rows of the step. taken: rows of other prompts.
     """
     if seconds is None or left <= 0:
         return left

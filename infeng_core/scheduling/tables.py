@@ -1,8 +1,8 @@
-"""The tables of blocks of running sequences, a line for each group of layers.
+"""The block tables of running sequences, one row for each group of layers.
 
-Groups that see all ("wide") have the blocks of a sequence's whole length. Groups with a window ("near") have the
-blocks that a later row may see, and of a long prompt the blocks that the next steps write; the entries before and
-behind are -1. What lies before the window goes back to the pool after each step that was committed.
+Groups with full attention ("wide") have the blocks of a sequence's whole length. Groups with a window ("near") have
+the blocks that a later row may see, and for a long prompt the blocks that the next steps write; the other entries are
+-1. Blocks before the window return to the pool after each committed step.
 """
 
 from __future__ import annotations
@@ -17,38 +17,39 @@ from infeng_core.scheduling.blocks import BlockPool, blocks_for
 
 
 class Needs:
-    """How many blocks sequences need by their lengths."""
+    """The number of blocks that sequences need by their lengths."""
 
     def __init__(self, windows: Several[int], max_rows: int) -> None:
-        """Count for groups of layers with these ``windows`` (0: they see all) and steps of up to ``max_rows`` rows."""
+        """Count for groups of layers with these ``windows`` (0: full attention) and steps of up to ``max_rows``
+        rows."""
         self.window = max(windows)
         """The widest window of a layer; 0: there are none."""
         self.near = sum(window > 0 for window in windows)
         """Groups with a window."""
         self.wide = len(windows) - self.near
-        """Groups that see all."""
+        """Groups with full attention."""
         self.groups = len(windows)
-        # Blocks from ``first`` on that hold the window of any position, and the rows of the largest step behind it.
+        # The number of blocks from ``first`` on that hold the window of any position, and the rows of the largest step.
         self._most_near = blocks_for(self.window + 2 * BLOCK_TOKENS - 3 + max_rows)
 
     def first(self, computed: int) -> int:
         """Return the first block that rows from the block of position ``computed`` on see, in groups with a window.
 
-        From the block's beginning, so that what was computed can be gone on from at its last whole block.
+        It counts from the block's beginning, so that computation can continue at the last whole block.
         """
         return max(0, computed // BLOCK_TOKENS * BLOCK_TOKENS - self.window + 1) // BLOCK_TOKENS
 
     def end(self, first: int, size: int) -> int:
-        """Return where the blocks of a group with a window end: those from ``first`` on, of ``size``."""
+        """Return the end of the blocks of a group with a window: from ``first`` on, up to ``size``."""
         return min(size, first + self._most_near)
 
     def most(self, tokens: int) -> int:
-        """Return how many blocks a sequence of so many tokens has at a time."""
+        """Return the most blocks at a time of a sequence with ``tokens`` tokens."""
         size = blocks_for(tokens)
         return self.wide * size + self.near * self.end(0, size)
 
     def to_start(self, tokens: int, shared: int) -> int:
-        """Return how many blocks a sequence takes that starts with its first ``shared`` blocks computed."""
+        """Return how many blocks a sequence takes at its start with its first ``shared`` blocks computed."""
         size = blocks_for(tokens)
         if not self.near:
             return size - shared
@@ -56,7 +57,7 @@ class Needs:
         return self.wide * (size - shared) + self.near * (end - shared)
 
     def longest(self, blocks: int) -> int | None:
-        """Return how many tokens a sequence can have that has ``blocks`` for itself; None: any number."""
+        """Return the longest sequence for which ``blocks`` suffice, in tokens; None: no limit."""
         size = blocks // self.groups
         if self.near and size >= self._most_near:
             if not self.wide:
@@ -66,19 +67,19 @@ class Needs:
 
 
 class Tables:
-    """Takes blocks for sequences as they grow, and gives back what they have left behind."""
+    """Allocates blocks for growing sequences, and frees blocks behind their windows."""
 
     def __init__(self, limits: Limits, pool: BlockPool) -> None:
-        """Make room for the slots of ``limits``; blocks come from ``pool``."""
+        """Allocate tables for the slots of ``limits``; blocks come from ``pool``."""
         self.needs = Needs(limits.windows, limits.max_rows)
         self.lines = np.zeros((limits.max_segments, self.needs.groups, blocks_for(limits.context)), np.int32)
         """(slots, groups, blocks of the longest context)."""
         self._pool = pool
 
     def start(self, sequence: RunningRequest, slot: int, shared: NDArray[np.int32]) -> None:
-        """Take a slot for a sequence that begins with blocks that are retained for it.
+        """Take a slot for a sequence that starts with retained blocks.
 
-        shared: (blocks,), or where there are windows (groups, blocks) with -1 before them.
+        shared: (blocks,), or with windows (groups, blocks) with -1 before them.
         """
         lines, count = self.lines[slot], shared.shape[-1]
         lines[:, :count] = shared
@@ -95,7 +96,8 @@ class Tables:
         return needs.wide * (size - have) + needs.near * (needs.end(begin, size) - end)
 
     def extend(self, sequence: RunningRequest, slot: int, size: int) -> None:
-        """Take blocks until a sequence has ``size``, in groups with a window those of them that it can use by now."""
+        """Allocate blocks until a sequence has ``size``; groups with a window get only the ones that it can use by
+        now."""
         needs, lines, have = self.needs, self.lines[slot], sequence.blocks.size
         blocks = self._pool.allocate(self.lacking(sequence, size))
         if not needs.near:
@@ -111,11 +113,11 @@ class Tables:
         self._show(sequence, lines, size)
 
     def is_beyond(self, sequence: RunningRequest) -> bool:
-        """Return whether a sequence has blocks that no window of a row to come reaches."""
+        """Return whether a sequence has blocks that no window of a later row reaches."""
         return self.needs.first(sequence.computed) > sequence.near[0]
 
     def leave(self, sequence: RunningRequest) -> None:
-        """Give those blocks back."""
+        """Free those blocks."""
         begin, end = sequence.near
         first = self.needs.first(sequence.computed)
         left = sequence.tables[self.needs.wide :, begin:first]
@@ -124,7 +126,7 @@ class Tables:
         sequence.near = first, end
 
     def release(self, sequence: RunningRequest) -> None:
-        """Give all blocks of a sequence back."""
+        """Free all blocks of a sequence."""
         self._pool.release(held(sequence.tables) if self.needs.near else sequence.blocks)
         sequence.forget_blocks()
 
@@ -135,5 +137,5 @@ class Tables:
 
 
 def held(blocks: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the blocks of a table, (n,), those of one with windows without its holes."""
+    """Return the blocks of a table, (n,), without the holes of one with windows."""
     return blocks if blocks.ndim == 1 else blocks[blocks >= 0]

@@ -10,7 +10,7 @@ from infeng_core.errors import InfengError, PluginError
 from infeng_core.scheduling.policy import Policy
 
 LOOKAHEAD = 64
-"""For how many sets of adapters that requests wait for, the next ones first, room is made."""
+"""Number of awaited sets of adapters, the next ones first, for which room is made."""
 
 
 class Waiting:
@@ -23,20 +23,18 @@ class Waiting:
     """
 
     def __init__(self, policy: Policy, patience: int, name: str = "scheduler") -> None:
-        """Begin with no sequence. name: what errors call the policy."""
+        """Start without sequences. name: of the policy in errors."""
         self._policy = policy
         self._name = name
         self._patience = patience
-        # of each that waits: by how many while its adapters lacked room
-        self._overtaken: dict[RunningRequest, int] = {}
-        # of those with adapters, by their set
-        self._references: dict[RunningRequest, tuple[Hashable, AdapterReference]] = {}
-        self._sets: Counter[Hashable] = Counter()  # of adapters, by how many wait for them
+        self._overtaken: dict[RunningRequest, int] = {}  # by how many each was overtaken while its adapters lacked room
+        self._references: dict[RunningRequest, tuple[Hashable, AdapterReference]] = {}  # those with adapters, by set
+        self._sets: Counter[Hashable] = Counter()  # of adapters, with the number of waiting sequences
         self._lacking: set[Hashable] = set()  # sets that wait for memory which running requests hold
-        self._prefetched_at = self._idle_at = -1  # the registry's count of changes; -1: the waiting ones have changed
+        self._prefetched_at = self._idle_at = -1  # the registry's count; -1: the waiting sequences have changed
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return the number of waiting sequences."""
         return len(self._overtaken)
 
     def __contains__(self, sequence: object) -> bool:
@@ -44,11 +42,11 @@ class Waiting:
         return sequence in self._overtaken
 
     def __iter__(self) -> Iterator[RunningRequest]:
-        """Iterate over the waiting sequences, in the order in which they came here."""
+        """Iterate over the waiting sequences, in the order of arrival."""
         return iter(self._overtaken)
 
     def add(self, sequence: RunningRequest, now: float) -> None:
-        """Let a sequence wait."""
+        """Add a waiting sequence."""
         self._policy.add(sequence, now)
         self._overtaken[sequence] = 0
         if sequence.adapters is not None:
@@ -58,7 +56,7 @@ class Waiting:
         self._prefetched_at = self._idle_at = -1
 
     def remove(self, sequence: RunningRequest, now: float) -> None:
-        """Let one of them wait no longer."""
+        """Remove a waiting sequence."""
         del self._overtaken[sequence]
         if sequence in self._references:
             uses, _ = self._references.pop(sequence)
@@ -69,11 +67,11 @@ class Waiting:
         self._policy.remove(sequence, now)
 
     def take(self, fits: Callable[[RunningRequest], bool], now: float) -> RunningRequest | None:
-        """Return the first that has its adapters, acquired, if it ``fits`` and no other starves by that; else None.
+        """Return the first sequence with its adapters, acquired, if it ``fits`` and none starves by that; else None.
 
         It waits until ``remove`` is called for it.
         """
-        changes = self._changes()  # before any sequence is looked at: what comes in meanwhile is a reason to look again
+        changes = self._changes()  # read first: later changes are a reason to look again
         if self._idle_at == changes:
             return None
         passed: list[RunningRequest] = []
@@ -89,18 +87,18 @@ class Waiting:
                         self._overtaken[other] += 1
                     return sequence
                 if len(self) > count:
-                    return None  # its adapters left when others had made room for it, who wait now as well
+                    return None  # its adapters left when others had made room for it, and those wait now as well
             self.prefetch(now)
             if reference is not None and self._references[sequence][0] in self._lacking:
                 if self._overtaken[sequence] >= self._patience:
                     return None
                 passed.append(sequence)
-        if left == 0:  # else the policy holds some back, for as long as it likes
+        if left == 0:  # otherwise the policy holds some back, without limit
             self._idle_at = changes
         return None
 
     def prefetch(self, now: float) -> None:
-        """Bring in adapters for the waiting sequences, if anything has changed since the last time."""
+        """Load adapters for the waiting sequences, if anything has changed since the last time."""
         changes = self._changes()
         if changes == self._prefetched_at or not self._references:
             return
@@ -109,14 +107,14 @@ class Waiting:
             if sequence in self._references:
                 heads.setdefault(*self._references[sequence])
                 if len(heads) == min(len(self._sets), LOOKAHEAD):
-                    self._prefetched_at = changes  # else the policy holds some back, and may not the next time
+                    self._prefetched_at = changes  # otherwise the policy holds some back, and may not the next time
                     break
         references = list(heads.values())
         served = references[0].registry.prefetch(references) if references else 0
         self._lacking = set(list(heads)[served:])
 
     def _order(self, now: float) -> Iterator[RunningRequest]:
-        """Iterate over the policy's order; raises PluginError where it names one that does not wait."""
+        """Iterate over the policy's order; raises PluginError if it names a request that does not wait."""
         left = len(self._overtaken)
         try:
             for sequence in self._policy.order(now):
@@ -126,11 +124,11 @@ class Waiting:
                 yield sequence
         except InfengError:
             raise
-        except Exception as error:  # of what cannot be looked for, such as a list
+        except Exception as error:  # from unhashable objects, such as a list
             raise PluginError(self._name, f"order() raised {type(error).__name__}: {error}", "use fcfs") from error
 
     def _changes(self) -> int:
-        """Return the registry's count of changes, where a sequence waits for adapters."""
+        """Return the registry's count of changes, if a sequence waits for adapters."""
         for _, reference in self._references.values():
             return reference.registry.changes
         return -2

@@ -1,1 +1,1 @@
-"""What an engine is assembled from: manifests, their schema, where each value came from."""
+"""The settings of an engine: manifests, their schema, the origin of each value."""

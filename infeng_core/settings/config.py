@@ -1,7 +1,7 @@
-"""What an engine is assembled from: one frozen dataclass per section of a manifest.
+"""The settings of an engine: one frozen dataclass per section of a manifest.
 
-These classes are the schema: a field's default is the engine's default, its ``kind`` says what it may be. The shipped
-``manifests/default.yaml`` spells out the same values.
+These classes are the schema: a field's default is the engine's default, and its ``kind`` says which values it takes.
+The shipped ``manifests/default.yaml`` spells out the same values.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def setting(default: Any, kind: Kind, help: str, *, path: bool = False) -> Any:
 
 
 def default_of(made: Field[Any]) -> Any:
-    """Return the default of what ``setting`` declared."""
+    """Return the default of a field made by ``setting``."""
     return made.default_factory() if made.default_factory is not MISSING else made.default
 
 
 @dataclass(frozen=True)
 class ModelSection:
-    """Which model, and how its weights are stored in memory."""
+    """The model, and the storage of its weights in memory."""
 
     path: str | None = setting(None, Optional(Text()), "directory or hub name", path=True)
     format: str = setting("int4-g64", Text(), "weight format of every linear")
@@ -44,9 +44,9 @@ class ModelSection:
         {"embed": "int8-row"}, MapOf(Text()), "tensor name pattern to format; the last match wins over `format`"
     )
     context: int | None = setting(
-        None, Optional(Int(1, 1 << 28)), "most positions of a sequence; null: what the model has and the cache holds"
+        None, Optional(Int(1, 1 << 28)), "most positions of a sequence; null: as many as model and cache allow"
     )
-    quantizer: str = setting("nearest", Text(), "what chooses the codes and scales of integer formats, by name")
+    quantizer: str = setting("nearest", Text(), "chooses the codes and scales of integer formats, by name")
     load: Literal["copy", "mmap"] = setting("copy", Choice(("copy", "mmap")), "huge-page arena, or map the file")
     cache: int | Literal["auto", "none"] = setting(
         "auto", OrWord(("auto", "none"), Size()), "most bytes of converted models to keep; auto: a quarter of the disk"
@@ -55,7 +55,7 @@ class ModelSection:
 
 @dataclass(frozen=True)
 class KernelsSection:
-    """Which kernel library serves which operation."""
+    """The kernel library for each operation."""
 
     order: tuple[str, ...] = setting(
         ("amx", "avx512", "avx2", "*", "reference"), ListOf(Text()), "libraries, best first; * is every one not named"
@@ -78,19 +78,17 @@ class KvCacheSection:
     block: int = setting(16, Int(16, 16), "positions per block, fixed by the ABI")
     memory: int | Literal["auto"] = setting("auto", Auto(Size()), 'bytes, "512MB" or auto')
     windows: bool = setting(
-        True, Bool(), "layers whose attention has a window keep its blocks alone; not so where prefix_dir is set"
+        True, Bool(), "layers with an attention window keep only its blocks; without effect where prefix_dir is set"
     )
-    prefix: bool = setting(
-        True, Bool(), "requests that begin alike share what is computed of that, and keep their bytes"
-    )
-    prefix_dir: str | None = setting(None, Optional(Text()), "directory in which that outlives the process", path=True)
-    prefix_store: str = setting("disk", Name(), "what keeps it there, of a plugin")
-    prefix_disk: int = setting(1 << 30, Size(), 'most bytes of that directory, "4GB"')
+    prefix: bool = setting(True, Bool(), "requests with equal beginnings share its cache blocks; tokens stay the same")
+    prefix_dir: str | None = setting(None, Optional(Text()), "directory that keeps prefixes between runs", path=True)
+    prefix_store: str = setting("disk", Name(), "prefix store of a plugin, by name")
+    prefix_disk: int = setting(1 << 30, Size(), 'most bytes in prefix_dir, "4GB"')
 
 
 @dataclass(frozen=True)
 class SchedulerSection:
-    """Which requests share a step."""
+    """The requests that share a step."""
 
     use: str = setting("fcfs", Text(), "scheduler by name")
     max_batch_tokens: int = setting(512, Int(1, 1 << 16), "most rows of one step")
@@ -98,31 +96,31 @@ class SchedulerSection:
     step_ms: int = setting(
         100,
         Int(0, 1 << 20),
-        "milliseconds that a step may take while requests decode; prompts get what is left; 0: any",
+        "milliseconds that a step may take while requests decode; prompts get the rest; 0: no limit",
     )
-    max_waiting: int = setting(0, Int(0, 1 << 30), "most requests that wait; further ones are refused; 0: any number")
-    max_waiting_tokens: int = setting(0, Int(0, 1 << 40), "most tokens of the prompts that wait; 0: any number")
+    max_waiting: int = setting(0, Int(0, 1 << 30), "most waiting requests; further ones are refused; 0: any number")
+    max_waiting_tokens: int = setting(0, Int(0, 1 << 40), "most tokens of waiting prompts; 0: any number")
     max_wait_ms: int = setting(
         0,
         Int(0, 1 << 30),
-        "a request that would wait longer for others by prediction is refused; 0: none, in infeng serve: 5000",
+        "refuse a request with a longer predicted wait; 0: never; in infeng serve: 5000",
     )
     stall_ms: int = setting(
-        30000, Int(0, 1 << 30), "milliseconds in one step after which the log says where it is; 0: never"
+        30000, Int(0, 1 << 30), "milliseconds in one step after which the log says where it hangs; 0: never"
     )
 
 
 @dataclass(frozen=True)
 class SpeculationSection:
-    """Guessing the next tokens; a text does not depend on it."""
+    """Guesses of the next tokens; the resulting text is the same."""
 
-    use: str = setting("none", Text(), "drafter by name, or none; ngram repeats what stood earlier in the same text")
+    use: str = setting("none", Text(), "drafter by name, or none; ngram repeats earlier parts of the same text")
     tokens: int = setting(4, Int(1, 16), "most guessed tokens of one request in a step")
 
 
 @dataclass(frozen=True)
 class SamplingSection:
-    """How tokens are chosen, as far as requests do not say."""
+    """The choice of tokens, where requests do not say."""
 
     order: tuple[str, ...] = setting(
         _native.FILTERS, ListOf(Choice(_native.FILTERS)), "filters in the order in which they act; others follow"
@@ -141,7 +139,7 @@ class AdaptersSection:
     )
     load_timeout: int = setting(60, Int(1, 1 << 16), "most seconds that reading one may take")
     paths: Mapping[str, str] = setting({}, MapOf(Text()), "name to directory, artifact or hub name", path=True)
-    warm: tuple[str, ...] = setting((), ListOf(Text()), "names that are loaded at the start and stay in memory")
+    warm: tuple[str, ...] = setting((), ListOf(Text()), "names to load at the start and keep in memory")
 
 
 @dataclass(frozen=True)
@@ -173,7 +171,7 @@ class ThreadsSection:
 
 @dataclass(frozen=True)
 class MemorySection:
-    """Where weights, cache and adapters lie."""
+    """The memory of weights, cache and adapters."""
 
     lock: bool = setting(False, Bool(), "keep them from being swapped out; needs the right to (ulimit -l)")
     place: Literal["auto", "local", "interleave", "first-touch"] = setting(
@@ -185,21 +183,21 @@ class MemorySection:
 
 @dataclass(frozen=True)
 class BackendSection:
-    """What executes a program."""
+    """The executor of programs."""
 
     use: str = setting("native", Text(), "backend by name")
 
 
 @dataclass(frozen=True)
 class ObserversSection:
-    """What is told of the engine's work."""
+    """Observers of the engine's work."""
 
     use: tuple[str, ...] = setting((), ListOf(Name()), "observers by name; log writes a line for each request")
 
 
 @dataclass(frozen=True)
 class PluginsSection:
-    """Where plugins come from, beside installed wheels."""
+    """The sources of plugins, besides installed wheels."""
 
     paths: tuple[str, ...] = setting((), ListOf(Text()), "plugin.yaml files", path=True)
     disable: tuple[str, ...] = setting((), ListOf(Text()), "plugins never to be used")
@@ -209,8 +207,8 @@ class PluginsSection:
 class EngineConfig:
     """A complete, validated assembly; made by ``load_config``.
 
-    ``provenance["kv_cache.dtype"]`` says where a value came from: ``"default"``, ``"engine.yaml:7"``,
-    ``"INFENG_KV_CACHE_DTYPE"`` or ``"argument"``. Where single entries of a map were set, each entry has its own
+    ``provenance["kv_cache.dtype"]`` is the origin of a value: ``"default"``, ``"engine.yaml:7"``,
+    ``"INFENG_KV_CACHE_DTYPE"`` or ``"argument"``. If single entries of a map were set, each entry has its own
     (``provenance["model.formats.embed"]``).
     """
 
@@ -228,7 +226,7 @@ class EngineConfig:
     observers: ObserversSection = field(default_factory=ObserversSection)
     plugins: PluginsSection = field(default_factory=PluginsSection)
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What was set of plugins' own settings, by the plugin's name; ``Plugins.settings`` knows their defaults too."""
+    """Values set for plugins' own settings, by the plugin's name; ``Plugins.settings`` adds their defaults."""
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def values(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ VERSION = 1
 SHORT_VARIABLES = {"INFENG_FORCE": "kernels.force", "INFENG_DISABLE": "kernels.disable"}
 NO_SETTINGS = {"INFENG_LOG", "INFENG_CACHE", "INFENG_CPU_FEATURES"}
 
-Setting = tuple[str, object, str]  # dotted key, checked value, where from
+Setting = tuple[str, object, str]  # dotted key, checked value, origin
 
 
 def assemble(
@@ -31,8 +31,8 @@ def assemble(
 ) -> EngineConfig:
     """Return the configuration of ``infeng_core.api.load_config``.
 
-    more: asked for the sections of plugins where one is named that is not the engine's own; its argument says which
-    plugins there are.
+    more: called for the sections of plugins if a section is named that is not the engine's own; its argument says
+    which plugins there are.
     """
     for name, given in (("overrides", overrides), ("environ", environ)):
         if not isinstance(given, Mapping):
@@ -76,7 +76,7 @@ def _assemble(
 
 
 def _names_more(document: Document | None, environ: Mapping[str, str], overrides: Mapping[str, object]) -> bool:
-    """Return whether a section is named that is not the engine's own: only then plugins need to be looked for."""
+    """Return whether a section is named that is not the engine's own: only then are plugins discovered."""
     sections = {*(document.data if document else ()), *(key.partition(".")[0] for key in overrides)} - {"infeng"}
     known = tuple(f"INFENG_{section.upper()}_" for section in SCHEMA)
     variables = {name for name in environ if name.startswith("INFENG_") and not name.startswith(known)}
@@ -84,7 +84,7 @@ def _names_more(document: Document | None, environ: Mapping[str, str], overrides
 
 
 def _of_plugins(document: Document | None, environ: Mapping[str, str], overrides: Mapping[str, object]) -> EngineConfig:
-    """Return what is said of plugins in general, and defaults else: a plugin that cannot be found is named later."""
+    """Return the settings about plugins in general, with defaults otherwise; a missing plugin is reported later."""
     if document is not None:
         kept = {key: value for key, value in document.data.items() if key in ("infeng", "plugins")}
         document = replace(document, data=kept)
@@ -147,7 +147,7 @@ def _from_document(document: Document, schema: Schema) -> Iterator[Setting]:
 
 
 def _beside(manifest: Path, value: Any) -> Any:
-    """Resolve a path relative to its manifest; what is not there (a hub name) stays as it is."""
+    """Resolve a path relative to its manifest; a missing path (a hub name) stays as it is."""
     if isinstance(value, tuple):
         return tuple(_beside(manifest, item) for item in value)
     if isinstance(value, dict):
@@ -169,7 +169,7 @@ def _from_environment(environ: Mapping[str, str], schema: Schema) -> Iterator[Se
             words = {re.sub(r"[^a-z0-9]", "_", name.lower()) + "_": name for name in schema}
             word = next((word for word in words if rest.startswith(word)), None)
             if word is None:
-                continue  # INFENG_LOG, INFENG_CACHE and what plugins read on their own
+                continue  # INFENG_LOG, INFENG_CACHE and variables that plugins read themselves
             dotted = f"{words[word]}.{rest.removeprefix(word)}"
         yield dotted, _read(dotted, environ[variable], f"environment variable {variable}", schema), variable
 
@@ -205,5 +205,5 @@ def _read(dotted: str, value: object, where: str, schema: Schema) -> object:
         return kind.parse(value) if isinstance(value, str) else kind.check(value)
     except ValueError as error:
         raise ManifestError(where, str(error)) from None
-    except Exception as error:  # of an object of the caller's own, or of a number that no float can hold
+    except Exception as error:  # from an object of the caller's own, or a number too large for a float
         raise ManifestError(where, f"{type(value).__name__} is no type of a setting ({type(error).__name__})") from None

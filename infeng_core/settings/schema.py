@@ -1,4 +1,4 @@
-"""The vocabulary of settings: what a value may be, how it is read from YAML and from text."""
+"""Kinds of settings: the values that each takes, read from YAML and from text."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 class Kind(ABC):
-    """A type of setting. Both methods raise ValueError with a sentence for the user."""
+    """A type of setting. Both methods raise ValueError with a message for the user."""
 
     @abstractmethod
     def check(self, value: object) -> Any:
-        """Return ``value``, which came from YAML or Python, in its final form."""
+        """Return ``value``, from YAML or Python, in its final form."""
 
     def parse(self, text: str) -> Any:
-        """Return the value that ``text`` (a shell argument or an environment variable) stands for."""
+        """Return the value of ``text`` (a shell argument or an environment variable)."""
         return self.check(text)
 
 
@@ -260,7 +260,7 @@ def checked(document: Document, key: Key, data: object, kinds: Mapping[str, Kind
 
 
 def _flow(text: str) -> object:
-    """Return what a shell argument or a variable says in YAML, read as files are: no anchors, bounded nesting."""
+    """Return the YAML value of a shell argument or a variable, parsed as files are: no anchors, bounded nesting."""
     try:
         return yamltree.parse(text, Path("text"), ManifestError)[0]
     except ManifestError as error:
@@ -268,6 +268,6 @@ def _flow(text: str) -> object:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Return `` (did you mean `order`?)`` when a known word is close to ``word``, else ''."""
+    """Return `` (did you mean `order`?)`` if a known word is close to ``word``, else ''."""
     close = closest(word, known)
     return f" (did you mean `{close}`?)" if close else ""

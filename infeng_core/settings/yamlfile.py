@@ -54,7 +54,7 @@ def parse(text: str, path: Path) -> Document:
 
 
 def type_name(value: object) -> str:
-    """Return what a person calls the type of a YAML value."""
+    """Return a readable name for the type of a YAML value."""
     names = {
         bool: "true/false",
         int: "a whole number",

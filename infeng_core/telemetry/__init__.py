@@ -1,5 +1,5 @@
-"""Where an engine's time goes: stages, ops, workers, cores and counters; a table and a trace of them.
+"""Where an engine's time goes: stages, ops, workers, cores and counters, as a table and as a trace.
 
-An engine tells its ``Observers`` what it does, and calls nothing where there are none; a profile is one of them. Only a
-start is always timed (``StartupTimes``).
+An engine reports its work to its ``Observers``, and makes no call if there are none; a profile is one of them. Only
+the start is always timed (``StartupTimes``).
 """

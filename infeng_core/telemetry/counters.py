@@ -33,17 +33,17 @@ _CLOSE_ON_EXEC = 8
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What was counted in user space, all threads together; ``unavailable`` says why a counter is missing."""
+    """Counts in user space, all threads together; ``unavailable`` says why a counter is missing."""
 
     values: Mapping[str, int] = field(default_factory=dict)
     unavailable: Mapping[str, str] = field(default_factory=dict)
 
 
 class Counters:
-    """Counts events of all threads of this process, and of those that they start, from its making on."""
+    """Counts events of all threads of this process, and of threads started later, from its creation on."""
 
     def __init__(self, kinds: Mapping[str, Kind] = HARDWARE) -> None:
-        """Begin; a counter that cannot be had is remembered with the reason."""
+        """Start counting; for an unavailable counter, keep the reason."""
         self._files: dict[str, list[int]] = {}
         self._unavailable: dict[str, str] = {}
         for name, kind in kinds.items():
@@ -66,7 +66,7 @@ class Counters:
         return Counts(values, dict(self._unavailable))
 
     def close(self) -> None:
-        """Give the counters back; calling it again does nothing."""
+        """Release the counters; a second call does nothing."""
         for files in self._files.values():
             for file in files:
                 os.close(file)
@@ -77,7 +77,7 @@ class Counters:
         total = 0
         for file in files:
             value, enabled, running = struct.unpack("QQQ", os.read(file, 24))
-            # More counters than the processor has take turns: the count is scaled to the whole time.
+            # The kernel multiplexes counters if the processor has too few: each count is scaled to the whole time.
             total += value * enabled // running if running else 0
         return total
 
@@ -102,7 +102,7 @@ def open_event(kind: Kind, thread: int) -> int:
 
 
 def explain(error: OSError) -> str:
-    """Return why ``perf_event_open`` failed, in words a user understands."""
+    """Return why ``perf_event_open`` failed, as a message for the user."""
     name = errno.errorcode.get(error.errno or 0, str(error.errno))
     if error.errno in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
         why = "this machine offers no such counter, as is common in virtual machines"

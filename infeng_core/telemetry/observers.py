@@ -1,4 +1,4 @@
-"""Who is told what an engine does: its profile, its log, a server's traces, and the observers of plugins."""
+"""Observers of an engine: its profile, its log, a server's traces, and the observers of plugins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from infeng_core.log import get_logger
 from infeng_core.requests.request import Completion, Request
 
 Stage = Literal["tokenize", "schedule", "run", "sample", "detokenize", "step"]
-"""A part of a request's way. "step" holds all but "tokenize"."""
+"""A stage of a request's life. "step" contains all but "tokenize"."""
 
 _log = get_logger(__name__)
 
@@ -25,17 +25,17 @@ class StepReport:
     """One batch that ran."""
 
     rows: int
-    """Tokens that went through the model."""
+    """Tokens that passed through the model."""
     requests: int
     tokens: int
-    """New ones, of all requests together."""
+    """New tokens of all requests together."""
 
 
 class Observer:
-    """What is told of an engine's work; the methods do nothing, and a subclass has those that it wants.
+    """Base class of observers; the methods do nothing, and a subclass overrides the ones that it needs.
 
-    They are called on the threads that do the work, several at a time, and that work waits for them. One that raises
-    is named by the log and told nothing more.
+    They are called on the threads that do the work, possibly several at a time, and the work waits for them. If a
+    method raises, the log names the observer, and it is called no more.
     """
 
     def stage(self, name: Stage, begin: int, end: int) -> None:
@@ -45,7 +45,7 @@ class Observer:
         """
 
     def step(self, report: StepReport) -> None:
-        """A batch ran, and its tokens have been given to their requests; its stage "step" ends behind this."""
+        """A batch ran, and its tokens were delivered to their requests; the stage "step" ends after this."""
 
     def submitted(self, id: int, request: Request, prompt_tokens: int) -> None:
         """A request waits for its first step. ``id`` is the engine's."""
@@ -61,25 +61,25 @@ class Observer:
 
 
 class Observers:
-    """The observers of one engine; any thread may add one or be told of.
+    """The observers of one engine; any thread may add, remove or notify them.
 
-    Where nobody observes, ``present`` is empty, and whoever would tell looks at it and calls nothing.
+    Without observers, ``present`` is empty; callers check it first and make no call.
     """
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start without observers."""
         self.present: tuple[Observer, ...] = ()
 
     def add(self, observer: Observer) -> None:
-        """Tell an observer from now on."""
+        """Notify an observer from now on."""
         self.present = (*self.present, observer)
 
     def remove(self, observer: Observer) -> None:
-        """Tell an observer nothing more; one that is not there is none."""
+        """Stop notifying an observer; an unknown one is ignored."""
         self.present = tuple(one for one in self.present if one is not observer)
 
     def timed(self, stage: Stage, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Return what ``function`` returns, or raise what it raises, and tell of it as a stage."""
+        """Return the result of ``function``, or raise its error, and report the call as a stage."""
         begin = time.perf_counter_ns()
         try:
             return function(*args, **kwargs)
@@ -88,24 +88,24 @@ class Observers:
             self._tell(lambda observer: observer.stage(stage, begin, end))
 
     def step(self, rows: int, requests: int, tokens: int) -> None:
-        """Tell of a batch."""
+        """Report a batch."""
         report = StepReport(rows, requests, tokens)
         self._tell(lambda observer: observer.step(report))
 
     def submitted(self, id: int, request: Request, prompt_tokens: int) -> None:
-        """Tell of a request that was put in flight."""
+        """Report a request that was put in flight."""
         self._tell(lambda observer: observer.submitted(id, request, prompt_tokens))
 
     def ended(self, id: int, request: Request, outcome: Completion | Exception) -> None:
-        """Tell of a request's end."""
+        """Report a request's end."""
         self._tell(lambda observer: observer.ended(id, request, outcome))
 
     def adapter(self, change: AdapterChange, info: AdapterInfo) -> None:
-        """Tell of an adapter."""
+        """Report a change of an adapter."""
         self._tell(lambda observer: observer.adapter(change, info))
 
     def close(self) -> None:
-        """Tell that the engine is closed, the last that anybody is told."""
+        """Report that the engine is closed; no report follows."""
         self._tell(lambda observer: observer.close())
         self.present = ()
 
@@ -113,9 +113,9 @@ class Observers:
         for observer in self.present:
             try:
                 say(observer)
-            except Exception as error:  # nobody's answer depends on who watches it
+            except Exception as error:  # an observer's error must not affect any answer
                 self.remove(observer)
-                _log.warning("an observer is told nothing more", error=f"{type(error).__name__}: {error}")
+                _log.warning("an observer failed and is disabled", error=f"{type(error).__name__}: {error}")
 
 
 class LogObserver(Observer):

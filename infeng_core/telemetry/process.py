@@ -1,4 +1,4 @@
-"""What this process took of the machine: processor time per core and thread, memory, huge pages. Linux's /proc."""
+"""The resources that this process used: processor time per core and thread, memory, huge pages. Linux's /proc."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Core:
     index: int
     busy: float
     stolen: float
-    """Taken by the hypervisor."""
+    """Time taken by the hypervisor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,32 +30,32 @@ class Thread:
     name: str
     seconds: float
     waited_seconds: float
-    """Ready to run, while something else had the core."""
+    """Seconds ready to run while another thread had the core."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """A span of time. What the system does not tell is empty."""
+    """Resource use in a span of time. Fields are empty if the system does not report them."""
 
     seconds: float
     cpu_seconds: float
-    """Processor time of the whole process; threads that have ended count."""
+    """Processor time of the whole process, including ended threads."""
     cores: tuple[Core, ...]
-    """Those that this process may use."""
+    """The cores that this process may use."""
     threads: tuple[Thread, ...]
-    """Those that live at its end, busiest first."""
+    """The threads alive at its end, busiest first."""
 
 
 class Meter:
-    """Measures from its making on."""
+    """Measures resource use from its creation on."""
 
     def __init__(self) -> None:
-        """Begin."""
+        """Start measuring."""
         self._cores, self._threads = _cores(), _threads()
         self._cpu, self._begin = time.process_time(), time.perf_counter()
 
     def read(self) -> Usage:
-        """Return what was used since the beginning."""
+        """Return the resources used since the start."""
         seconds, cpu = time.perf_counter() - self._begin, time.process_time() - self._cpu
         cores, threads = _cores(), _threads()
         return Usage(
@@ -75,19 +75,19 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class HugePages:
-    """The memory for which huge pages were asked: weights, cache and scratch; bytes."""
+    """The memory for which huge pages were requested: weights, cache and scratch; bytes."""
 
     resident: int
     huge: int
 
     @property
     def coverage(self) -> float | None:
-        """The fraction that huge pages back; None where nothing was asked for."""
+        """The fraction that huge pages back; None if none were requested."""
         return self.huge / self.resident if self.resident else None
 
 
 def huge_pages() -> HugePages | None:
-    """Return how much of the memory that asked for huge pages has them, or None where the system does not say."""
+    """Return how much of the memory that requested huge pages has them, or None if the system does not report it."""
     resident = huge = entry_resident = entry_huge = 0
     lines = _lines("self/smaps")
     for line in lines:
@@ -104,14 +104,14 @@ def huge_pages() -> HugePages | None:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What this process has in memory, bytes; of pages that several processes share it has its part."""
+    """The memory of this process in bytes; of pages shared between processes it counts its part."""
 
     anonymous: int
-    """Its own: weights that were copied, cache, scratch, heap."""
+    """Anonymous memory: copied weights, cache, scratch, heap."""
     mapped: int
-    """Pages of files: libraries, and weights where ``model.load`` is mmap."""
+    """Pages of files: libraries, and weights if ``model.load`` is mmap."""
     peak: int
-    """The most of both at a time, about: as if as much of files had been there then."""
+    """The approximate peak of both together, assuming the present amount of file pages."""
 
     @property
     def total(self) -> int:
@@ -120,9 +120,9 @@ class Footprint:
 
 
 def footprint() -> Footprint | None:
-    """Return what this process has in memory now, or None where the system does not say.
+    """Return the present memory of this process, or None if the system does not report it.
 
-    An older Linux counts pages that are shared as if they were this process's alone.
+    An older Linux counts shared pages as this process's alone.
     """
     whole = proc.sizes(PROC / "self/status", anonymous="RssAnon", mapped="RssFile", peak="VmHWM")
     if len(whole) < 3:
@@ -133,7 +133,7 @@ def footprint() -> Footprint | None:
 
 
 def peak_rss() -> int | None:
-    """Return the most bytes that this process has had in memory, or None where the system does not say."""
+    """Return the peak memory of this process in bytes, or None if the system does not report it."""
     return proc.sizes(PROC / "self/status", peak="VmHWM").get("peak")
 
 
@@ -145,7 +145,7 @@ def _core(index: int, before: tuple[int, ...], after: tuple[int, ...]) -> Core:
 
 
 def _cores() -> dict[int, tuple[int, ...]]:
-    """Return {core: ticks as user, nice, system, idle, iowait, irq, softirq, steal} of the cores we may use."""
+    """Return {core: ticks as user, nice, system, idle, iowait, irq, softirq, steal} of the usable cores."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     result = {}
     for line in _lines("stat"):
@@ -164,7 +164,7 @@ def _threads() -> dict[int, tuple[str, int, int]]:
         return {}
     for number in numbers:
         name, times = _lines(f"self/task/{number}/comm"), _lines(f"self/task/{number}/schedstat")
-        if name and times:  # it may have ended meanwhile
+        if name and times:  # the thread may have ended meanwhile
             ran, waited, _ = times[0].split()
             result[number] = name[0], int(ran), int(waited)
     return result

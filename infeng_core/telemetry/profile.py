@@ -1,4 +1,4 @@
-"""One profile: what an engine did between two moments, and on what it spent its time."""
+"""One profile: the work of an engine between two moments, and the time that each part took."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from infeng_core.telemetry.totals import OpTotal, op_totals
 
 
 class Profile:
-    """What an engine did while it was measured. Complete once the ``with`` block that made it has ended.
+    """The work of an engine while it was measured. It is complete once its ``with`` block has ended.
 
     ``print(profile.table())``, ``profile.write_trace("trace.json")``, ``profile.as_dict()`` for machines.
     """
@@ -32,7 +32,7 @@ class Profile:
         """The ops; None for a backend that does not measure, or an engine that was closed meanwhile."""
         self.usage: Usage | None = None
         self.peak_rss: int | None = None
-        """Most bytes of memory that the process has had, from its start on."""
+        """Peak memory of the process in bytes, since its start."""
         self.huge_pages: HugePages | None = None
         self.counters = Counts()
         self._meter = Meter()
@@ -40,7 +40,7 @@ class Profile:
 
     @property
     def stages(self) -> dict[str, StageTotal]:
-        """The stages by name: tokenize, schedule, run, sample, detokenize, step (which holds all but the first)."""
+        """The stages by name: tokenize, schedule, run, sample, detokenize, step (which contains all but the first)."""
         return self.timers.totals()
 
     @property
@@ -49,7 +49,7 @@ class Profile:
         return op_totals(self.measured) if self.measured else []
 
     def table(self) -> str:
-        """Return the profile as a text for people."""
+        """Return the profile as a readable text."""
         return "\n".join(table.lines(self))
 
     def write_trace(self, path: str | Path) -> None:
@@ -91,8 +91,8 @@ def measuring(
 ) -> Iterator[Profile]:
     """Time the stages of an engine's work and let ``executable`` measure its ops, for the length of a ``with``.
 
-    in_turn: calls a function between two steps. events: of each thread, the latest that are kept for a trace.
-    Raises UsageError where the engine is being measured already.
+    in_turn: calls a function between two steps. events: per thread, the latest events kept for a trace. Raises
+    UsageError if the engine is already being measured.
     """
     profile = Profile(events)
 

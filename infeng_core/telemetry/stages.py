@@ -1,4 +1,4 @@
-"""The observer that a profile is made from: it counts and times the stages of a request's way."""
+"""The observer behind a profile: it counts and times the stages of requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long each phase of a start takes."""
+"""The time that each phase of a start takes."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from types import MappingProxyType
 class StartupTimes:
     """Seconds by phase, in the order in which they were first counted; their sum is the whole time.
 
-    One thread at a time measures; any may read.
+    One thread at a time measures; any thread may read.
     """
 
     def __init__(self, before: float = 0.0) -> None:
         """Begin the first phase now, or ``before`` seconds ago."""
         self.seconds: Mapping[str, float] = {}
-        """What has been measured so far; a later phase makes another mapping."""
+        """The phases measured so far; each later phase replaces the mapping."""
         self._mark = time.perf_counter() - before
 
     @property
     def total(self) -> float:
-        """The sum."""
+        """The sum of all phases."""
         return sum(self.seconds.values())
 
     def record(self, phase: str, parts: Mapping[str, float] = MappingProxyType({})) -> None:
-        """Count the time since the last call: seconds of ``parts`` to those, what is left to ``phase``."""
+        """Count the time since the last call: the seconds of ``parts`` under their names, the rest under ``phase``."""
         now = time.perf_counter()
         left = now - self._mark - sum(parts.values())
         found = dict(self.seconds)

@@ -1,4 +1,4 @@
-"""A profile as a text for people."""
+"""A profile as a readable text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infeng_core.telemetry.totals import OpTotal, op_classes
 
 
 class Profile(Protocol):
-    """What a table shows of one."""
+    """The parts of a profile that a table shows."""
 
     measured: Measured | None
     usage: Usage | None
@@ -30,7 +30,7 @@ class Profile(Protocol):
         """In the order of the model."""
 
 
-INSIDE = ("schedule", "run", "sample", "detokenize")  # of a step, in this order
+INSIDE = ("schedule", "run", "sample", "detokenize")  # within a step, in this order
 
 
 def lines(profile: Profile) -> Iterator[str]:

@@ -10,7 +10,7 @@ from infeng_core.backends.interface import Measured
 
 @dataclass(frozen=True, slots=True)
 class OpTotal:
-    """What equal ops of all layers took together under one kernel."""
+    """Sums over equal ops of all layers under one kernel."""
 
     op: str
     detail: str
@@ -18,26 +18,26 @@ class OpTotal:
     calls: int
     rows: int
     seconds: float
-    """From the moment an op could start to the end of its last worker, all phases."""
+    """Seconds from the moment an op could start to the end of its last worker, all phases."""
     worker_seconds: float
     """The same, times the number of workers: in tiles, late or waiting."""
     busy_seconds: float
-    """Of all workers together, in tiles."""
+    """Seconds of all workers together in tiles."""
     late_seconds: float
-    """Of all workers together, from that moment to their first tile."""
+    """Seconds of all workers together, from that moment to their first tile."""
     macs: int
     """Multiply-adds of matrix products; 0 for ops without."""
     bytes: int
-    """Of weights, adapters, keys and values, each read or written once; 0 for ops without."""
+    """Bytes of weights, adapters, keys and values, each read or written once; 0 for ops without."""
 
     @property
     def gmacs_per_s(self) -> float | None:
-        """Billions of multiply-adds a second, if it has any."""
+        """Billions of multiply-adds a second, None for ops without."""
         return self.macs / self.seconds / 1e9 if self.macs and self.seconds else None
 
     @property
     def gbytes_per_s(self) -> float | None:
-        """Billions of bytes a second, if it has any."""
+        """Billions of bytes a second, None for ops without."""
         return self.bytes / self.seconds / 1e9 if self.bytes and self.seconds else None
 
 
@@ -62,7 +62,7 @@ def op_classes(ops: Sequence[OpTotal]) -> list[OpTotal]:
 
 def _sum(measured: Measured, op: str, detail: str, kernel: str, members: list[int]) -> OpTotal:
     phases, workers = measured.phases[members], measured.workers[members]
-    # A phase without tiles is not counted, so the phase that ran most often says how many calls there were.
+    # A phase without tiles is not counted, so the most frequent phase gives the number of calls.
     calls: dict[int, tuple[int, int]] = {}
     for phase in phases:
         key = int(phase["op"])

@@ -13,14 +13,14 @@ from typing import Any
 from infeng_core.backends.interface import Measured
 from infeng_core.telemetry.stages import Slice
 
-RUN = "run"  # the stage inside of which the program works; its thread is worker 0
+RUN = "run"  # the stage in which the program runs; its thread is worker 0
 
 
 def chrome(slices: Iterable[Slice], measured: Measured | None) -> dict[str, Any]:
     """Return the trace as plain data; times in microseconds from the first slice on.
 
-    Threads that call the engine come first, with worker 0's ops inside of their "run" slices, then the other workers.
-    An op whose "run" slice was forgotten is left out.
+    Threads that call the engine come first, with worker 0's ops inside their "run" slices, then the other workers.
+    An op whose "run" slice was dropped is left out.
     """
     kept = sorted(slices, key=lambda each: (each[2], -each[3]))
     tracks = {thread: number for number, thread in enumerate(dict.fromkeys(thread for _, thread, _, _ in kept))}
@@ -59,7 +59,7 @@ def _ops(measured: Measured, runs: list[Slice], tracks: dict[int, int]) -> Itera
             place = bisect.bisect_right(begins, (begin + end) // 2) - 1
             if place < 0 or begin > runs[place][3]:
                 continue
-            # Both clocks are one, but the native reading is scaled: it may be some nanoseconds off.
+            # Both clocks are the same, but the native reading is scaled and may be some nanoseconds off.
             begin, end = max(begin, runs[place][2]), min(end, runs[place][3])
             names = measured.ops[op]
             args = {"op": names.op, "index": op, "kernel": names.kernels[kernel], "rows": rows, "tiles": tiles}

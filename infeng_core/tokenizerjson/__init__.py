@@ -1,1 +1,1 @@
-"""A model's tokenizer.json as strangers write it: read and checked before anybody works with it."""
+"""A model's tokenizer.json, which may come from anyone: it is read and checked before it is used."""

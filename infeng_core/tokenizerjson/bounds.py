@@ -1,7 +1,8 @@
-"""How much longer the parts of a tokenizer.json can make a text: 40 replacements that double it would end the process.
+"""Bounds on how much longer each part of a tokenizer.json makes a text: 40 replacements that double it would exhaust
+memory.
 
-The bounds are in characters (or ids) per character, for any text. Unicode's own normalizations are not counted: however
-many follow each other, they make at most 18 characters of one.
+The bounds are in characters (or ids) per character, for any text. Unicode's own normalizations are not counted:
+however many are chained, they make at most 18 characters of one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 
 
 def growth_bounds(document: Mapping[str, Any]) -> dict[str, float]:
-    """Return the bound of each part of a tokenizer.json; what the library would refuse counts as nothing."""
+    """Return the bound of each part of a tokenizer.json; parts that the library would refuse are ignored."""
     return {part: _growth(document.get(part)) for part in PARTS}
 
 
@@ -47,11 +48,11 @@ def _replaced(pattern: Any, content: int) -> float:
     text = pattern.get("String") if isinstance(pattern, Mapping) else None
     if isinstance(text, str) and text:
         return max(1.0, content / len(text))
-    return 1.0 + content  # a regular expression may match nothing, before every character
+    return 1.0 + content  # a regular expression may match nothing before every character
 
 
 def _longest(charsmap: Any) -> int:
-    """Return the bytes of the longest entry: after four with the length of a trie, and the trie, texts end in 0."""
+    """Return the bytes of the longest text after the trie (four bytes with its length come first); texts end in 0."""
     try:
         data = base64.b64decode(charsmap) if isinstance(charsmap, str) else b""
     except (binascii.Error, ValueError):
@@ -61,7 +62,7 @@ def _longest(charsmap: Any) -> int:
 
 
 def _template(pieces: Any, tokens: Any) -> float:
-    """Return how often a template repeats its text, with the ids that it puts around."""
+    """Return how often a template repeats its text, with the number of ids around it."""
     ids = {name: _length(token.get("ids")) for name, token in tokens.items()} if isinstance(tokens, Mapping) else {}
     total = 0
     for piece in pieces if isinstance(pieces, list) else ():

@@ -1,7 +1,8 @@
-"""SentencePiece's table of normalizations: a trie over bytes, and the texts that its leaves point into.
+"""SentencePiece's table of normalizations: a trie over bytes, and the texts to which its leaves point.
 
-Four bytes with the length of the trie, its units of four bytes, texts that end in 0 (``darts_clone``'s double array, in
-``normalizer.cc`` of SentencePiece). The ``tokenizers`` library follows both without a look at where they lead.
+Its layout: four bytes with the length of the trie, its units of four bytes, and texts that end in 0
+(``darts_clone``'s double array, in ``normalizer.cc`` of SentencePiece). The ``tokenizers`` library follows both
+without bounds checks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Units = NDArray[np.uint32]
 
 
 def require_sound(charsmap: Any, where: str) -> None:
-    """Raise ValueError naming ``where`` for a table, in base64, that some text would be led out of."""
+    """Raise ValueError naming ``where`` for a table, in base64, where a lookup could leave its bounds."""
     try:
         data = base64.b64decode(charsmap, validate=True) if isinstance(charsmap, str) else b""
     except (binascii.Error, ValueError):
@@ -38,7 +39,7 @@ def require_sound(charsmap: Any, where: str) -> None:
 
 
 def _leaves(units: Units, where: str) -> Units:
-    """Return the values of all leaves that a text can lead to; raises ValueError where it leads out of the trie."""
+    """Return the values of all reachable leaves; raises ValueError if a lookup could leave the trie."""
     letters = np.arange(1, 256, dtype=np.uint32)
     seen, now = np.zeros(len(units), np.bool_), _after(units[:1]).astype(np.uint32)
     values: list[Units] = []
@@ -62,6 +63,6 @@ def _leaves(units: Units, where: str) -> Units:
 
 
 def _after(units: Units) -> Units:
-    """Return how far from a unit its children lie."""
+    """Return the distance from each unit to its children."""
     offset: Units = (units >> np.uint32(10)) << ((units & np.uint32(1 << 9)) >> np.uint32(6))
     return offset

@@ -1,8 +1,8 @@
 """tokenizer.json and tokenizer_config.json as plain data of the right types.
 
-The ``tokenizers`` library refuses most of what is wrong by an exception. What it answers by a panic, whose lines go to
-standard error, or by the end of the process is refused here: templates with tokens that they do not describe, prefixes
-of words that merges have not, ends that are cut off empty texts, replacements of nothing, charsmaps that lead nowhere.
+For most faults the ``tokenizers`` library raises an exception. Faults at which it panics (printing to standard error)
+or ends the process are refused here: templates with undescribed tokens, word prefixes that merges lack, ends that are
+cut off empty texts, replacements of nothing, charsmaps that point out of bounds.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from infeng_core.files import AGAIN, parse_json
 from infeng_core.tokenizerjson.charsmap import require_sound
 
 MAX_ID = 2**32 - 1
-"""Of a token, as the library counts."""
+"""Largest id of a token in the library."""
 
 LISTS = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "post_processor": "processors",
          "decoder": "decoders"}  # fmt: skip
-"""The key under which each part of a tokenizer lists its steps, where it has several."""
+"""The key under which each part of a tokenizer lists its steps, if it has several."""
 
 
 def read(data: bytes, path: Path) -> dict[str, Any]:
     """Return the tokenizer.json in ``data``; raises ModelError naming ``path`` and the key.
 
-    Its vocabulary, where that is a mapping, has ids; its merges are pairs of texts or texts; its added tokens have
-    texts and ids; each part and each of its steps is a mapping.
+    The result is checked: a vocabulary that is a mapping has ids; merges are pairs of texts or texts; added tokens
+    have texts and ids; each part and each of its steps is a mapping.
     """
     try:
         document = parse_json(data)
@@ -51,21 +51,21 @@ def read_settings(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def merges_of(model: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of a checked model, however they are written."""
+    """Yield the pairs of a checked model's merges, in either notation."""
     for merge in model.get("merges") or ():
         left, _, right = merge.partition(" ") if isinstance(merge, str) else (merge[0], "", merge[1])
         yield left, right
 
 
 def steps_of(part: Mapping[str, Any] | None, name: str) -> list[Mapping[str, Any]]:
-    """Return the steps of a checked part: its own list, or itself alone."""
+    """Return the steps of a checked part: its own list, or the part alone."""
     if not part:
         return []
     return list(part[LISTS[name]]) if part.get("type") == "Sequence" else [part]
 
 
 def _check(document: Any) -> None:
-    """Raise ValueError for what is of another type than it has to be, or must not reach the library."""
+    """Raise ValueError for a value of the wrong type, or one that the library cannot handle."""
     if not isinstance(document, dict):
         raise ValueError("it is no mapping")
     model = _mapping(document.get("model"), "model")
@@ -99,7 +99,7 @@ def _check_model(model: Mapping[str, Any]) -> None:
 def _is_cut(prefix: str, model: Mapping[str, Any]) -> bool:
     """Return whether the second of every pair begins with ``prefix``.
 
-    The library cuts as many bytes off it as the prefix has letters, without a look at them.
+    The library removes as many bytes as the prefix has letters, without comparing them.
     """
     return not prefix or (prefix.isascii() and all(right.startswith(prefix) for _, right in merges_of(model)))
 
@@ -116,7 +116,7 @@ def _check_part(part: Any, where: str, key: str) -> None:
         _fail(f"{where}.prepend", "is empty")
     elif kind == "FixedLength" and part.get("length") == 0:
         _fail(f"{where}.length", "is 0")
-    elif kind == "Strip" and part.get("stop"):  # of a text that is shorter the library reads letters that are not there
+    elif kind == "Strip" and part.get("stop"):  # on a shorter text the library reads out of bounds
         _fail(f"{where}.stop", "is not 0")
     elif kind == "Precompiled":
         require_sound(part.get("precompiled_charsmap"), f"{where}.precompiled_charsmap")
@@ -125,7 +125,7 @@ def _check_part(part: Any, where: str, key: str) -> None:
 
 
 def _check_template(part: Mapping[str, Any], where: str) -> None:
-    """Raise ValueError where a template puts a token that it does not describe."""
+    """Raise ValueError if a template inserts a token that it does not describe."""
     described = _mapping(part.get("special_tokens"), f"{where}.special_tokens")
     for name, token in described.items():
         place = f"{where}.special_tokens[{name[:40]!r}].ids"

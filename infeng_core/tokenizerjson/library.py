@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 CHECK = "check the model's tokenizer.json"
 
 FIRST = ("a", "A", "1", " ", "\n", ".", "-", "\u00e9", "\u4e00")
-"""Texts before which a pattern is tried."""
+"""Texts on which each pattern is tried."""
 
 
 def opened(data: bytes, path: Path) -> tuple[Fast, Mapping[str, Any], Mapping[str, float]]:
-    """Return the tokenizer in ``data``, its document, and how much longer each part makes a text at most.
+    """Return the tokenizer in ``data``, its document, and the bound on each part's growth of a text.
 
-    Raises ModelError naming ``path`` for what is no tokenizer, and for one that makes texts too long.
+    Raises ModelError naming ``path`` for an invalid tokenizer, and for one that makes texts too long.
     """
     from tokenizers import Tokenizer as Fast
 
@@ -40,15 +40,16 @@ def opened(data: bytes, path: Path) -> tuple[Fast, Mapping[str, Any], Mapping[st
         fast.encode("")
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # bare Exceptions for what the library finds, panics for what it does not
+    except BaseException as error:  # bare Exceptions for errors that the library detects, panics for others
         raise ModelError(f"{path}", f"not a tokenizer: {error}", AGAIN) from None
     return fast, document, bounds
 
 
 def _require_matches(normalizer: Mapping[str, Any] | None) -> None:
-    """Raise ValueError where a step replaces nothing before a text by something: the library takes it for the text's.
+    """Raise ValueError if a step replaces an empty match before a text: the library would count the insertion as
+    text.
 
-    Which texts a pattern matches nobody can tell; most that match nothing do so before one of ``FIRST``.
+    No general test for empty matches exists; most patterns that match nothing do so before one of ``FIRST``.
     """
     from tokenizers import Regex
     from tokenizers.normalizers import Replace

@@ -1,4 +1,4 @@
-"""Tiny engines, plugins made for a test, and an environment without the settings of whoever runs the tests."""
+"""Tiny engines, plugins made for a test, and an environment without the user's settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may know whom, and that every hook is explained and used."""
+"""Allowed imports between rooms, and that every hook is documented and used."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_every_room_has_its_place():
     assert {room for room, _ in rooms()} <= KNOWS.keys()
 
 
-def test_no_room_imports_what_it_may_not_know():
+def test_no_room_imports_a_forbidden_room():
     wrong = [
         f"{path.relative_to(CORE)} imports {target}"
         for room, path in rooms()
@@ -111,7 +111,7 @@ def test_no_room_imports_what_it_may_not_know():
     assert not wrong
 
 
-def test_no_edge_runs_back():
+def test_no_import_runs_backwards():
     done: set[str] = set()
     while len(done) < len(KNOWS):
         ready = {room for room, known in KNOWS.items() if room not in done and known <= done}
@@ -119,7 +119,7 @@ def test_no_edge_runs_back():
         done |= ready
 
 
-def test_no_circle_of_imports_between_modules_those_for_types_included():
+def test_modules_have_no_circular_imports_even_for_types():
     paths = sorted(CORE.rglob("*.py"))
     modules = {".".join(("infeng_core", *path.relative_to(CORE).with_suffix("").parts)): path for path in paths}
     modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
@@ -163,7 +163,7 @@ def native_includes(path: Path) -> set[str]:
     return {name for name in found if (NATIVE / name).exists()}
 
 
-def test_no_folder_of_the_native_core_includes_what_it_may_not_know():
+def test_no_native_folder_includes_a_forbidden_folder():
     assert {path.name for path in NATIVE.iterdir() if path.is_dir()} == NATIVE_KNOWS.keys()
     wrong = [
         f"{path.relative_to(NATIVE)} includes {name}"
@@ -188,7 +188,7 @@ def test_native_code_of_plugins_includes_its_own_files_and_the_headers_of_the_ab
             assert (ROOT / "abi" / "include" / name).is_file(), (path, name)
 
 
-def test_kernels_include_nothing_of_what_extension_modules_share():
+def test_kernels_include_no_headers_of_extension_modules():
     sources = [path for name in ("avx2", "avx512", "amx") for path in (ROOT / "plugins" / name).rglob("*.[ch]*")]
     sources += [*(ROOT / "abi").glob("include/infeng/[os]*/*.h"), ROOT / "abi/include/infeng/abi.h"]
     sources = [path for path in sources if path.is_file()]
@@ -197,7 +197,7 @@ def test_kernels_include_nothing_of_what_extension_modules_share():
 
 
 @pytest.mark.parametrize("known_by", [NATIVE_KNOWS, None], ids=["folders", "headers"])
-def test_no_circle_of_includes_in_the_native_core(known_by):
+def test_the_native_core_has_no_circular_includes(known_by):
     if known_by is None:
         known_by = {str(path.relative_to(NATIVE)): native_includes(path) for path in NATIVE.rglob("*.h")}
     done: set[str] = set()
@@ -207,7 +207,7 @@ def test_no_circle_of_includes_in_the_native_core(known_by):
         done |= ready
 
 
-def test_the_test_sees_a_forbidden_import(tmp_path):
+def test_a_forbidden_import_is_detected(tmp_path):
     path = tmp_path / "x.py"
     path.write_text("from typing import TYPE_CHECKING\nfrom infeng_core.engine import Engine\n"
                     "import infeng_core.kernels\nif TYPE_CHECKING:\n    from infeng_core import cli\n")  # fmt: skip
@@ -229,7 +229,7 @@ def test_every_plugin_wheel_requires_the_core_but_the_client_which_runs_without(
         assert any(re.match(r"infeng-core\b", needed) for needed in project.get("dependencies", ())), wheel
 
 
-def test_the_client_knows_the_core_in_its_commands_alone():
+def test_only_the_clients_commands_import_the_core():
     client = ROOT / "plugins/client/infeng_client"
     knowing = {path.relative_to(client).parts[0] for path in client.rglob("*.py")
                if "infeng_core" in path.read_text(encoding="utf-8")}  # fmt: skip
@@ -262,7 +262,7 @@ def test_plugins_import_nothing_of_the_core_but_its_api():
                 )
 
 
-def test_the_core_knows_gguf_by_the_name_of_its_wheel_alone():
+def test_the_core_knows_gguf_only_by_its_wheels_name():
     knowing = {path.relative_to(CORE).as_posix() for path in [*CORE.rglob("*.py"), *CORE.rglob("*.yaml")]
                if "gguf" in path.read_text(encoding="utf-8").lower()}  # fmt: skip
     assert knowing == {"plug/wheels.py"}
@@ -297,11 +297,11 @@ KINDS = ("tokenizers", "policies", "drafters", "logit_processors", "prefix_store
          "model_writers", "adapter_readers", "locators")  # fmt: skip
 
 
-def test_there_are_the_hooks_of_the_design():
+def test_the_hooks_are_exactly_the_designed_ones():
     assert HOOKS.keys() == {f"infeng_{kind}" for kind in (*KINDS, "kernel_libraries", "commands")}
 
 
-def test_what_a_hook_is_said_to_give_is_what_is_checked():
+def test_the_annotated_result_of_each_hook_is_checked():
     named = {kind: HOOKS[f"infeng_{kind}"].__annotations__["return"] for kind in manager.FACES}
     for kind, place in manager.FACES.items():
         name = named[kind].removeprefix("dict[str, ").removesuffix("]")

@@ -1,4 +1,4 @@
-"""Edits of code, on which the mutants stand: they match by structure, exactly once, and say what else is there."""
+"""Edits of code, the base of the mutants: they match by structure, exactly once, or show the code."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_edited_code_runs():
         ("Pool.free_all", Drop("self.taken = 0"), "0 times `self.taken = 0`, among:\n    self.free = 0"),
     ],
 )
-def test_an_edit_that_does_not_match_once_says_what_is_there(where: str, edit: Edit, said: str | None):
+def test_an_edit_without_a_single_match_shows_the_code(where: str, edit: Edit, said: str | None):
     if said is None:
         edited(SOURCE, where, edit)
         return

@@ -1,4 +1,4 @@
-"""Logs are quiet by default, and readable by people or machines on request."""
+"""Logs are quiet by default, and text or JSON on request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def restored():
     log.configure()
 
 
-def test_only_warnings_are_seen_by_default(capsys):
+def test_only_warnings_are_printed_by_default(capsys):
     log.configure()
     logger = log.get_logger("x")
     logger.info("quiet")
@@ -81,7 +81,7 @@ def test_the_structlog_of_the_application_is_left_alone():
     assert not structlog.is_configured()
 
 
-def test_an_unknown_word_is_an_error():
+def test_an_unknown_log_setting_is_an_error():
     with pytest.raises(UsageError, match=r"INFENG_LOG=verbose: unknown word 'verbose': known: json, debug"):
         log.configure_from("verbose")
     with pytest.raises(UsageError, match="log level 'loud'"):
@@ -96,7 +96,7 @@ def test_a_warning_is_given_once(capsys):
     assert capsys.readouterr().err.count("the same thing") == 1
 
 
-def test_what_a_command_says_is_an_event_where_events_are_for_machines(capsys, monkeypatch):
+def test_a_commands_messages_are_events_under_json(capsys, monkeypatch):
     log.configure_from("info,json")
     cli.say("listening at http://127.0.0.1", to_stderr=True)
     assert cli.main(["run", "/no/such/model", "-p", "x"]) == 2

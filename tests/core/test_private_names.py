@@ -1,4 +1,4 @@
-"""No module uses a name that another one keeps to itself."""
+"""No module uses a private name of another."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALLOWED = {
 """Private modules that a package may import: its own extension module, and what has no public face."""
 
 OFFERED = {"_asdict", "_fields", "_make", "_replace", "_exit"}
-"""What typing.NamedTuple and os offer to everybody, underscore or not."""
+"""Public names of typing.NamedTuple and os that begin with an underscore."""
 
 
 def is_private(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a program waits for before anything happens: modules that are loaded though nobody has asked for them."""
+"""The cost of a start: modules that are loaded without need."""
 
 from __future__ import annotations
 

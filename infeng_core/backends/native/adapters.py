@@ -1,4 +1,4 @@
-"""A packed adapter as the native core takes it."""
+"""A packed adapter in the form that the native core loads."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class HeadNorms(NamedTuple):
-    """The norms of q and k that a rope has in it, which an adapter replaces together."""
+    """The norms of q and k that are fused into a rope; an adapter replaces both together."""
 
     names: tuple[str, str]  # "layers.0.q_norm", "layers.0.k_norm"
-    own: tuple[NDArray[np.float32], NDArray[np.float32]]  # of the base, with ``offset`` in them
+    own: tuple[NDArray[np.float32], NDArray[np.float32]]  # of the base, ``offset`` added
     offset: float
 
     def joined(self, found: Mapping[str, NDArray[np.float32]]) -> NDArray[np.float32]:
-        """Return both, those found in place of the base's, each on a multiple of 16 values."""
+        """Return both vectors, the adapter's in place of the base's, each padded to a multiple of 16 values."""
         both = np.zeros((2, panel_columns(len(self.own[0]))), np.float32)
         for row, name, own in zip(both, self.names, self.own, strict=True):
             row[: len(own)] = found[name] + np.float32(self.offset) if name in found else own
@@ -31,9 +31,9 @@ class HeadNorms(NamedTuple):
 
 
 def place(program: _native.Program, adapter: PackedAdapter, head_norms: Mapping[str, HeadNorms]) -> _native.Adapter:
-    """Copy ``adapter`` into memory of its own for ``program``; raises NativeError naming what does not fit.
+    """Copy ``adapter`` into memory of its own for ``program``; raises NativeError naming the part that does not fit.
 
-    head_norms: those of the program's ropes by the name of the module that both are there.
+    head_norms: the norms of the program's ropes, under the names of both modules.
     """
     tensors = [
         _native.AdapterTensor(name, tensor.rank, tensor.a, tensor.scaling, [_part(part) for part in tensor.parts])

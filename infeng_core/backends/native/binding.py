@@ -1,4 +1,4 @@
-"""Which kernel serves which op for which batch sizes, and how much of what follows the op each takes into itself."""
+"""The kernels of each op by batch size, and how many of the following steps each kernel fuses."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ Problem = Mapping[str, Any]
 
 
 class Binder:
-    """Asks the selector, for every range of batch sizes, and remembers the answers.
+    """Asks the selector for a kernel for every range of batch sizes and remembers the answers.
 
-    An op is ``sampled`` if it has a row for each sampled row instead of each row of the batch. ``steps`` are the names
-    of what follows it: "bias", "residual", "silu_mul", "quantize".
+    An op is ``sampled`` if it has a row for each sampled row instead of each row of the batch. ``steps`` are the
+    names of the steps that follow it: "bias", "residual", "silu_mul", "quantize".
     """
 
     def __init__(self, selector: Selector, limits: Limits, threads: int, adapters: str | None = None) -> None:
-        """Bind for batches within ``limits`` on ``threads`` workers; ``adapters`` are stored as this type."""
+        """Bind for batches within ``limits`` on ``threads`` workers; ``adapters``: the type in which adapters are
+        stored."""
         self._selector = selector
         self._adapters = adapters
         self._limits = limits
@@ -38,15 +39,15 @@ class Binder:
         self.noted: list[tuple[str, str]] = []
         """(op, detail) of every op of the program, in its order."""
         self.asked: list[_native.Problem] = []
-        """The problems whose decisions the program is made of."""
+        """The problems whose decisions the program uses."""
         self._noted_kernels: dict[tuple[str, str], _native.Kernel] = {}
         self._bound: dict[tuple[str, str, tuple[int, int], str, str, str], int] = {}
-        # What was found for an op; that of one layer is that of all.
+        # Results by op; layers share them.
         self._fused: dict[tuple[bool, _native.Problem], int] = {}
         self._chosen: dict[tuple[bool, _native.Problem], tuple[Bindings, dict[tuple[str, str], str]]] = {}
 
     def fused(self, op: str, sampled: bool, problem: Problem, steps: Sequence[str]) -> int:
-        """Return how many leading steps the best kernels of all row ranges can take into themselves.
+        """Return how many leading steps the best kernels of all row ranges can fuse.
 
         A library that the manifest puts first keeps the op even if another one could fuse more.
         """
@@ -56,9 +57,9 @@ class Binder:
         return self._fused[key]
 
     def choose(self, op: str, sampled: bool, problem: Problem, steps: Sequence[str] = ()) -> Bindings:
-        """Return the kernel of each row range; neighbours with a kernel that takes both are one range.
+        """Return the kernel of each row range; adjacent ranges are joined if one kernel serves both.
 
-        Raises KernelError where a range finds none.
+        Raises KernelError for a range without a kernel.
         """
         key = sampled, self._problem(op, (1, 1), problem, steps)
         if key not in self._chosen:
@@ -79,7 +80,7 @@ class Binder:
     def _choose(
         self, op: str, sampled: bool, problem: Problem, steps: Sequence[str]
     ) -> tuple[Bindings, dict[tuple[str, str], str]]:
-        """Return the kernels, and why each was chosen."""
+        """Return the kernels, and the reason for each choice."""
         bindings: Bindings = []
         reasons: dict[tuple[str, str], str] = {}
         begin = 1
@@ -97,7 +98,7 @@ class Binder:
         return bindings, reasons
 
     def note(self, op: str, detail: str, kernels: Bindings, *, is_listed: bool = True) -> None:
-        """Remember that the program's next op got ``kernels``; ``bound_ops`` tells of it if it ``is_listed``."""
+        """Remember that the program's next op got ``kernels``; ``bound_ops`` lists it if ``is_listed``."""
         self.noted.append((op, detail))
         self._noted_kernels |= {_name(kernel): kernel for _, kernel in kernels}
         begin = 1
@@ -109,18 +110,18 @@ class Binder:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether a kernel that was noted has failed on a later problem, so that all is to be bound anew."""
+        """Whether a kernel that was noted has failed on a later problem, so that all ops must be bound anew."""
         return any(self._selector.is_refused(kernel) for kernel in self._noted_kernels.values())
 
     def bound_ops(self) -> list[BoundOp]:
-        """Return what was noted, in order, equal lines of different layers as one."""
+        """Return the noted ops in order; equal lines of different layers are one."""
         return [
             BoundOp(op, f"{detail} x{count}" if count > 1 else detail, rows, library, kernel, reason)
             for (op, detail, rows, library, kernel, reason), count in self._bound.items()
         ]
 
     def _takes_all(self, problem: _native.Problem) -> bool:
-        """Return whether the best kernel for ``problem`` is from a library that none before it declines."""
+        """Return whether the best kernel for ``problem`` comes from the first library that the manifest allows."""
         decision, config = self._selector.decide(problem), self._selector.config
         if decision.chosen is None:
             return False

@@ -1,6 +1,6 @@
 """An op of a graph and the steps that follow it become one op of the program or two, bound to kernels.
 
-As many leading steps as the kernels of all batch sizes can take go into the op, the others become an ``epilogue`` op.
+Leading steps that the kernels of all batch sizes can fuse go into the op; the others become an ``epilogue`` op.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from infeng_core.formats.adapters.packed import AdapterDtype
 
 TILES = 8
-"""The fewest groups of outputs that a worker should have of a linear that rounds wide groups: its tiles are whole ones,
-and with few of them workers wait for the last longer than an op of its own takes."""
+"""The fewest output groups per worker for which a linear rounds wide groups itself: its tiles are whole groups, and
+with few tiles the workers wait for the last one longer than a separate op takes."""
 
 Emit = Callable[[Bindings, int | None, Sequence[_native.Epilogue]], None]
 """Adds an op to the program: with these kernels, into this buffer unless it is rounded at once, with these steps."""
@@ -31,7 +31,8 @@ class Emitter:
     """Adds ops to one program."""
 
     def __init__(self, operands: Operands, forms: Forms, binder: Binder, adapters: AdapterDtype | None) -> None:
-        """Add ops over ``operands``, with the kernels that ``binder`` finds, for ``adapters`` that are stored so."""
+        """Add ops over ``operands``, with the kernels that ``binder`` finds, for adapters stored as type
+        ``adapters``."""
         self.operands = operands
         self.forms = forms
         self.binder = binder
@@ -65,8 +66,8 @@ class Emitter:
         if not rest:
             emit(kernels, final, [step for _, step in steps])
             return
-        # What follows reads the result from f32. It gets a buffer of its own where the value's buffer still holds an
-        # operand (the residual) or has another width.
+        # Later ops read the result as f32. It gets a buffer of its own if the value's buffer still holds an operand
+        # (the residual) or has another width.
         is_only_quantize = all(name.startswith("quantize") for name in names[fused:])
         if is_only_quantize or any(map(is_gated, names[:fused])):
             columns = self.operands.graph.values[out].columns
@@ -75,7 +76,7 @@ class Emitter:
         self.epilogue(detail, between, columns, None if is_only_quantize else final, rest, sampled)
 
     def _has_tiles(self, out: str, roundings: Sequence[Rounding]) -> bool:
-        """Return whether tiles that are whole groups of what a linear rounds are enough for all workers."""
+        """Return whether a linear whose tiles are whole rounded groups has enough tiles for all workers."""
         group = max((group for group, _ in roundings), default=PLAIN[0])
         columns = self.operands.graph.values[out].columns
         return group == PLAIN[0] or columns >= TILES * group * self.binder.threads
@@ -83,7 +84,7 @@ class Emitter:
     def epilogue(
         self, detail: str, x: int, columns: int, out: int | None, steps: Epilogues, sampled: bool = False
     ) -> None:
-        """Add an op that does nothing but ``steps``."""
+        """Add an op that consists of ``steps`` alone."""
         names = [name for name, _ in steps]
         kernels = self.binder.choose("epilogue", sampled, {"n": columns, "k": columns}, names)
         self.binder.note("epilogue", f"{detail}: {' + '.join(names)}", kernels)
@@ -92,7 +93,7 @@ class Emitter:
     def shrink(
         self, op: Linear | ExpertLinear, name: str, weight: _native.Weight, panels: int, routing: int | None = None
     ) -> Epilogues:
-        """Add the op that makes u for the adapters of a linear op; return the step that expands it to ``panels``."""
+        """Add the op that computes u for the adapters of a linear op; return the step that expands it to ``panels``."""
         if self.adapters is None:
             return []
         is_int8 = self.adapters == "int8"
@@ -111,5 +112,5 @@ def role(name: str) -> str:
 
 
 def described(name: str, weight: _native.Weight) -> str:
-    """Return a tensor as lists of kernels name it: ``layers.*.o_proj int8-row 64x64``."""
+    """Return a tensor's name in lists of kernels: ``layers.*.o_proj int8-row 64x64``."""
     return f"{role(name)} {weight.format} {weight.n}x{weight.k}"

@@ -35,11 +35,11 @@ _REMEDIES = {
     "out_of_threads": "set threads.count to less, or raise the limit of processes and threads (ulimit -u)",
     "lock_refused": LOCK_REMEDY,
 }
-"""What to do where memory, threads or locks are refused, by the code of the native error."""
+"""The remedy where memory, threads or locks are refused, by the code of the native error."""
 
 
 BLOCK_LAYOUT = 1
-"""Counts changes of how a cache lies in memory (native/program/kv_cache.cc and the kernels that write it)."""
+"""The version of the cache's memory layout (native/program/kv_cache.cc and the kernels that write it)."""
 
 
 class NativeBackend:
@@ -61,18 +61,18 @@ class NativeBackend:
             raise KernelError("kv_cache.dtype", str(error), "set it to int8, f16 or f32") from error
 
     def block_windows(self, shape: ModelConfig, config: EngineConfig) -> tuple[int, ...]:
-        """Return how far attention sees in each group of layers with blocks of its own; 0: all."""
+        """Return the attention window of each group of layers with blocks of its own; 0: all."""
         return tuple(group.window for group in _groups(shape, config))
 
     def available_bytes(self) -> int | None:
-        """Return what the machine and the control groups leave."""
+        """Return the bytes that the machine and the control groups leave free."""
         return available_bytes()
 
     def compile(
         self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector | None
     ) -> NativeExecutable:
         """Return ``model`` ready to run under ``limits``; raises KernelError where an op finds no kernel."""
-        assert selector is not None  # it uses kernels
+        assert selector is not None  # uses_kernels is true
         try:
             return NativeExecutable(model, config, limits, selector)
         except _native.NativeError as error:
@@ -81,7 +81,7 @@ class NativeBackend:
 
 
 def _groups(shape: ModelConfig, config: EngineConfig) -> tuple[LayerGroup, ...]:
-    """Return which layers have blocks together; saved prefixes are of all layers, and whole."""
+    """Return the groups of layers that share blocks; one group if prefixes are saved, which hold all layers."""
     is_whole = not config.kv_cache.windows or config.kv_cache.prefix_dir is not None
     return one_group(shape.layers) if is_whole else layer_groups(shape)
 
@@ -97,9 +97,9 @@ def plan(
     graph: Graph | None = None,
     kept: Collection[str] = (),
 ) -> tuple[_native.Program, Planner, int]:
-    """Return a program with every op bound, which is not finished, its planner and the buffer of the logits.
+    """Return an unfinished program with every op bound, its planner and the buffer of the logits.
 
-    graph: another than that of the model's family. kept: its values that are read after a run, beside the logits.
+    graph: replaces the graph of the model's family. kept: values to read after a run, besides the logits.
     """
     graph = graph or families()[model.config.family].graph(model.config)
     groups = layer_groups(model.config) if any(limits.windows) else one_group(model.config.layers)
@@ -121,16 +121,17 @@ def plan(
 
 
 class NativeExecutable:
-    """A program with what it runs on. One step at a time; ``cancel`` may come from another thread."""
+    """A program with its pool, cache and memory. It runs one step at a time; ``cancel`` may come from another
+    thread."""
 
     def __init__(self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector) -> None:
-        """Take threads and memory and bind every op."""
+        """Start threads, take memory and bind every op."""
         shape = model.config
         cpu = selector.cpu
         where = cpu.place(config.threads, model.nbytes)
         pool = _native.Pool(where.workers, pin=where.pinned, cpus=where.mask)
         pages = placement.pages(config.memory, cpu.topology, where)
-        self._model = model  # the weights' memory
+        self._model = model  # keeps the weights' memory alive
         layers = places(layer_groups(shape)) if any(limits.windows) else shape.layers
         self._cache = _native.KvCache(
             config.kv_cache.dtype,
@@ -176,8 +177,8 @@ class NativeExecutable:
         return self._hidden is not None
 
     def hidden_states(self) -> NDArray[np.float32]:
-        """Return what the head reads of all rows of the last run, (rows, hidden) float32, valid until the next."""
-        assert self._hidden is not None  # has_hidden_states
+        """Return the head's input of all rows of the last run, (rows, hidden) float32, valid until the next."""
+        assert self._hidden is not None  # has_hidden_states is true
         return self._hidden[: self._rows]
 
     @property
@@ -206,7 +207,7 @@ class NativeExecutable:
             raise AdapterError(what, str(error), "it does not fit this model; convert it again") from error
 
     def block_layout(self) -> str:
-        """Return what the bytes of a block mean."""
+        """Return a name of the blocks' byte layout."""
         return self._layout
 
     def read_blocks(self, blocks: NDArray[np.int32]) -> NDArray[np.uint8]:
@@ -215,7 +216,7 @@ class NativeExecutable:
             return self._program.read_blocks(self._cache, blocks)
 
     def write_blocks(self, blocks: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
-        """Write what ``read_blocks`` returned to blocks."""
+        """Write the result of ``read_blocks`` to blocks."""
         with _cache_errors():
             self._program.write_blocks(self._cache, blocks, data)
 
@@ -225,7 +226,7 @@ class NativeExecutable:
             self._program.copy_blocks(self._cache, source, target)
 
     def bound(self) -> list[BoundOp]:
-        """Return what runs, in the order of the model."""
+        """Return the bound ops in the order of the model."""
         return self._bound
 
     def cancel(self) -> None:
@@ -233,14 +234,14 @@ class NativeExecutable:
         self._program.cancel()
 
     def profile(self, on: bool, *, events: int = 65536) -> None:
-        """Measure every step from now on, from zero, and keep the latest ``events`` of each worker; or stop."""
+        """Start to measure every step from zero, keeping the latest ``events`` of each worker; or, with False, stop."""
         # Equal ops of all layers share their totals.
         first: dict[OpNames, int] = {}
         groups = [first.setdefault(names, index) for index, names in enumerate(self._ops)]
         self._program.profile(on, events=events, groups=groups)
 
     def measured(self) -> Measured:
-        """Return what was measured since ``profile(True)``; raises KernelError if nothing was."""
+        """Return the measurements since ``profile(True)``; raises KernelError if there are none."""
         if not hasattr(self, "_program"):
             raise KernelError("profile", "the engine is closed", "end the profile first")
         try:
@@ -249,7 +250,7 @@ class NativeExecutable:
             raise KernelError("profile", str(error), "call profile(True) before the steps") from error
 
     def close(self) -> None:
-        """Give memory and threads back; calling it again does nothing."""
+        """Free memory and end threads; a second call does nothing."""
         for name in ("_program", "_cache", "_logits", "_hidden", "_model"):
             vars(self).pop(name, None)
 
@@ -267,6 +268,6 @@ def _failure(error: _native.NativeError) -> KernelError:
     if error.code == "cancelled":
         return InterruptedStepError("step", "it was interrupted", "run it again")
     if error.code == "forked":
-        return KernelError("step", str(error))  # the text has its remedy
+        return KernelError("step", str(error))  # the text has the remedy
     kind = NotFiniteError if error.code == "not_finite" else KernelError
     return kind("step", str(error), "infeng doctor shows the kernels; kernels.disable avoids one")

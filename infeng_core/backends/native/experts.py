@@ -1,4 +1,4 @@
-"""Mixtures of experts in a program: the route, the linears of the experts that it chose, and their sum."""
+"""Mixtures of experts in a program: the route, the linears of the chosen experts, and the sum of their results."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Experts:
     """Adds the ops of experts to one program."""
 
     def __init__(self, emitter: Emitter) -> None:
-        """Add them as ``emitter`` does."""
+        """Add ops through ``emitter``."""
         self._emitter = emitter
         self._operands, self._forms, self._binder = emitter.operands, emitter.forms, emitter.binder
         self._routings: dict[tuple[int, int], int] = {}
         self._route: Route | None = None  # the latest
 
     def route(self, op: Route) -> None:
-        """Add the op that chooses the experts of each row and copies it for them."""
+        """Add the op that chooses the experts of each row and copies the row for them."""
         self._route, columns = op, self._operands.graph.values[op.x].columns
         as_int8 = self._forms.is_int8(op.weight)
         kind = self._forms.rounding(op.weight)
@@ -40,7 +40,7 @@ class Experts:
         add("int8-g64" if as_int8 else "f32")
         if self._emitter.adapters is None or as_int8 == (self._emitter.adapters == "int8"):
             return
-        # What adapters read of the experts' rows are copies of another type, made in steps that have such adapters.
+        # Adapters may need the experts' rows in another type; such copies are made only in steps with adapters.
         add("f32" if as_int8 else "int8-g64", for_adapters=True)
 
     def linear(self, index: int, op: ExpertLinear) -> None:
@@ -65,7 +65,7 @@ class Experts:
         operands.program.expert_linear(kernels, weight, x, out, [step for _, step in steps], routing=routing)
 
     def combine(self, index: int, op: Combine) -> None:
-        """Add the op that sums what the experts of each row made of it."""
+        """Add the op that sums the experts' results for each row."""
         operands, routing = self._operands, self._routing()
         columns = operands.graph.values[op.x].columns
         problem = {"n": columns, "k": columns, "heads": self._latest().top_k}
@@ -79,14 +79,14 @@ class Experts:
         self._emitter.emit(index, "combine", detail, problem, steps, op.out, emit, columns)
 
     def _latest(self) -> Route:
-        """Return the route that experts follow."""
+        """Return the latest route, which the experts' linears use."""
         if self._route is None:
             family = f"family {self._operands.model.config.family}"
             raise ModelError(family, "its graph has experts before a route", "correct the family")
         return self._route
 
     def _routing(self) -> int:
-        """Return the room for what the latest route says, which layers take turns on."""
+        """Return the buffer of the latest route's result, which layers share in turn."""
         sizes = self._latest().experts, self._latest().top_k
         if sizes not in self._routings:
             self._routings[sizes] = self._operands.program.routing(experts=sizes[0], top_k=sizes[1])

@@ -1,7 +1,7 @@
-"""In which forms the values of a graph are read: as float32, as int8 rows, or both.
+"""The forms in which the values of a graph are read: float32, int8 rows, or both.
 
-Values are int8 where linear ops with integer weights take them, or their adapters where those are stored as int8, and
-are rounded to it in as many ways as there are among these.
+A value is int8 if linear ops with integer weights, or adapters stored as int8, read it. It is rounded once for each
+kind of rounding that they need.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from infeng_core.formats.tensors import LoadedModel
 
 Rounding = tuple[int, bool]
-"""How int8 rows are made: the inputs that share a scale, and whether they are rotated."""
+"""How int8 rows are made: the number of inputs that share a scale, and whether they are rotated."""
 PLAIN: Rounding = (64, False)
 
 
@@ -24,14 +24,15 @@ class Forms:
     """The forms of one graph's values."""
 
     def __init__(self, model: LoadedModel, graph: Graph, adapters: AdapterDtype | None, kept: Collection[str]) -> None:
-        """``adapters``: how those that rows may use are stored, None without; ``kept``: values wanted as f32 anyway."""
+        """``adapters``: the type in which adapters are stored, None without; ``kept``: values needed as f32 anyway."""
         self._model = model
         self._graph = graph
         self._adapters = adapters
         self._kept = frozenset(kept)
 
     def of(self, index: int, out: str) -> tuple[bool, list[Rounding]]:
-        """Return whether the value that op ``index`` writes is read as f32, and how it is rounded where as int8."""
+        """Return whether the value that op ``index`` writes is read as f32, and the roundings in which it is read as
+        int8."""
         readers = consumers(self._graph, index)
         as_int8 = [reader.weight for reader in readers if self._takes_int8(reader, out)]
         adapted = [reader.weight for reader in readers if self._is_adapted(reader, out)]
@@ -47,17 +48,18 @@ class Forms:
         return needs_f32 or "f32" in adapters or "bf16" in adapters, sorted(roundings)
 
     def is_int8(self, weight: str) -> bool:
-        """Return whether what a linear with ``weight`` reads is int8."""
+        """Return whether a linear with ``weight`` reads int8 rows."""
         return not self._model.tensors[weight].quant.is_float
 
     def rounding(self, weight: str) -> Rounding:
-        """Return how what a linear with ``weight`` reads as int8 is made; adapters of floats read plain groups."""
+        """Return how the int8 input of a linear with ``weight`` is rounded; for a float weight, adapters need plain
+        groups."""
         quant = self._model.tensors[weight].quant
         return quant.group, quant.is_rotated
 
     @staticmethod
     def _is_adapted(reader: Op, value: str) -> TypeGuard[Linear | ExpertLinear | Route]:
-        """Return whether adapters read ``value`` where an op does; of a route they read its copies."""
+        """Return whether adapters of op ``reader`` read ``value``; adapters of a route read its copies."""
         return isinstance(reader, Linear | ExpertLinear | Route) and reader.x == value
 
     def _takes_int8(self, reader: Op, value: str) -> TypeGuard[Linear | ExpertLinear | Route]:

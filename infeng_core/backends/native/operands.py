@@ -1,4 +1,4 @@
-"""What the ops of a program read and write: weights, and rooms for values, each made when it is first asked for."""
+"""The operands of a program's ops: weights, and buffers of values, each made at first use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Operands:
     """The operands of one program."""
 
     def __init__(self, program: _native.Program, model: LoadedModel, graph: Graph) -> None:
-        """Make room in ``program`` for the values of ``graph``, over the tensors of ``model``."""
+        """Allocate buffers in ``program`` for the values of ``graph``, over the tensors of ``model``."""
         self.program = program
         self.model = model
         self.graph = graph
@@ -28,24 +28,24 @@ class Operands:
         self._activations: dict[tuple[str, Rounding], int] = {}
 
     def weight(self, name: str) -> _native.Weight:
-        """Return a tensor of the model; raises KeyError where it has none of that name."""
+        """Return a tensor of the model; raises KeyError for an unknown name."""
         if name not in self._weights:
             self._weights[name] = self.model.tensors[name].native()
         return self._weights[name]
 
     def buffer(self, name: str) -> int:
-        """Return the buffer of a value's float32 rows; raises KeyError where the graph has no such value."""
+        """Return the buffer of a value's float32 rows; raises KeyError for a name that the graph lacks."""
         if name not in self._buffers:
             value = self.graph.values[name]
             self._buffers[name] = self.program.buffer(value.columns, samples=value.sampled, copies=value.copies)
         return self._buffers[name]
 
     def optional(self, name: str) -> int | None:
-        """Return the buffer of a value, None for the name of none."""
+        """Return the buffer of a value, None for an empty name."""
         return self.buffer(name) if name else None
 
     def rows(self, name: str, kind: Rounding | None) -> int:
-        """Return the room of a value's rows: rounded to int8 as ``kind`` says, or with None in float32."""
+        """Return the buffer of a value's rows: rounded to int8 as ``kind`` says, or with None in float32."""
         if kind is None:
             return self.buffer(name)
         if (name, kind) not in self._activations:
@@ -56,14 +56,14 @@ class Operands:
         return self._activations[name, kind]
 
     def scratch(self, columns: int, sampled: bool) -> int:
-        """Return a buffer for rows between an op and the steps that it could not take into itself."""
+        """Return a buffer for rows between an op and the steps that it could not fuse."""
         name = f"scratch {columns} {sampled}"
         if name not in self._buffers:
             self._buffers[name] = self.program.buffer(columns, samples=sampled)
         return self._buffers[name]
 
     def step(self, step: Step) -> tuple[str, _native.Epilogue]:
-        """Return the name of a step that a graph says follows an op, and what programs are given for it."""
+        """Return the name of a graph's step, and the epilogue that programs take for it."""
         match step:
             case Bias(vector):
                 return "bias", _native.Epilogue.bias(self.model.vectors[vector])

@@ -1,4 +1,4 @@
-"""What an engine would bind to the ops of a model, found out by its own planner without the model's weights."""
+"""The kernels that an engine would bind to a model's ops, planned without the model's weights."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ TINYLLAMA = ModelConfig(
     rms_eps=1e-5,
     rope=RopeConfig(theta=10000.0),
 )
-"""The sizes of TinyLlama-1.1B, where no model is named."""
+"""The sizes of TinyLlama-1.1B, used if no model is named."""
 
 
 def shape_and_formats(
     reference: str | None, config: EngineConfig, lookup: FormatLookup, providers: Providers = CORE
 ) -> tuple[ModelConfig, Mapping[str, str]]:
-    """Return the sizes of a model, TINYLLAMA where none is named, and the format that each tensor would have.
+    """Return the sizes of a model (TINYLLAMA if none is named) and the format that each tensor would have.
 
-    A converted model has its own. Raises ModelError where the directory is none of a model.
+    A converted model keeps its own formats. Raises ModelError if the directory holds no model.
     """
     shape = TINYLLAMA
     if reference is not None:
@@ -62,9 +62,9 @@ def shape_and_formats(
 
 @dataclass(frozen=True)
 class Outline:
-    """A model that is known by its sizes and formats alone, and the engine that it would run in.
+    """A model known by its sizes and formats alone, and the engine that it would run in.
 
-    What asks for its kernels raises KernelError where an op finds none.
+    Methods that bind kernels raise KernelError for an op without a kernel.
     """
 
     shape: ModelConfig
@@ -76,13 +76,13 @@ class Outline:
     limits: Limits
 
     def bound(self) -> Binder:
-        """Plan the model as the native backend would, and return what was bound."""
+        """Plan the model as the native backend would, and return the binder."""
         return self._planned()[1]
 
     def scratch_bytes(self) -> int:
-        """Return the bytes that the model's steps would work in, beside weights and cache; tables of positions count.
+        """Return the bytes of the buffers of a model's steps, besides weights and cache; tables of positions count.
 
-        Those that grow with the blocks of the cache, 4 each, are not among them.
+        Block tables, 4 bytes for each cache block, do not count.
         """
         try:
             program = self._planned()[0]
@@ -94,11 +94,11 @@ class Outline:
         return program.scratch_bytes
 
     def _planned(self) -> tuple[_native.Program, Binder]:
-        """Return the program of a model without weights, which is not finished, and what was bound."""
+        """Return the unfinished program of a model without weights, and the binder."""
         shape, config = self.shape, self.config
         cache = _native.KvCache(
             config.kv_cache.dtype, layers=shape.layers, blocks=1, kv_heads=shape.kv_heads, head_dim=shape.head_dim
-        )  # at least as many layers as a group has
+        )  # at least the number of layers of a group
         model = _empty(shape, self.formats, self.lookup)
         pool = _native.Pool(self.selector.cpu.place(config.threads, model.nbytes).workers, spin_us=0)
         program, planner, _ = plan(model, config, replace(self.limits, kv_blocks=1), self.selector, pool, cache)
@@ -106,7 +106,7 @@ class Outline:
 
 
 def _empty(shape: ModelConfig, formats: Mapping[str, str], lookup: FormatLookup) -> LoadedModel:
-    """Return a model all of whose tensors are one piece of memory that nobody writes, so that it takes none."""
+    """Return a model whose tensors all share one piece of memory that is never written, so that it takes no pages."""
     specs = {spec.name: spec for spec in layout(shape).tensors}
     quants = {name: lookup(formats[name]) for name in specs}
 
@@ -122,7 +122,7 @@ def _empty(shape: ModelConfig, formats: Mapping[str, str], lookup: FormatLookup)
         )
         for name, spec in specs.items()
     }
-    # On a 64-byte boundary, as in a model: a program copies others.
+    # On a 64-byte boundary, as in a model: a program copies unaligned arrays.
     placed = {name: np.frombuffer(memoryview(memory), np.float32, size) for name, size in vectors.items()}
     total = sum(map(nbytes, specs.values()))
     return LoadedModel(shape, Path(), tensors, placed, Path(), formats, total, "")

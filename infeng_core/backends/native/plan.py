@@ -1,6 +1,6 @@
 """A family's graph becomes a program of the native core: every op bound to kernels by batch size.
 
-``forms`` decides which values are kept as int8, ``emitter`` what becomes of the steps that follow an op.
+``forms`` decides which values are kept as int8, ``emitter`` which of the steps after an op are fused.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Planner:
     ) -> None:
         """Plan ``graph`` over the tensors of ``model``; kernels come from ``selector``.
 
-        adapters: how those that rows may use are stored; None: there will be none. kept: values that are wanted as f32
-        after a run, beside the logits. groups: of layers whose cache blocks have a table; None: all have one.
+        adapters: the type in which adapters are stored; None: there will be none. kept: values needed as f32 after a
+        run, besides the logits. groups: of layers whose cache blocks have a table; None: one group of all layers.
         """
         groups = one_group(model.config.layers) if groups is None else groups
         self._places = {
@@ -77,7 +77,7 @@ class Planner:
         self.binder = Binder(selector, limits, threads, adapters)
         self.hidden: int | None = None
         self.head_norms: dict[str, HeadNorms] = {}
-        """The buffer of what the head reads, of all rows; None where the graph does not end in a norm and a head."""
+        """The buffer of the head's input, of all rows; None where the graph does not end in a norm and a head."""
         self._tables: dict[RopeConfig, tuple[rope.Table, rope.Table, rope.Table | None]] = {}
 
     def build(self, program: _native.Program, cache: _native.KvCache, kv_format: str) -> int:
@@ -140,7 +140,7 @@ class Planner:
         if self._adapters is None:
             self._emitter.emit(index, "embed", detail, problem, [], op.out, emit, can_fuse=False)
             return
-        # What follows reads the rows after the adapters' products are added, in place.
+        # Later ops read the rows after the adapters' products are added, in place.
         emit_alone = self.binder.choose("embed", False, problem)
         self.binder.note("embed", detail, emit_alone)
         out = self.buffer(op.out)
@@ -178,7 +178,7 @@ class Planner:
         return bool(heads) and heads[-1].x == op.out and not self._graph.values[op.x].sampled
 
     def _add_hidden(self, op: RmsNorm) -> None:
-        """Add the norm once more, of all rows and only in steps that ask for it."""
+        """Add the final norm once more, over all rows and only in steps that ask for it."""
         vector = self._model.vectors[op.weight]
         self.hidden = self._program.buffer(self._graph.values[op.out].columns)
         needs = ["norm_offset"] if op.offset else []
@@ -197,7 +197,7 @@ class Planner:
         def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
             self._program.linear(kernels, weight, x, out, epilogues, module="lm_head" if is_head else "")
 
-        # Adapters know the head by this name even where it is tied to the embeddings.
+        # Adapters use this name of the head even where it is tied to the embeddings.
         is_head = op.out == self._graph.logits
         lora = self._emitter.shrink(op, "lm_head" if is_head else op.weight, weight, weight.panels)
         steps = [*lora, *(self._operands.step(step) for step in op.steps)]

@@ -1,4 +1,5 @@
-"""The engine-native adapter: a directory with one safetensors file that is read as it is used. See docs/format.md."""
+"""The engine-native adapter: a directory with one safetensors file, whose bytes are used as they are. See
+docs/format.md."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ SHAPE_FIELDS = (
 
 @dataclass(frozen=True)
 class Artifact:
-    """What the header of an artifact says."""
+    """The header of an artifact."""
 
     spec: AdapterSpec
     digest: str  # of the data
@@ -60,7 +61,7 @@ class Artifact:
 
     @property
     def id(self) -> str:
-        """The sha256 over all that decides the output: equal for equal contents over the same base."""
+        """The sha256 over everything that affects the output: equal for equal contents over the same base."""
         content: list[object] = [self.spec.to_dict(), self.digest, dict(self.shapes), self.base]
         content += [self.major] if self.major > 1 else []
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -72,7 +73,7 @@ def is_artifact(directory: Path) -> bool:
 
 
 def shapes_of(config: ModelConfig) -> dict[str, object]:
-    """Return what two bases must have in common for an adapter to fit both."""
+    """Return the sizes that two bases must share for an adapter to fit both."""
     return {name: getattr(config, name) for name in SHAPE_FIELDS}
 
 
@@ -125,7 +126,7 @@ def _read_header(files: Snapshot, path: Path) -> tuple[Artifact, Header]:
 
 
 def load_artifact(directory: Path, model: LoadedModel, dtype: AdapterDtype, scale: float) -> PackedAdapter:
-    """Load an artifact over ``model``; raises AdapterError where it is damaged or does not fit."""
+    """Load an artifact over ``model``; raises AdapterError if it is damaged or does not fit."""
     path = directory / FILE
 
     def read(files: Snapshot) -> tuple[Artifact, Pieces, NDArray[np.uint8], str]:
@@ -191,7 +192,7 @@ def _part(fields: Fields, name: str, part: object) -> PartSpec:
 
 
 def _check_fit(artifact: Artifact, path: Path, model: LoadedModel, dtype: AdapterDtype, scale: float) -> None:
-    """Raise AdapterError where the artifact is for another base, storage or scale."""
+    """Raise AdapterError if the artifact is for another base, storage or scale."""
     spec, mine = artifact.spec, shapes_of(model.config)
     named = f" ({show(artifact.base_name)})" if artifact.base_name else ""
     for name, value in mine.items():
@@ -213,7 +214,7 @@ def _check_fit(artifact: Artifact, path: Path, model: LoadedModel, dtype: Adapte
 
 
 def _check_pieces(artifact: Artifact, found: Header, path: Path, model: LoadedModel) -> Pieces:
-    """Return the pieces that the spec has over the model; raises where a name or a size of the file is another."""
+    """Return the pieces of the spec over the model; raises if the file has other names or sizes."""
     spec, known = artifact.spec, target_modules(model.config)
     fields = Fields({}, path, remedy=AGAIN)
     for name, parts in spec.tensors.items():

@@ -1,7 +1,7 @@
-"""Bounds of adapters, for those who check one before anything of it is read."""
+"""Bounds of adapters, for checks before any file is read."""
 
 MAX_RANK = 256
 """The largest rank of one projection."""
 
 MAX_MAGNITUDE = 2.0**63
-"""Of what an adapter adds: the norm that follows takes squares, which float32 holds up to 2**128."""
+"""The largest magnitude that an adapter may add: the next norm takes squares, which float32 holds up to 2**128."""

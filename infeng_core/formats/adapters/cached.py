@@ -1,8 +1,8 @@
-"""Adapters as they were packed before, in the user's cache: reading one takes a quarter of packing it again.
+"""Packed adapters in the user's cache: reading one takes a quarter of the time of packing it.
 
-An entry is named by the files that it was made of, by the base and by how it is stored. Files count by their place,
-size, number and times, once they have rested: what is being written is packed each time. An entry's checksum is
-compared when it is read; one that is damaged is as good as none.
+The key of an entry covers its source files, the base and the storage type. Files count by path, size, inode and
+times, once they have been left alone for a while: a file still being written is packed each time. Each read compares
+the entry's checksum; a damaged entry is ignored.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from infeng_core.formats.tensors import LoadedModel
 from infeng_core.log import get_logger
 
 RULES = 2
-"""Counts changes of what packing makes of the same files."""
+"""Raised whenever packing makes other bytes of the same files."""
 
 REST_SECONDS = 2.0
-"""Files that changed more lately may change again within a tick of the clock that stamps them."""
+"""Seconds: files that changed more recently may change again within a tick of the clock that stamps them."""
 
 Files = Callable[[], Sequence[Path]]
-"""Returns the files that an adapter is made of; none where they cannot stand for it."""
+"""Returns the files of an adapter; none if they cannot identify it."""
 
 _log = get_logger(__name__)
 
@@ -56,9 +56,10 @@ def load_through_cache(
     pack: Callable[[], AdapterImage],
     most_bytes: int,
 ) -> PackedAdapter:
-    """Return what ``pack`` makes of the adapter at ``path``, from the cache where it is there, else through ``pack``.
+    """Return the result of ``pack`` for the adapter at ``path``, from the cache if it is there.
 
-    most_bytes: of all entries; 0: none is read or kept. Raises what ``pack`` raises; the cache fails silently.
+    most_bytes: of all entries; 0: none is read or kept. Raises the errors of ``pack``; errors of the cache are only
+    logged.
     """
     key = _key(files(), model, dtype, scale) if most_bytes else None
     entry = None if key is None else _entry(key)
@@ -84,7 +85,7 @@ def _entry(key: str) -> Path | None:
 
 
 def _key(files: Sequence[Path], model: LoadedModel, dtype: AdapterDtype, scale: float) -> str | None:
-    """Return what names an entry; None where there are no files, or one is missing or has not rested."""
+    """Return the key of an entry; None without files, or if one is missing or changed recently."""
     if not files:
         return None
     stamps: list[list[object]] = []
@@ -102,7 +103,7 @@ def _key(files: Sequence[Path], model: LoadedModel, dtype: AdapterDtype, scale: 
 
 
 def _keep(entry: Path, image: AdapterImage, model: LoadedModel, most_bytes: int) -> None:
-    """Write an entry, whole or not at all; one that a power failure damages is found by its checksum."""
+    """Write an entry, completely or not at all; the checksum detects damage by a power failure."""
     if image.data.nbytes > most_bytes:
         return
     try:
@@ -112,7 +113,7 @@ def _keep(entry: Path, image: AdapterImage, model: LoadedModel, most_bytes: int)
             (Path(folder) / FILE).chmod(0o600)
             with contextlib.suppress(OSError):  # another process was faster
                 os.rename(folder, entry)  # noqa: PTH104
-                Path(folder).mkdir()  # for its removal
+                Path(folder).mkdir()  # replaces it for the later removal
         trim(most_bytes, entry, is_artifact, rest=0.0)
     except (OSError, ResourceError) as error:
         _log.info("an adapter is not kept in the cache", entry=str(entry), reason=str(error))

@@ -1,4 +1,4 @@
-"""From an adapter that some reader knows to an engine-native one."""
+"""Conversion of an adapter, opened by a reader, to an engine-native one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from infeng_core.log import get_logger
 
 @dataclass(frozen=True)
 class AdapterConversion:
-    """What a conversion made. ``reused``: the same was there already. ``bound``: it fits this very base alone."""
+    """The result of a conversion. ``reused``: it existed already. ``bound``: it fits only this base."""
 
     path: Path
     id: str
@@ -42,10 +42,10 @@ def convert_adapter(
     force: bool = False,
     providers: Providers = CORE,
 ) -> AdapterConversion:
-    """Pack an adapter over ``model`` into the directory ``destination``, which appears whole or not at all.
+    """Pack an adapter over ``model`` into the directory ``destination``, which appears complete or not at all.
 
-    An existing artifact with other contents is replaced only with ``force``; anything else that exists is left alone.
-    Raises AdapterError for a bad adapter or destination, ResourceError for a full disk.
+    An existing artifact with other contents is replaced only with ``force``; any other existing file or directory is
+    left alone. Raises AdapterError for a bad adapter or destination, ResourceError for a full disk.
     """
     start = time.monotonic()
     path, reader = find_adapter(reference, providers)
@@ -66,7 +66,7 @@ def convert_adapter(
 
 
 def _is_there(destination: Path, wanted: Artifact, force: bool) -> bool:
-    """Return whether the destination holds what is wanted; raise AdapterError if it must not be touched."""
+    """Return whether the destination holds the wanted artifact; raise AdapterError if it must not be replaced."""
     if not destination.exists() or (destination.is_dir() and not any(destination.iterdir())):
         return False
     with contextlib.suppress(AdapterError):
@@ -83,7 +83,7 @@ def _require_ours(destination: Path) -> None:
 
 
 def _written(directory: Path) -> set[str]:
-    """Return the names of all files of an artifact of any version; raises an InfengError where it is none."""
+    """Return the names of all files of an artifact of any version; raises an InfengError for any other directory."""
     if not {"infeng_adapter", "adapter"} <= read_header(directory / FILE).metadata.keys():
         raise AdapterError(f"{directory}", "holds no engine-native adapter")
     return {FILE}

@@ -1,4 +1,4 @@
-"""How a packed adapter lies in memory and in its file: a description and one run of bytes.
+"""The layout of a packed adapter in memory and in its file: a description and one run of bytes.
 
 The bytes are pieces, one for each packed tensor, in this order: tensors as a step reads them, the embedding, saved
 tensors, saved vectors. A piece holds arrays, each on a multiple of 64 bytes:
@@ -47,7 +47,7 @@ ITEM_BYTES = {np.float32: 4, np.uint16: 2, np.int8: 1, np.uint8: 1}
 
 
 def reads_rotated(model: LoadedModel, tensor: str, dtype: AdapterDtype) -> bool:
-    """Return whether the A of a tensor reads rotated inputs: an int8 one does where the tensor itself does."""
+    """Return whether the A of a tensor reads rotated inputs: an int8 A does if the tensor itself does."""
     return dtype == "int8" and base_tensor(model, tensor).quant.is_rotated
 
 
@@ -64,7 +64,7 @@ class AdapterImage:
     pieces: Pieces = field(repr=False)
     data: NDArray[np.uint8] = field(repr=False)
     digest: str  # of the data
-    base_name: str = ""  # what the adapter says that it was trained on
+    base_name: str = ""  # the model that the adapter names as its base
 
     @cached_property
     def arrays(self) -> Mapping[str, Arrays]:
@@ -72,7 +72,7 @@ class AdapterImage:
         return self.pieces.views(self.data)
 
     def adapter(self, model: LoadedModel, source: Path) -> PackedAdapter:
-        """Return the adapter whose arrays are views of ``data``; raises AdapterError where ``check_range`` does."""
+        """Return the adapter whose arrays are views of ``data``; raises the AdapterError of ``check_range``."""
         reach = check_range(self.spec, self.arrays, model, source)
         content = json.dumps([self.spec.to_dict(), self.digest, model.id], sort_keys=True)
         views = Views(self.spec, model, self.arrays)
@@ -94,7 +94,7 @@ class Pieces:
     """The pieces of a spec over a base: (name, first byte, bytes) in order, and the arrays in each."""
 
     def __init__(self, spec: AdapterSpec, model: LoadedModel, *, is_first: bool = False) -> None:
-        """Work out every place; ``is_first``: as version 1 of the file's format has them."""
+        """Compute every offset; ``is_first``: in the layout of version 1."""
         self.spec = spec
         self.model = model
         self._is_first = is_first
@@ -117,7 +117,7 @@ class Pieces:
 
     def _tensor(self, name: str, places: tuple[Part, ...], parts: tuple[PartSpec, ...]) -> list[Shape]:
         rank, k = self.spec.rank(name), target_modules(self.model.config).specs[name].k
-        if self._is_first:  # which folds nothing
+        if self._is_first:  # version 1 folds no panel
             rank = padded(rank, PANEL_ROWS)
         a = stacked_bytes(A_FORMAT[self.spec.dtype], rank, k)
         shapes: list[Shape] = [("a", np.uint8, (a,))] if a else []
@@ -159,7 +159,7 @@ class Views:
     """The parts of a PackedAdapter over the bytes of an image."""
 
     def __init__(self, spec: AdapterSpec, model: LoadedModel, arrays: Mapping[str, Arrays]) -> None:
-        """Make them; nothing is copied."""
+        """Make the views; nothing is copied."""
         known = target_modules(model.config).specs
         self.tensors = {
             name: _tensor(known[name].parts, parts, arrays[name], spec.dtype) for name, parts in spec.tensors.items()

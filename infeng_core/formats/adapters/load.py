@@ -1,4 +1,4 @@
-"""From an adapter reference to a packed adapter."""
+"""Loading an adapter: from a reference to a packed adapter."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def load_adapter(
     cache: int = 0,
     providers: Providers = CORE,
 ) -> PackedAdapter:
-    """Load an adapter over ``model``: an artifact, what a reader of ``providers`` knows, or a name that one locates.
+    """Load an adapter over ``model``: an artifact, files with a reader in ``providers``, or a name with a locator.
 
-    ``scale`` multiplies alpha / r. ``cache`` is how many bytes packed adapters may take in the user's cache.
-    Raises AdapterError for anything that is broken, that does not fit the base or that is not run.
+    ``scale`` multiplies alpha / r. ``cache`` is how many bytes packed adapters may take in the user's cache. Raises
+    AdapterError for an adapter that is broken, does not fit the base or is not supported.
     """
     if dtype not in A_FORMAT:
         raise AdapterError(f"{reference}", f"unknown storage {dtype!r}", f"known are {', '.join(A_FORMAT)}")
@@ -49,7 +49,7 @@ def load_adapter(
 
 
 def find_adapter(reference: str | Path, providers: Providers = CORE) -> tuple[Path, AdapterReader | None]:
-    """Return where an adapter lies, fetched if need be, and what reads it: None for an artifact.
+    """Return the path of an adapter, downloaded if necessary, and its reader: None for an artifact.
 
     Raises AdapterError.
     """

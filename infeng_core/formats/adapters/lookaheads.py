@@ -1,7 +1,7 @@
-"""Negative lookaheads at the beginning of a pattern, as in ``^(?!.*vision).*q_proj``, taken out of it.
+"""Removal of negative lookaheads at the beginning of a pattern, as in ``^(?!.*vision).*q_proj``.
 
-They are how adapters of models with a vision tower leave that out, and RE2 has none. Where a pattern begins, one is a
-pattern of its own: what ``(?!A)R`` matches, R matches and ``(?:A)(?s:.*)`` does not.
+Adapters of models with a vision tower use them to exclude it, and RE2 has none. At the beginning of a pattern, a
+lookahead is a pattern of its own: ``(?!A)R`` matches a text if R does and ``(?:A)(?s:.*)`` does not.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 BEGINS = "(?!"
 TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*+(?:\]|\Z)|[()|]|[^\\\[()|]+|.", re.DOTALL)
-FLAGS = re.compile(r"\(\?[A-Za-z]+\)")  # which would hold for other alternatives too
+FLAGS = re.compile(r"\(\?[A-Za-z]+\)")  # flags, which would apply to other alternatives too
 REPEATS = ("*", "+", "?", "{")
 
 
@@ -23,7 +23,7 @@ class Choice(NamedTuple):
 
 
 def choices(pattern: str) -> list[Choice]:
-    """Return the alternatives of a pattern, or all of it where none begins with a negative lookahead."""
+    """Return the alternatives of a pattern, or the whole pattern if none begins with a negative lookahead."""
     if BEGINS in pattern and not FLAGS.search(pattern):
         found = [_choice(alternative) for alternative in _alternatives(pattern)]
         if any(choice.unless for choice in found):
@@ -32,7 +32,7 @@ def choices(pattern: str) -> list[Choice]:
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """Split where ``|`` stands outside of all groups."""
+    """Split at each ``|`` outside of groups."""
     depth, begin, found = 0, 0, []
     for token in TOKEN.finditer(pattern):
         depth += (token[0] == "(") - (token[0] == ")")
@@ -56,7 +56,7 @@ def _choice(text: str) -> Choice:
 
 
 def _end_of_group(text: str) -> int | None:
-    """Return where the group ends that ``text`` begins with."""
+    """Return the end of the group with which ``text`` begins."""
     depth = 0
     for token in TOKEN.finditer(text):
         depth += (token[0] == "(") - (token[0] == ")")

@@ -1,7 +1,7 @@
-"""Adapters as version 1 of their format had them, laid out as kernels read them now.
+"""Conversion of adapters in version 1 of their format to the present layout.
 
 A last panel with 8 rank rows or fewer becomes a folded one, exactly. The scales of an int8 B, which were float32, are
-rounded to bf16, by up to 2**-8 of them, where converting again would choose B under the rounded scales.
+rounded to bf16, by up to 2**-8 of them; converting the source again would choose B under the rounded scales.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LINE = (PANEL_ROWS, 4)  # bytes of each lane in a line of any format
 
 
 def migrate(old: Pieces, data: NDArray[np.uint8]) -> tuple[Pieces, NDArray[np.uint8]]:
-    """Return the pieces and the bytes that an adapter of version 1 has now."""
+    """Return the pieces and bytes of a version 1 adapter in the present layout."""
     new = Pieces(old.spec, old.model)
     out = aligned_bytes(new.total)
     out[:] = 0
@@ -49,7 +49,7 @@ def _fold(panel: NDArray[np.uint8], out: NDArray[np.uint8], head: int) -> None:
     scales: NDArray[Any] = panel[:head].reshape(-1, PANEL_ROWS, 4)[:, :HALF]
     out[:head].reshape(-1, 2, HALF, 4)[:] = scales[:, None]
     lines, folded = panel[head:].reshape(-1, *LINE), out[head:].reshape(-1, *LINE)
-    folded[:] = 128 if head else 0  # what stands for 0
+    folded[:] = 128 if head else 0  # the code for 0
     folded[:, :HALF] = lines[: len(folded), :HALF]
     others = lines[len(folded) :, :HALF]
     folded[: len(others), HALF:] = others

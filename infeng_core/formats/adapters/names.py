@@ -1,8 +1,8 @@
-"""What an adapter's file and configuration call the modules of a model.
+"""The names of a model's modules in an adapter's files and configuration.
 
-They use the names that modules had in memory where the adapter was trained: inside of a multimodal model or alone, and
-since transformers 5 for some families others than those of checkpoints (its ``conversion_mapping.py``), which a family
-lists as ``MODULES``: ``{"block_sparse_moe.gate": "mlp.gate"}``.
+They are the names that modules had in memory during training: inside a multimodal model or alone, and since
+transformers 5 for some families others than in checkpoints (its ``conversion_mapping.py``). A family lists these as
+``MODULES``: ``{"block_sparse_moe.gate": "mlp.gate"}``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ LAYER = re.compile(r"model\.layers\.\d+\.")
 
 
 class Names:
-    """The names of one file, which say themselves in which of the ways they are."""
+    """The names of one file, from which its naming scheme is detected."""
 
     def __init__(self, stored: Collection[str], before: str, family: str) -> None:
-        """Look at what a file holds; before: what all names in it begin with."""
+        """Detect the scheme from the stored names; before: a prefix of all of them."""
         self._prefixes = prefixes(stored, before)
         renamed: Mapping[str, str] = getattr(families()[family], "MODULES", {})
         is_renamed = any(
@@ -29,7 +29,7 @@ class Names:
         self._renamed = renamed if is_renamed else {}
 
     def outside(self, name: str) -> str:
-        """Return what the file and its configuration call a module, parameter or tensor."""
+        """Return the name of a module, parameter or tensor in the file and its configuration."""
         layer = LAYER.match(name)
         for old, new in self._renamed.items() if layer else ():
             assert layer is not None
@@ -45,5 +45,5 @@ def _has(name: str, module: str) -> bool:
 
 
 def _module(name: str) -> str:
-    """Return the module of a parameter of all experts, or a module itself."""
+    """Return the module of a parameter of all experts, or the module itself."""
     return name.rpartition(".")[0] if name.endswith("_proj") else name

@@ -1,8 +1,8 @@
-"""DoRA: the norms of the adapted weight, over the base as it is packed.
+"""DoRA: the norms of the adapted weight, over the packed base.
 
 DoRA (Liu et al., 2024; ``peft/tuners/lora/dora.py``) computes ``magnitude / ||W + s B A||`` for each output. The sum is
-multiplied out, ``||w + s b A||^2 = ||w||^2 + 2 s (w A^T) b^T + s^2 b (A A^T) b^T``, so that B A is never formed. All in
-double and rounded once: the order of a BLAS's additions hardly ever shows.
+multiplied out, ``||w + s b A||^2 = ||w||^2 + 2 s (w A^T) b^T + s^2 b (A A^T) b^T``, so that B A is never formed. It
+is in double and rounded once, so the order of a BLAS's additions rarely matters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ BLOCK_PANELS = 32  # 512 rows at a time: 23 MB in double for the widest layer of
 
 
 def row_scales(delta: Delta, scaling: float, base: PackedTensor) -> NDArray[np.float32]:
-    """Return magnitude / norm for each output, float32; 1 where the adapted weight is zero, whose outputs are too.
+    """Return magnitude / norm for each output, float32; 1 if the adapted weight is zero, since its outputs are zero
+    too.
 
     ``base`` holds the module's weight, for an embedding the embeddings: there an output is a column of the matrix.
     """
@@ -60,7 +61,7 @@ def _of_columns(
 
 
 def _blocks(delta: Delta, base: PackedTensor) -> Iterator[NDArray[np.float64]]:
-    """Give the module's rows in order, some panels at a time in one buffer; the last ones may be padding."""
+    """Yield the module's rows in order, some panels at a time in one buffer; the last ones may be padding."""
     part = delta.site.part
     buffer = np.empty((BLOCK_PANELS * PANEL_ROWS, base.k))
     for begin in range(0, part.panels, BLOCK_PANELS):

@@ -1,8 +1,8 @@
-"""A low-rank adapter in memory, packed for the kernels: what a backend is given for ``Executable.load_adapter``.
+"""A low-rank adapter in memory, packed for the kernels: the input of ``Executable.load_adapter``.
 
-One linear layer's ``y = x W^T``, W (n, k), becomes ``y = (x W^T + (x A^T * scaling) B^T) * row_scale + bias``.
-The projections that share an input (q, k and v; gate and up) lie in one packed tensor, and so do their A's: row by row
-below each other without gaps, so that one pass over x makes the ``u = x A^T * scaling`` of all of them.
+One linear layer's ``y = x W^T``, W (n, k), becomes ``y = (x W^T + (x A^T * scaling) B^T) * row_scale + bias``. The
+projections that share an input (q, k and v; gate and up) lie in one packed tensor, and their A's are stacked by row
+without gaps, so that one pass over x computes ``u = x A^T * scaling`` of all of them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from infeng_core.formats.tensors import PackedTensor
 
 AdapterDtype = Literal["f32", "bf16", "int8"]
-"""How A and B are stored; an engine has one for all of its adapters."""
+"""Storage of A and B; an engine uses one for all of its adapters."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoraPart:
-    """What an adapter does to one projection: outputs ``panels`` panels, placed as ``models.weights.Part`` places them.
+    """The change to one projection: outputs ``panels`` panels, placed as ``models.weights.Part`` places them.
 
-    Reads columns [u_column, u_column + rank) of the tensor's u. Rank 0: ``row_scale`` or ``bias`` alone.
+    It reads columns [u_column, u_column + rank) of the tensor's u. Rank 0: only ``row_scale`` or ``bias``.
     """
 
     rank: int
@@ -41,7 +41,7 @@ class LoraPart:
 
 @dataclass(frozen=True, slots=True)
 class LoraTensor:
-    """What an adapter does to one packed tensor; ``rank`` counts the stacked rank rows of all parts."""
+    """The change to one packed tensor; ``rank`` counts the stacked rank rows of all parts."""
 
     rank: int
     a: NDArray[np.uint8] = field(repr=False)  # as ``stacked`` packs it, in weight format f32, bf16 or int8-row
@@ -51,7 +51,7 @@ class LoraTensor:
 
 @dataclass(frozen=True, slots=True)
 class LoraEmbedding:
-    """What an adapter does to embeddings: ``row(id) += (a[id] * scaling) B^T``; ``part`` covers the hidden width."""
+    """The change to embeddings: ``row(id) += (a[id] * scaling) B^T``; ``part`` covers the hidden width."""
 
     rank: int
     a: NDArray[np.float32] = field(repr=False)  # (vocab, rank)
@@ -61,12 +61,12 @@ class LoraEmbedding:
 
 @dataclass(frozen=True)
 class PackedAdapter:
-    """Everything of an adapter that a backend needs.
+    """A packed adapter, as backends need it.
 
-    ``tensors`` is keyed by packed tensor: "layers.0.qkv_proj", and "lm_head" even where the head is tied.
-    ``saved_tensors`` ("embed", "lm_head") and ``saved_vectors`` ("norm", "layers.0.attn_norm") take the place of the
-    base's while a row uses this adapter; tensors are packed in the base's format, vectors are as long as the base's.
-    Equal ``id`` means equal outputs over the base with the id ``base``.
+    ``tensors`` is keyed by packed tensor: "layers.0.qkv_proj", and "lm_head" even if the head is tied.
+    ``saved_tensors`` ("embed", "lm_head") and ``saved_vectors`` ("norm", "layers.0.attn_norm") replace the base's
+    while a row uses this adapter; tensors are packed in the base's format, vectors are as long as the base's. Equal
+    ``id`` means equal outputs over the base with the id ``base``.
     """
 
     id: str
@@ -77,8 +77,8 @@ class PackedAdapter:
     embedding: LoraEmbedding | None = field(default=None, repr=False)
     saved_tensors: Mapping[str, PackedTensor] = field(default_factory=dict, repr=False)
     saved_vectors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict, repr=False)
-    base_name: str = ""  # what the adapter says that it was trained on
-    reach: float = 0.0  # the largest number that it may add to a weight of the base, in magnitude
+    base_name: str = ""  # the model that the adapter names as its base
+    reach: float = 0.0  # the largest magnitude that it may add to a weight of the base
 
     @property
     def stacked_rank(self) -> int:
@@ -93,13 +93,13 @@ class PackedAdapter:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it rescales, shifts or replaces what the base gives, so that its weight can only be 1."""
+        """Whether it rescales, shifts or replaces the base's output, so that its weight can only be 1."""
         parts = [part for tensor in self.tensors.values() for part in tensor.parts]
         return self.is_dora or self.saves_modules or any(part.bias is not None for part in parts)
 
     @property
     def saves_modules(self) -> bool:
-        """Whether some modules of the base are replaced, so that no other such adapter can be combined with it."""
+        """Whether it replaces modules of the base, so that no other such adapter can be combined with it."""
         return bool(self.saved_tensors or self.saved_vectors)
 
     @property

@@ -1,4 +1,4 @@
-"""From an adapter as PEFT holds it to the bytes that kernels read. The rules are in docs/numerics.md."""
+"""Packing of an adapter in PEFT's form into the bytes that kernels read. The rules are in docs/numerics.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from infeng_core.formats.shards import aligned_bytes
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.models.weights import PANEL_ROWS, Part
 
-SMALLEST = np.float32(2.0**-100)  # a row whose largest magnitude lies below counts as zero
+SMALLEST = np.float32(2.0**-100)  # a row with a smaller largest magnitude counts as zero
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -112,7 +112,7 @@ class _Packer:
             arrays[f"{prefix}bias"][: place.rows] = self._bias(site, delta)
 
     def _bias(self, site: TargetModule, delta: Delta | None) -> Floats:
-        """Return what is added to the outputs: the new bias less the base's, and the product's own bias."""
+        """Return the addition to the outputs: the new bias less the base's, and the product's own bias."""
         total = np.zeros(site.part.rows, np.float32)
         if site.module in self.adapter.biases:
             total = self.adapter.biases[site.module] - self.model.matrix(f"{site.module}.bias")
@@ -135,14 +135,15 @@ class _Packer:
         return AdapterError(f"{self.adapter.source}", f"{what} does not fit {self.dtype} ({why})", remedy)
 
     def saved_base(self, site: TargetModule) -> PackedTensor:
-        """Return the packed weight under a module: the adapter's own where it brings one, else the base's."""
+        """Return the packed weight of a module: the adapter's own if it saves one, else the base's."""
         base = base_tensor(self.model, site.tensor)
         return base.holding(self.saved[site.tensor], site.tensor) if site.tensor in self.saved else base
 
     def _saved_tensors(self) -> dict[str, NDArray[np.uint8]]:
-        """Return the panels of what takes the place of embeddings and head, in the base's formats.
+        """Return the panels that replace embeddings and head, in the base's formats.
 
-        PEFT stores the embeddings below an embedding's LoRA, as a rule just the base's: equal panels are dropped.
+        PEFT stores the embeddings with an embedding's LoRA, usually unchanged: panels equal to the base's are
+        dropped.
         """
         found: dict[str, NDArray[np.uint8]] = {}
         for module, site in self.known.matrices.items():
@@ -152,7 +153,7 @@ class _Packer:
             site = self.known.matrices[module]
             base, panels = base_tensor(self.model, site.tensor), self._panels(site, values)
             if not np.array_equal(np.frombuffer(base.buffer, np.uint8, base.nbytes, base.offset), panels):
-                # Where the two are tied, PEFT loads this into the one weight that both use.
+                # If the two are tied, PEFT loads this into the one weight that both use.
                 for name in (EMBED, HEAD) if self.model.config.tie_embeddings else (site.tensor,):
                     found.setdefault(name, panels)
         return dict(sorted(found.items()))
@@ -178,8 +179,8 @@ def in_panels(values: Floats, panels: int) -> Floats:
 def quantize_panels(values: Floats, out: NDArray[np.int8]) -> NDArray[np.uint16]:
     """Quantize (panels, rank, 16) into ``out``; return the scales in bf16, (panels, 16).
 
-    A scale is rounded before q is chosen under it. That moves amax / scale by at most 127 / 256, so that no q is
-    beyond 127.
+    A scale is rounded before q is chosen under it. That changes amax / scale by at most 127 / 256, so |q| stays
+    within 127.
     """
     amax = np.abs(values).max(axis=1)
     usable = amax >= SMALLEST

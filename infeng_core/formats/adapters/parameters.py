@@ -1,8 +1,8 @@
-"""Adapters of parameters: what PEFT's ``target_parameters`` makes of the matrices of all experts in one parameter.
+"""Adapters of parameters: PEFT's ``target_parameters`` for the matrices of all experts in one parameter.
 
-``peft/tuners/lora/layer.py``, ``ParamWrapper``: of a parameter (experts, d1, d2) ``lora_A.weight`` is (experts * r, p)
-and ``lora_B.weight`` (q, r * experts), whose columns count experts fastest. Up to PEFT 0.18 p is d1 and q is d2, so
-that the product is that of the turned matrix; from 0.19.1 on p is d2 and q is d1, as of a linear layer. Of two
+``peft/tuners/lora/layer.py``, ``ParamWrapper``: for a parameter (experts, d1, d2) ``lora_A.weight`` is (experts * r,
+p) and ``lora_B.weight`` (q, r * experts), whose columns count experts fastest. Up to PEFT 0.18 p is d1 and q is d2,
+so that the product is for the transposed matrix; from 0.19.1 on p is d2 and q is d1, as in a linear layer. Of two
 parameters of a module the second wraps the first, whose tensors lie below ``base_layer``.
 """
 
@@ -43,9 +43,9 @@ class Parameter:
         return any(site.part.each for site in self.sites[0])
 
     def is_straight(self, a: tuple[int, ...], b: tuple[int, ...], rank: int, version: tuple[int, ...]) -> bool | None:
-        """Return whether tensors of these shapes are A and B of it, and not those of its turned matrices.
+        """Return whether tensors of these shapes are its A and B (True), or those of its transposed matrices (False).
 
-        None: they are of something else. Raises ValueError where that hangs on the version of PEFT, which is not known.
+        None: neither. Raises ValueError if that depends on the version of PEFT, which is unknown.
         """
         stacked = rank * len(self.sites)
         is_straight = (a, b) == ((stacked, self.k), (self.rows, stacked))
@@ -71,7 +71,7 @@ class Parameter:
 
 
 def parameters(sites: TargetModules) -> Mapping[str, Parameter]:
-    """Return the parameters of a model that hold the matrices of all experts, as new releases of transformers do."""
+    """Return the parameters of a model that hold the matrices of all experts, as in new releases of transformers."""
     found: dict[str, list[list[TargetModule]]] = {}
     latest = ""
     for site in sites.matrices.values():

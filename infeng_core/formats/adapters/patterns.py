@@ -1,9 +1,9 @@
-"""Regular expressions of strangers, matched in linear time.
+"""Regular expressions from untrusted files, matched in linear time.
 
 An adapter's configuration names modules by regular expressions. Python's ``re`` backtracks, so that a short pattern
-such as ``(a*)*b`` keeps the whole process busy for hours; RE2 reads a name once, whatever the pattern. What PEFT's
-patterns may say beyond that, looks around and references back, is refused by name, but for negative lookaheads at the
-beginning (lookaheads.py).
+such as ``(a*)*b`` keeps the whole process busy for hours; RE2 reads a name once, whatever the pattern. PEFT's
+patterns may also contain lookarounds and backreferences. These are refused with an error, except negative lookaheads
+at the beginning (lookaheads.py).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from infeng_core.formats.adapters.lookaheads import choices
 MAX_LENGTH = 4096  # of a pattern
 MAX_COUNT = 4096  # of a field: one for each module of the largest models
 MAX_CHARACTERS = 1 << 17  # of all patterns of a field
-PROGRAM_MEMORY = 1 << 20  # what may be active at a time: some 10,000 states, a millisecond for 10 names
-MATCH_MEMORY = 32 << 20  # what matching may remember
+PROGRAM_MEMORY = 1 << 20  # of states active at a time: about 10,000, a millisecond for 10 names
+MATCH_MEMORY = 32 << 20  # of the matcher's cache
 
 SINGLE = re.compile(r"[\w.\-^$\\]*", re.ASCII)  # no repeats, no choices: one active state, however many such patterns
 ABSENT = {
@@ -36,7 +36,7 @@ ABSENT = {
     **{f"{operator}+": "a possessive repeat" for operator in ("*", "+", "?", "}")},
     **{f"\\{digit}": "a backreference" for digit in range(1, 10)},
 }
-# What RE2 takes for something else than Python does: \10 for an octal number, {,3} for text, [:alpha:] for a class.
+# Syntax that RE2 reads differently from Python: \10 for an octal number, {,3} for text, [:alpha:] for a class.
 OTHERWISE = re.compile(r"\\[1-9]|\{,(?=\d*\})|\[:|\\.", re.DOTALL)
 
 
@@ -44,17 +44,17 @@ Refuse = Callable[[str, str], NoReturn]
 """Raises for a pattern and a reason, which continues the sentence "holds <pattern>, which ..."."""
 
 
-Sets = list[tuple[re2.Set, list[int]]]  # each with the places of its pieces
+Sets = list[tuple[re2.Set, list[int]]]  # each with the indices of its pieces
 
 
 class Piece(NamedTuple):
-    """What RE2 is given of a pattern: one of its alternatives, or what may not match beside one."""
+    """A part of a pattern for RE2: one of its alternatives, or an exclusion of one."""
 
     text: str
     place: int
     """Of the pattern."""
     unless: frozenset[int] | None
-    """The pieces that may not match beside this one; None: it is such a piece."""
+    """The indices of the exclusions of this piece; None: it is an exclusion itself."""
 
 
 def _pieces(patterns: Sequence[str]) -> list[Piece]:
@@ -70,7 +70,7 @@ class Patterns:
     """The patterns of one field; a name is compared with all of them at once."""
 
     def __init__(self, patterns: Sequence[str], refuse: Refuse) -> None:
-        """Compile; calls ``refuse`` for one that is no regular expression or cannot be matched in linear time."""
+        """Compile; calls ``refuse`` for an invalid regular expression and for one that needs more than linear time."""
         self._refuse = refuse
         if len(patterns) > MAX_COUNT or sum(map(len, patterns)) > MAX_CHARACTERS:
             limit = f"{MAX_COUNT} are possible, of {MAX_CHARACTERS} characters together"
@@ -85,11 +85,11 @@ class Patterns:
         self._whole = self._sets()
 
     def fullmatch(self, text: str) -> int | None:
-        """Return the place of the first pattern that matches all of ``text``, as ``re.fullmatch``, or None."""
+        """Return the index of the first pattern that matches all of ``text``, as ``re.fullmatch``, or None."""
         return self._first(self._whole, text)
 
     def matches_end(self, name: str) -> int | None:
-        """Return the place of the first that matches the last segments of a dotted name: ``(.*\\.)?(pattern)$``."""
+        """Return the index of the first that matches the last segments of a dotted name: ``(.*\\.)?(pattern)$``."""
         ends = [self._first(self._after_dot, name[dot.start() :]) for dot in re.finditer(r"\.", name)]
         return min((place for place in (self.fullmatch(name), *ends) if place is not None), default=None)
 
@@ -105,7 +105,7 @@ class Patterns:
         matching: set[int] = set()
         for compiled, pieces in sets:
             found = compiled.Match(text) or []
-            if len(pieces) not in found:  # the last pattern matches everything, unless the memory has not sufficed
+            if len(pieces) not in found:  # the last pattern matches everything, unless RE2 ran out of memory
                 self._refuse(text, "cannot be compared with the patterns in the memory that they may take")
             matching.update(pieces[index] for index in found if index < len(pieces))
         whole = [piece for piece in map(self._pieces.__getitem__, matching) if piece.unless is not None]
@@ -121,7 +121,7 @@ class Patterns:
                 self._refuse(pattern, f"uses {token}, which is not supported here")
 
     def _compiled(self, pieces: list[int], memory: int, before: str = "", after: str = "") -> re2.Set:
-        """Return a set of ``pieces`` and, at last, of one that matches everything."""
+        """Return a set of ``pieces`` and, last, a pattern that matches everything."""
         options = re2.Options()
         options.log_errors, options.never_capture, options.max_mem = False, True, memory
         made = re2.Set.FullMatchSet(options)
@@ -140,7 +140,7 @@ class Patterns:
 
 
 def _reason(pattern: str, options: re2.Options) -> str:
-    """Return what RE2 has against a pattern."""
+    """Return why RE2 refuses a pattern."""
     try:
         re2.compile(pattern, options)
     except re2.error as error:

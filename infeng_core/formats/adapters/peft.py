@@ -1,7 +1,7 @@
-"""Adapters as PEFT saves them: adapter_config.json and adapter_model.safetensors, checked against the base.
+"""Adapters in PEFT's format: adapter_config.json and adapter_model.safetensors, checked against the base.
 
-PEFT prefixes names with ``base_model.model.`` and leaves the adapter's own name out
-(``peft/utils/save_and_load.py``, ``get_peft_model_state_dict``).
+PEFT prefixes names with ``base_model.model.`` and omits the adapter's own name (``peft/utils/save_and_load.py``,
+``get_peft_model_state_dict``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PREFIX = "base_model.model."
 TO_SAFETENSORS = "load it with PEFT and save it again: model.save_pretrained(DIR, safe_serialization=True)"
 
 EXPERTS = re.compile(r"\.experts\.|\.(in|out)put_linear\.")
-ONE_EXPERT = re.compile(r"\.experts\.\d+\.")  # a module of its own, up to transformers 4
+ONE_EXPERT = re.compile(r"\.experts\.\d+\.")  # separate modules, up to transformers 4
 
 
 def is_peft(directory: Path) -> bool:
@@ -59,7 +59,7 @@ def _refuse_pickle(directory: Path) -> NoReturn:
 
 
 class _Reader:
-    """Decides what must be in the file, compares, then reads."""
+    """Determines the expected tensors, compares them with the file, then reads."""
 
     def __init__(self, directory: Path, config: PeftConfig, files: Snapshot, base: ModelConfig) -> None:
         self.directory = directory
@@ -116,7 +116,7 @@ class _Reader:
         return self.config.is_target_parameter(self._outside(name))
 
     def _expect_parameter(self, one: Parameter) -> tuple[str, str, bool]:
-        """Return the names of the tensors of experts' matrices, and whether A is of their inputs; raises."""
+        """Return the names of the tensors of experts' matrices, and whether A covers their inputs; raises."""
         rank = self.config.rank_of(self._outside(one.name))
         shapes: dict[str, tuple[int, ...]] = {}
         module = self._outside(one.name).rpartition(".")[0]
@@ -148,20 +148,20 @@ class _Reader:
             yield Delta(site, down, up, scaling, magnitude=None, bias=None)
 
     def _floats(self, file: TensorFile, module: str, key: str, name: str | None) -> Floats | None:
-        """Return a tensor of a module, of those by output the rows that are at its site."""
+        """Return a tensor of a module; of tensors by output, only the rows at its site."""
         site = self.sites.matrices[module]
         found = None if name is None else file.floats(name)
         return found if found is None or key == "a" or not site.part.of else found[site.rows]
 
     def _outside(self, name: str) -> str:
-        """Return what the file and its configuration call a module or a tensor."""
+        """Return the name of a module or a tensor in the file and its configuration."""
         return self.names.outside(name)
 
     def _is_target(self, site: TargetModule) -> bool:
         if site.is_expert and not (self.has_modules and not site.part.of):
-            return False  # what it would be named for are parameters there
+            return False  # the files would name parameters instead
         if site.kind == "linear" and not site.is_expert and self._targets_parameter(f"{site.target}.weight"):
-            return True  # whose tensors are those of the module
+            return True  # its tensors are the module's
         return self.config.is_target(self._outside(site.target), plain=site.kind == "linear")
 
     def _saved_modules(self) -> dict[str, tuple[int, ...]]:
@@ -179,7 +179,7 @@ class _Reader:
         return saved | {module: shapes[module] for module in ends if any(end in saved for end in ends)}
 
     def _tied_ends(self) -> list[TargetModule]:
-        """Return embedding and head where ``ensure_weight_tying`` says that one is trained with the other, else []."""
+        """Return embedding and head if ``ensure_weight_tying`` trains them together, else []."""
         if not (self.config.ensure_weight_tying and self.base.tie_embeddings):
             return []
         return [site for site in self.sites.matrices.values() if site.kind != "linear"]
@@ -192,7 +192,7 @@ class _Reader:
         )
 
     def _expect_saved(self, module: str, shape: tuple[int, ...]) -> str:
-        """Return the name of a saved module's tensor; of two tied ones the file may hold one."""
+        """Return the name of a saved module's tensor; of two tied modules, the one that the file holds."""
         ends = [site.module for site in self._tied_ends()]
         if module in ends and PREFIX + self._outside(f"{module}.weight") not in self.header.tensors:
             module = next(end for end in ends if end != module)
@@ -203,7 +203,7 @@ class _Reader:
         rank, rows, module = self.config.rank_of(self._outside(site.target)), site.part.source_rows, site.target
         found: dict[str, str | None] = {"magnitude": None, "bias": None}
         if site.kind == "embedding":
-            # PEFT turns the embedding around: A is (rank, vocab), B is (hidden, rank), and so is the magnitude.
+            # PEFT transposes the embedding: A is (rank, vocab), B is (hidden, rank), and so is the magnitude.
             found["a"] = self._expect(f"{module}.lora_embedding_A", (rank, rows))
             found["b"] = self._expect(f"{module}.lora_embedding_B", (site.k, rank))
             rows = site.k
@@ -217,7 +217,8 @@ class _Reader:
         return found
 
     def _expect_biases(self) -> dict[str, str]:
-        """Return the names of changed biases; PEFT saves those of targets below ``base_layer``, others beside it."""
+        """Return the names of changed biases; PEFT saves a target's bias below ``base_layer``, any other in its own
+        module."""
         found: dict[str, str] = {}
         if self.config.bias == "none":
             return found
@@ -237,7 +238,7 @@ class _Reader:
         return found
 
     def _expect(self, name: str, shape: tuple[int, ...]) -> str:
-        """Return the full name of a tensor that must be there with this shape."""
+        """Return the full name of a tensor that must exist with this shape."""
         name = PREFIX + self._outside(name)
         info = self.header.tensors.get(name)
         if info is None:

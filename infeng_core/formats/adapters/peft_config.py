@@ -1,4 +1,4 @@
-"""adapter_config.json of PEFT: which modules an adapter changes, with which rank and scaling, and what is refused.
+"""adapter_config.json of PEFT: the modules that an adapter changes, their rank and scaling, and unsupported fields.
 
 The rules are those of PEFT's own loader (``peft/tuners/tuners_utils.py``, ``check_target_module_exists``;
 ``peft/tuners/lora/layer.py``, ``update_layer``; ``peft/utils/other.py``, ``get_pattern_key`` and ``_set_trainable``).
@@ -23,10 +23,10 @@ from infeng_core.models.typed_fields import Fields, show
 CONFIG_FILE = "adapter_config.json"
 MAX_BYTES = 4 << 20  # rank_pattern may name every module of a large model
 REMEDY = "fix the file, or save the adapter again"
-DEFAULT_TARGETS = ("q_proj", "v_proj")  # what PEFT takes for Llama and Qwen2 where target_modules is null
+DEFAULT_TARGETS = ("q_proj", "v_proj")  # PEFT's default for Llama and Qwen2 if target_modules is null
 
-# Fields that decide how an adapter was trained or where it came from, and nothing that it computes. fan_in_fan_out is
-# about the base's matrices in memory: PEFT sets it to false over linear layers, and A and B lie the same way always.
+# Fields about an adapter's training or origin, without effect on its results. fan_in_fan_out concerns the base's
+# matrices in memory: PEFT sets it to false for linear layers, and A and B always have the same layout.
 HARMLESS = [
     "auto_mapping",
     "base_model_name_or_path",
@@ -65,7 +65,7 @@ READ = [
     "use_dora",
     "use_rslora",
 ]
-# An initialization that also changes the base: without that base the adapter says something else.
+# These initializations also change the base: without the changed base the adapter gives other results.
 CHANGES_BASE = re.compile(r"pissa.*|olora|corda|loftq|lora_ga")
 CONVERT = (
     "save it as a plain LoRA adapter, which has init_lora_weights true: "
@@ -75,10 +75,10 @@ CHANGES_NOTHING = ("gaussian", "eva", "orthogonal", "mica")
 
 
 class Modules:
-    """Names of modules, meant by their ends, or one pattern for whole names."""
+    """Names of modules, compared at their ends, or one pattern for whole names."""
 
     def __init__(self, fields: Fields, key: str, default: tuple[str, ...] = ()) -> None:
-        """Read a field; absent or null, it is ``default``."""
+        """Read a field; an absent or null one is ``default``."""
         value = fields.data.get(key)
         self.given = default if value is None else value if isinstance(value, str) else _names(fields, key)
         self.names = frozenset(() if isinstance(self.given, str) else self.given)
@@ -87,17 +87,17 @@ class Modules:
         self._pattern = Patterns([value], _refuse(fields, key)) if isinstance(value, str) and value else None
 
     def has(self, module: str) -> bool:
-        """Return whether a module is meant; raises ModelError for a pattern that cannot be matched."""
+        """Return whether the field selects a module; raises ModelError for a pattern that cannot be matched."""
         if self._pattern is not None:
             return self._pattern.fullmatch(module) is not None
         return f".{module}".endswith(self._ends)
 
 
 class ByPattern:
-    """Values for the modules whose names end as a pattern says; the first pattern that does decides."""
+    """Values for modules by patterns of their names' ends; the first match decides."""
 
     def __init__(self, fields: Fields, key: str, read: Callable[[Fields, str], float]) -> None:
-        """Read a field; absent or null, it has no pattern."""
+        """Read a field; an absent or null one has no pattern."""
         inner = fields.mapping(key) if fields.has(key) else Fields({}, fields.source)
         for name in inner.data:
             if not _is_name(name) or not name.isprintable():
@@ -113,7 +113,7 @@ class ByPattern:
 
 @dataclass(frozen=True)
 class PeftConfig:
-    """What adapter_config.json says that matters here."""
+    """The fields of adapter_config.json that affect results."""
 
     source: Path
     base_name: str
@@ -123,12 +123,12 @@ class PeftConfig:
     alpha_pattern: ByPattern
     target_modules: Modules
     target_parameters: tuple[str, ...]
-    peft_version: tuple[int, ...]  # (); it is not said
+    peft_version: tuple[int, ...]  # () if unknown
     exclude_modules: Modules
     layers_to_transform: tuple[int, ...]
     layers_pattern: Patterns | None
     modules_to_save: tuple[str, ...]
-    saved_pattern: Patterns  # the same names as patterns, which PEFT compares when it looks for targets
+    saved_pattern: Patterns  # the same names as patterns, which PEFT uses when it looks for targets
     bias: Literal["none", "all", "lora_only"]
     use_dora: bool
     use_rslora: bool
@@ -139,7 +139,7 @@ class PeftConfig:
     def is_target(self, module: str, *, plain: bool = True) -> bool:
         """Return whether PEFT puts an adapter on ``module`` ("model.layers.0.mlp.up_proj"); raises ModelError.
 
-        ``plain`` says that "all-linear" means it too: a linear layer other than the output embedding.
+        ``plain``: "all-linear" includes it, as a linear layer other than the output embedding.
         """
         if self.exclude_modules.has(module) or self._is_saved(module):
             return False
@@ -148,7 +148,7 @@ class PeftConfig:
         if not self.target_modules.has(module):
             return False
         if module in self.target_modules.names:
-            return True  # one that is named in full is meant whatever the layers are
+            return True  # a full name counts whatever the layers are
         return not self.layers_to_transform or self._layer(module) in self.layers_to_transform
 
     def is_target_parameter(self, name: str) -> bool:
@@ -160,7 +160,7 @@ class PeftConfig:
         return int(self.rank_pattern.get(module, self.rank))
 
     def scaling_of(self, module: str) -> float:
-        """Return what the product of A and B is multiplied by: alpha / r, or alpha / sqrt(r) for rsLoRA."""
+        """Return the factor of the product of A and B: alpha / r, or alpha / sqrt(r) for rsLoRA."""
         rank = self.rank_of(module)
         alpha = float(self.alpha_pattern.get(module, self.alpha))
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
@@ -170,12 +170,12 @@ class PeftConfig:
         return module.endswith(self.modules_to_save)
 
     def _is_saved(self, module: str) -> bool:
-        """Return whether ``modules_to_save``, taken as patterns, match some run of whole segments of the name."""
+        """Return whether ``modules_to_save``, taken as patterns, match a run of whole segments of the name."""
         ends = [len(module), *(dot.start() for dot in re.finditer(r"\.", module))]
         return any(self.saved_pattern.matches_end(module[:end]) is not None for end in ends)
 
     def _layer(self, module: str) -> int | None:
-        """Return the layer's number as PEFT finds it: the first one that follows any or one of the given names."""
+        """Return the layer's number as PEFT finds it: the first number after any or one of the given names."""
         numbers = [(found[1], module[: found.start()]) for found in re.finditer(r"\.(\d+)\.", module)]
         if self.layers_pattern is None:
             return next((int(number) for number, before in numbers if "." in before), None)
@@ -185,7 +185,7 @@ class PeftConfig:
 
 
 def read_peft_config(directory: Path, files: Snapshot) -> PeftConfig:
-    """Read adapter_config.json of ``directory``; raises ModelError naming the field that is wrong or not supported."""
+    """Read adapter_config.json of ``directory``; raises ModelError naming a wrong or unsupported field."""
     path = directory / CONFIG_FILE
     remedy = "give the directory that PEFT's save_pretrained wrote"
     try:
@@ -239,7 +239,7 @@ def read_peft_config(directory: Path, files: Snapshot) -> PeftConfig:
 
 
 def _refuse_what_is_not_run(fields: Fields) -> None:
-    """Raise ModelError for a field that is set and that neither we nor, perhaps, anybody here knows."""
+    """Raise ModelError for a field that is set and whose effect this engine does not support or know."""
     if fields.data.get("trainable_token_indices"):
         why = f"is {show(fields.data['trainable_token_indices'])}: rows of the embedding alone cannot be replaced"
         remedy = 'train with modules_to_save=["embed_tokens"], or save the embedding of the merged model so'
@@ -257,7 +257,7 @@ def _refuse_what_is_not_run(fields: Fields) -> None:
 
 
 def _version(fields: Fields) -> tuple[int, ...]:
-    """Return the version of PEFT that saved an adapter, (0, 19, 1), as far as it is said in numbers."""
+    """Return the version of PEFT that saved an adapter, (0, 19, 1); the leading numeric parts only."""
     said = fields.data.get("peft_version")
     found = re.match(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", said) if isinstance(said, str) else None
     return tuple(map(int, found.groups())) if found else ()
@@ -268,7 +268,7 @@ def _alpha(fields: Fields, key: str, default: float | None = None) -> float:
 
 
 def _refuse(fields: Fields, key: str) -> Refuse:
-    """Return what refuses a pattern of a field."""
+    """Return a function that raises for a pattern of a field."""
     return lambda pattern, why: fields.fail(key, f"holds {show(pattern)}, which {why}")
 
 

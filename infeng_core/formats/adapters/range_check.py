@@ -1,4 +1,4 @@
-"""How far the numbers of an adapter reach, and that they are numbers."""
+"""Checks that an adapter's numbers are finite, and bounds how far they can change the base."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def check_range(spec: AdapterSpec, pieces: Mapping[str, Arrays], model: LoadedModel, path: Path) -> float:
-    """Return the largest number that an adapter may add to a weight of the base, in magnitude.
+    """Return the largest magnitude that an adapter may add to a weight of the base.
 
-    Raises AdapterError where a number is NaN or infinite, or so large that rows of a batch would become that, and where
-    a matrix of its own is none of the base's format.
+    Raises AdapterError if a number is NaN or infinite, or so large that results would become so, and if a saved
+    matrix is not in the base's format.
     """
     reach = 0.0
     for name in spec.saved_tensors:
@@ -50,7 +50,7 @@ def check_range(spec: AdapterSpec, pieces: Mapping[str, Arrays], model: LoadedMo
 
 
 def _reaches(spec: AdapterSpec, name: str, peaks: Mapping[str, float]) -> Iterator[float]:
-    """Give scaling and largest product of each part of a piece."""
+    """Yield the product of scaling and largest values for each part of a piece."""
     parts = (spec.embedding,) if name == "embedding" else spec.tensors.get(name, ())
     for index, part in enumerate(parts):
         if part is not None and part.rank:
@@ -61,7 +61,7 @@ def _reaches(spec: AdapterSpec, name: str, peaks: Mapping[str, float]) -> Iterat
 
 
 def _peak(spec: AdapterSpec, model: LoadedModel, name: str, key: str, array: NDArray[Any]) -> float:
-    """Return the largest magnitude of an array of a piece, NaN where it holds that; int8 counts by its scales."""
+    """Return the largest magnitude in an array of a piece, NaN if it contains one; int8 counts by its scales."""
     if key == "panels":
         base = base_tensor(model, name.removeprefix("saved."))
         array = base.quant.unpack(array, 0, base.panels, base.k)
@@ -76,6 +76,6 @@ def _peak(spec: AdapterSpec, model: LoadedModel, name: str, key: str, array: NDA
 
 
 def _largest(array: NDArray[Any]) -> float:
-    if array.dtype == np.uint16:  # bf16: without their signs, bits are in the order of what they mean
+    if array.dtype == np.uint16:  # bf16: without signs, the bits sort like the values
         array = ((array & 0x7FFF).max(initial=0).astype(np.uint32) << np.uint32(16)).reshape(1).view(np.float32)
     return float(max(array.max(initial=0.0), -array.min(initial=0.0)))

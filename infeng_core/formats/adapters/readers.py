@@ -1,4 +1,4 @@
-"""The face of a reader of adapter files, and the one of the core: PEFT directories."""
+"""The interface of a reader of adapter files, and the core's reader of PEFT directories."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class AdapterReader(Protocol):
     """A reader of adapter files. Registered by name through the hook ``infeng_adapter_readers``."""
 
     def recognizes(self, path: Path) -> bool:
-        """Return whether the file or directory at ``path`` may be such an adapter, by its name or how it begins."""
+        """Return whether the file or directory at ``path`` may be such an adapter, by its name or its first bytes."""
 
     def files(self, path: Path) -> Sequence[Path]:
-        """Return the files whose places, sizes and times stand for the adapter, so that it is packed once.
+        """Return the files whose paths, sizes and times identify the adapter, so that it is packed once.
 
-        None of them: it is packed at each load.
+        Without files, it is packed at each load.
         """
 
     def read(self, path: Path, config: ModelConfig) -> AdapterWeights:
@@ -38,7 +38,7 @@ class PeftReader:
         return is_peft(path)
 
     def files(self, path: Path) -> Sequence[Path]:
-        """Return the configuration and the weights; nothing where one of them leads out of the directory."""
+        """Return the configuration and the weights; nothing if one of them leads out of the directory."""
         try:
             return [model_file(path, name) for name in (CONFIG_FILE, WEIGHTS_FILE)]
         except ModelError:
@@ -54,5 +54,5 @@ BUILTIN = {"peft": PeftReader()}
 
 
 def recognizing(path: Path, readers: Iterable[tuple[str, AdapterReader]]) -> AdapterReader | None:
-    """Return the first of ``readers`` that recognizes ``path``; None where none does."""
+    """Return the first of ``readers`` that recognizes ``path``, or None."""
     return next((reader for _, reader in readers if reader.recognizes(path)), None)

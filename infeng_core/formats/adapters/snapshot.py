@@ -1,7 +1,8 @@
-"""An adapter's files as they are at one moment, read into memory while others may write them.
+"""A consistent snapshot of an adapter's files, read into memory while others may write them.
 
-People train while they serve. A mapped file that is overwritten ends the process with SIGBUS, and one that is read
-meanwhile gives contents that never existed. So nothing is mapped, and what was read counts only if no file has changed.
+Adapters may be written by a training run while they are served. A mapped file that is overwritten ends the process
+with SIGBUS, and one that changes during a read gives contents that never existed. So nothing is mapped, and a read
+counts only if no file has changed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from infeng_core.formats.safetensors import NUMPY_DTYPES, Header, TensorInfo, he
 from infeng_core.formats.shards import aligned_bytes
 
 DIGEST_CHUNK = 1 << 20
-PAUSE = 0.02  # seconds: more than a tick of the clock that stamps files, within which two writes look like one
+PAUSE = 0.02  # seconds: more than a tick of the clock that stamps files, within which two writes get one time
 TRIES = 5
 
 T = TypeVar("T")
@@ -34,7 +35,7 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def as_adapter_error(path: Path) -> Iterator[None]:
-    """Turn what the shared readers raise about a file, or the system about ``path``, into an AdapterError."""
+    """Turn the errors of the shared readers, and system errors about ``path``, into an AdapterError."""
     try:
         with reading(path):
             yield
@@ -43,9 +44,9 @@ def as_adapter_error(path: Path) -> Iterator[None]:
 
 
 def read_settled(directory: Path, read: Callable[[Snapshot], T]) -> T:
-    """Return what ``read`` makes of files that nobody changes meanwhile; raises AdapterError.
+    """Return the result of ``read`` on files that do not change meanwhile; raises AdapterError.
 
-    Where somebody does, it is called again, a few times.
+    If they change, ``read`` is called again, a few times.
     """
     for attempt in range(TRIES):
         with contextlib.ExitStack() as stack, as_adapter_error(directory):
@@ -66,13 +67,14 @@ class Snapshot:
     """Regular files, each opened once."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
-        """Files are closed with ``stack``."""
+        """The files are closed with ``stack``."""
         self._stack = stack
         self._opened: dict[Path, tuple[int, tuple[int, ...]]] = {}
         self._is_settled = True
 
     def is_unchanged(self) -> bool:
-        """Return whether no file has changed since it was opened, nor so shortly before that it would not show."""
+        """Return whether no file has changed since it was opened, nor so shortly before that its time would not show
+        it."""
         with contextlib.suppress(OSError):
             return self._is_settled and all(
                 stamp == _stamp(os.fstat(handle)) == _stamp(path.stat())
@@ -89,7 +91,7 @@ class Snapshot:
         return header_of(self._open(path), path)
 
     def data(self, path: Path, begin: int, count: int) -> NDArray[np.uint8]:
-        """Return ``count`` bytes from byte ``begin`` on, 64-byte aligned; ModelError where there are fewer."""
+        """Return ``count`` bytes from byte ``begin`` on, 64-byte aligned; ModelError if there are fewer."""
         out = aligned_bytes(count)
         read_into(self._open(path), out.data, begin, path)
         return out
@@ -117,9 +119,9 @@ class Snapshot:
 
 
 def _seconds_of_rest(handle: int) -> float:
-    """Return how long a file that has just been written must be left alone until the next write shows."""
+    """Return the seconds until another write of a recently written file would get a different time."""
     age = time.time() - os.fstat(handle).st_ctime
-    return PAUSE - age if age >= 0 else 0.0  # in the future: a clock was set, or another computer stamps
+    return PAUSE - age if age >= 0 else 0.0  # in the future: a clock was set, or another computer wrote it
 
 
 def _stamp(found: os.stat_result) -> tuple[int, ...]:

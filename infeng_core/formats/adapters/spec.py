@@ -1,4 +1,4 @@
-"""What an adapter holds, in plain data: which tensors, of which rank and scaling, and what else."""
+"""The contents of an adapter as plain data: its tensors, with rank and scaling, and everything else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ A_FORMAT: Mapping[AdapterDtype, QuantFormat] = {
 
 @dataclass(frozen=True, slots=True)
 class PartSpec:
-    """What there is of one projection."""
+    """The contents for one projection."""
 
     rank: int = 0
     scaling: float = 1.0
@@ -27,7 +27,7 @@ class PartSpec:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the adapter leaves the projection alone."""
+        """Whether the adapter leaves the projection unchanged."""
         return not (self.rank or self.row_scale or self.bias)
 
     def to_list(self) -> list[object]:
@@ -41,23 +41,24 @@ class PartSpec:
 
 @dataclass(frozen=True)
 class AdapterSpec:
-    """What an adapter holds; where each byte of it lies follows from this and the shapes of the base."""
+    """The contents of an adapter; with the shapes of the base they determine the place of each byte."""
 
     dtype: AdapterDtype
     tensors: Mapping[str, tuple[PartSpec, ...]]  # in packed order; one spec for each part of the tensor
     embedding: PartSpec | None = None
     saved_tensors: Mapping[str, str] = field(default_factory=dict)  # name: weight format
     saved_vectors: tuple[str, ...] = ()
-    rotated: tuple[str, ...] = ()  # tensors whose A is, as what it reads is
+    rotated: tuple[str, ...] = ()  # tensors whose A is rotated, like their inputs
 
     @property
     def fixed_scale(self) -> bool:
-        """Whether the adapter cannot be scaled once it is packed: its row scales and biases depend on it."""
+        """Whether the adapter cannot be rescaled after packing, because its row scales and biases depend on the
+        scale."""
         return any(part.row_scale or part.bias for part in self._parts())
 
     @property
     def is_bound(self) -> bool:
-        """Whether it is right over the very base alone that it was packed for: DoRA, biases, saved tensors."""
+        """Whether it is valid only over the base for which it was packed: DoRA, biases, saved tensors."""
         return self.fixed_scale or bool(self.saved_tensors)
 
     def rank(self, tensor: str) -> int:

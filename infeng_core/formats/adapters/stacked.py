@@ -1,7 +1,7 @@
-"""A of the projections that share an input: their rank rows below each other, in panels of 16 of a weight format.
+"""A of the projections that share an input: their rank rows stacked in panels of 16 of a weight format.
 
-A last panel of 8 rows or fewer would be zeros for the greater part. So it is folded: a panel over half of the inputs,
-rounded up to a group, whose lanes 0 to 7 hold what its rows have there and lanes 8 to 15 what they have behind it.
+A last panel of 8 rows or fewer would mostly hold zeros, so it is folded: a panel over half of the inputs, rounded up
+to a group. Lanes 0 to 7 hold the rows' first half, lanes 8 to 15 the rest.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Floats = NDArray[np.float32]
 
 
 def stacked_panels(rank: int) -> tuple[int, bool]:
-    """Return how many whole panels hold ``rank`` rows, and whether a folded one comes behind them."""
+    """Return how many whole panels hold ``rank`` rows, and whether a folded one follows."""
     whole, rest = divmod(rank, PANEL_ROWS)
     return (whole, True) if 0 < rest <= HALF else (whole + (rest > 0), False)
 
 
 def folded_inputs(k: int) -> int:
-    """Return over how many inputs the folded panel of rows of ``k`` is."""
+    """Return the number of inputs of the folded panel for rows of ``k`` inputs."""
     return -(-k // (2 * GROUP)) * GROUP
 
 
@@ -35,9 +35,9 @@ def stacked_bytes(format: QuantFormat, rank: int, k: int) -> int:
 
 
 def pack_stacked(format: QuantFormat, rows: Floats, out: NDArray[np.uint8]) -> None:
-    """Pack (rank, k) into ``stacked_bytes`` bytes; raises what ``format.pack`` raises.
+    """Pack (rank, k) into ``stacked_bytes`` bytes; raises the errors of ``format.pack``.
 
-    The two halves of a folded row are rounded as rows of their own, each with its scale.
+    The two halves of a folded row are rounded as separate rows, each with its scale.
     """
     k = rows.shape[1]
     whole, is_folded = stacked_panels(len(rows))
@@ -53,7 +53,7 @@ def pack_stacked(format: QuantFormat, rows: Floats, out: NDArray[np.uint8]) -> N
 
 
 def unpack_stacked(format: QuantFormat, a: NDArray[np.uint8], rank: int, k: int) -> Floats:
-    """Return what ``pack_stacked`` packed, (rank, k) float32."""
+    """Return the rows that ``pack_stacked`` packed, (rank, k) float32."""
     whole, is_folded = stacked_panels(rank)
     found = [format.unpack(a, 0, whole, k)] if whole else []
     if is_folded:

@@ -1,4 +1,4 @@
-"""What an adapter is, and whether a base of some shape can run it, without reading the base's weights."""
+"""A description of an adapter, and whether a base of some shape can run it, found without the base's weights."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from infeng_core.models.typed_fields import show
 
 @dataclass(frozen=True)
 class AdapterSurvey:
-    """One adapter over one base. What is not known is empty; ``why_not`` says why it does not fit, "" where it does."""
+    """One adapter over one base. Unknown values are empty; ``why_not`` says why it does not fit, "" if it does."""
 
     path: Path
-    ranks: tuple[int, ...] = ()  # those of its modules, smallest first
-    targets: Mapping[str, int] = field(default_factory=dict)  # "q_proj": in how many modules of that name
+    ranks: tuple[int, ...] = ()  # of its modules, smallest first
+    targets: Mapping[str, int] = field(default_factory=dict)  # "q_proj": the number of modules of that name
     nbytes: int = 0  # packed, without matrices that replace the base's
     dtype: str = ""  # of the packed numbers
-    base_name: str = ""  # the model that it was trained on, as it says
-    needs_this_very_base: bool = False  # an artifact with DoRA, biases or saved matrices: its base's weights decide
+    base_name: str = ""  # the model that the adapter names as its base
+    needs_this_very_base: bool = False  # an artifact with DoRA, biases or saved matrices depends on its weights
     why_not: str = ""
 
 
 def survey_adapter(
     reference: str, base: ModelConfig, dtype: AdapterDtype, providers: Providers = CORE
 ) -> AdapterSurvey:
-    """Look at an adapter: a path that a reader of ``providers`` knows, or a name. dtype: of the engine's adapters.
+    """Examine an adapter: a path with a reader in ``providers``, or a name. dtype: of the engine's adapters.
 
-    Whatever is wrong with it, or keeps it from running over ``base``, is in the answer.
+    Errors of the adapter, and reasons why it cannot run over ``base``, are in the result.
     """
     path = Path(reference)
     try:
@@ -58,7 +58,8 @@ def survey_adapter(
 
 
 def shape_of(base: str, choice: FormatChoice, lookup: FormatLookup, providers: Providers = CORE) -> ModelConfig:
-    """Return the configuration of a base; of a name it alone is fetched. Raises ModelError for what is no model."""
+    """Return the configuration of a base; for a name, only that file is downloaded. Raises ModelError if it is no
+    model."""
     path = Path(base).expanduser()
     found = None if path.exists() else locate(base, providers, "configuration")
     made = survey(found or path, choice, lookup, needs_weights=False, plugins=providers)
@@ -101,7 +102,7 @@ def _why_not(shapes: Mapping[str, object], spec: AdapterSpec, base: ModelConfig,
 
 
 def _modules(spec: AdapterSpec, known: TargetModules) -> list[str]:
-    """Return the modules that an artifact changes; of a tensor that the base does not have, the tensor's name."""
+    """Return the modules that an artifact changes; for a tensor that the base lacks, the tensor's name."""
     by_tensor: dict[str, list[str]] = {}
     for site in known.matrices.values():
         by_tensor.setdefault(site.tensor, []).append(site.target)
@@ -115,12 +116,12 @@ def _modules(spec: AdapterSpec, known: TargetModules) -> list[str]:
 
 
 def _targets(modules: list[str]) -> dict[str, int]:
-    """Return how many modules have each last part of a name, such as "q_proj"."""
+    """Return the number of modules by the last part of their names, such as "q_proj"."""
     return dict(sorted(Counter(module.rpartition(".")[2] for module in set(modules)).items()))
 
 
 def _spec(adapter: AdapterWeights, known: TargetModules, dtype: AdapterDtype) -> AdapterSpec:
-    """Return what the adapter's low-rank parts, scales and biases are when they are packed."""
+    """Return the spec of the adapter's low-rank parts, scales and biases when packed."""
 
     def part(module: str) -> PartSpec:
         delta, is_changed = adapter.deltas.get(module), module in adapter.biases
@@ -142,6 +143,6 @@ def _spec(adapter: AdapterWeights, known: TargetModules, dtype: AdapterDtype) ->
 
 
 def _packed_bytes(spec: AdapterSpec, base: ModelConfig) -> int:
-    """Return the bytes of a packed adapter. They follow from the shape of its base, so the base has no tensors here."""
+    """Return the bytes of a packed adapter. They follow from the shape of its base, whose tensors are not needed."""
     shape = LoadedModel(base, Path(), {}, {}, Path(), {}, 0, "")
     return Pieces(spec, shape).total

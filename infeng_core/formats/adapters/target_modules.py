@@ -1,4 +1,4 @@
-"""Where an adapter can act: the modules of a model under their PEFT names, and their places in packed tensors."""
+"""The modules that an adapter can change, by PEFT name, and their places in packed tensors."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class TargetModule:
     part: Part
     k: int
     kind: Literal["linear", "head", "embedding"]
-    is_expert: bool = False  # of a mixture; ``tensor`` is what it has of that, "layers.0.experts.down_proj[3]"
+    is_expert: bool = False  # of a mixture; ``tensor`` is the expert's, "layers.0.experts.down_proj[3]"
 
     @property
     def target(self) -> str:
-        """The module as PEFT names it, which may have rows at other sites too."""
+        """The module's name in PEFT; it may have rows at other sites too."""
         return self.part.source.removesuffix(".weight") if self.part.of else self.module
 
     @property
     def rows(self) -> slice:
-        """Rows of the module that are here."""
+        """The module's rows at this site."""
         return slice(self.part.begin, self.part.begin + self.part.rows)
 
 
@@ -47,7 +47,7 @@ class TargetModules:
     specs: Mapping[str, TensorSpec]  # the packed tensors by name, "lm_head" always among them
 
     def modules(self) -> set[str]:
-        """Return every module's name, those that only hold others included."""
+        """Return every module's name, including modules that only contain others."""
         leaves = {*(site.target for site in self.matrices.values()), *self.norms}
         return {
             ".".join(parts[:end]) for parts in (name.split(".") for name in leaves) for end in range(1, len(parts) + 1)
@@ -56,7 +56,7 @@ class TargetModules:
 
 @lru_cache(maxsize=16)
 def target_modules(config: ModelConfig) -> TargetModules:
-    """Return where adapters can act on a model of this shape."""
+    """Return the modules that adapters can change in a model of this shape."""
     made = layout(config)
     matrices: dict[str, TargetModule] = {}
     specs = {one.name: one for spec in made.tensors for one in (spec.each() or (spec,))}
@@ -84,7 +84,7 @@ def target_modules(config: ModelConfig) -> TargetModules:
 def base_tensor(model: LoadedModel, name: str) -> PackedTensor:
     """Return the base's packed tensor; the head of a model with tied embeddings is ``embed``.
 
-    That of one expert is a view of what the base has of all.
+    The tensor of one expert is a view of the tensor of all experts.
     """
     stem, bracket, expert = name.rstrip("]").partition("[")
     if bracket:

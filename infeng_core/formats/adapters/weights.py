@@ -1,4 +1,4 @@
-"""An adapter as its files hold it, before it is packed."""
+"""An adapter in the form of its files, before it is packed."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Delta:
     b: Floats = field(repr=False)  # (rows, rank)
     scaling: float
     magnitude: Floats | None = field(repr=False)  # (rows,), DoRA
-    bias: Floats | None = field(repr=False)  # (rows,), of the product, to be multiplied by ``scaling``
+    bias: Floats | None = field(repr=False)  # (rows,), of the product, multiplied by ``scaling``
 
 
 @dataclass(frozen=True)
 class AdapterWeights:
-    """All that an adapter holds, as float32 and by module name."""
+    """The contents of an adapter, as float32 and by module name."""
 
     source: Path
-    base_name: str  # the model that it was trained on, as it says
+    base_name: str  # the model that the adapter names as its base
     deltas: Mapping[str, Delta]
-    biases: Mapping[str, Floats]  # that take the place of the base's
-    saved: Mapping[str, Floats]  # matrices and norms that take the place of the base's
-    base_weights: Mapping[str, Floats]  # embeddings and head below their adapters, where PEFT saved them too
+    biases: Mapping[str, Floats]  # replace the base's
+    saved: Mapping[str, Floats]  # matrices and norms that replace the base's
+    base_weights: Mapping[str, Floats]  # embeddings and head that PEFT saved with their adapters

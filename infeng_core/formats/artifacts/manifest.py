@@ -1,4 +1,4 @@
-"""The manifest of an engine-native directory: what docs/format.md describes, read strictly and written."""
+"""The manifest of an engine-native directory (docs/format.md): strict reading, and writing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from infeng_core.version import __version__
 MANIFEST = "manifest.yaml"
 FORMAT_MAJOR, FORMAT_MINOR = 1, 0
 MAX_BYTES = 16 << 20
-MAX_NODES = 1 << 20  # some 80 for each layer
+MAX_NODES = 1 << 20  # about 80 for each layer
 SHARD_NAME = re.compile(r"weights-\d{5}\.safetensors")
 SIDE_FILE_NAME = re.compile(r"[\w.-]{1,100}")
 AGAIN = "convert the model again: infeng convert SOURCE DEST --force"
@@ -33,7 +33,7 @@ AGAIN = "convert the model again: infeng convert SOURCE DEST --force"
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """A packed tensor: where it lies and what its bytes hash to."""
+    """A packed tensor: its place and the hash of its bytes."""
 
     format: str
     n: int
@@ -55,7 +55,7 @@ class VectorEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All that an engine-native directory says about itself. ``key`` identifies the conversion it came from."""
+    """The manifest of an engine-native directory. ``key`` identifies the conversion that made it."""
 
     model: ModelConfig
     key: str
@@ -63,13 +63,13 @@ class Manifest:
     weights: tuple[str, ...]  # safetensors files
     tensors: Mapping[str, TensorEntry]
     vectors: Mapping[str, VectorEntry]
-    quantizer: Mapping[str, Any] = field(default_factory=lambda: BUILT_IN)  # the record of what chose codes and scales
+    quantizer: Mapping[str, Any] = field(default_factory=lambda: BUILT_IN)  # the record of the quantizer
     version: str = f"{FORMAT_MAJOR}.{FORMAT_MINOR}"
     written_by: str = __version__
 
     @property
     def id(self) -> str:
-        """The sha256 over everything that decides what the model computes."""
+        """The sha256 over everything that affects the model's results."""
         parts = {
             "model": self.model.to_dict(),
             "files": dict(self.files),
@@ -81,7 +81,7 @@ class Manifest:
 
 
 def _quantizer_written(manifest: Manifest) -> dict[str, Any]:
-    """Return the quantizer as a manifest says it and its id counts it: the built-in rounding, like 1.0, not at all."""
+    """Return the quantizer as the manifest and its id have it: absent for the built-in rounding, as in version 1.0."""
     return {} if manifest.quantizer == BUILT_IN else {"quantizer": dict(manifest.quantizer)}
 
 
@@ -111,13 +111,14 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
 
 
 def read_manifest(directory: Path, lookup: FormatLookup) -> Manifest:
-    """Read and check the manifest of ``directory``; raises ModelError whatever its bytes are."""
+    """Read and check the manifest of ``directory``; raises ModelError for any invalid content."""
     path = directory / MANIFEST
     return parse_manifest(read_text(path, MAX_BYTES, ModelError, AGAIN), path, lookup)
 
 
 def written_files(directory: Path) -> set[str]:
-    """Return the names of all files of an engine-native directory of any version; raises ModelError for another."""
+    """Return the names of all files of an engine-native directory of any version; raises ModelError for another
+    directory."""
     path = directory / MANIFEST
     fields = _document(read_text(path, MAX_BYTES, ModelError, AGAIN), path)
     for key in ("infeng_weights", "id", "key"):
@@ -203,7 +204,7 @@ def _quantizer(fields: Fields) -> Mapping[str, Any]:
 
 
 def _check_layout(manifest: Manifest, tensors: Fields, vectors: Fields, lookup: FormatLookup) -> None:
-    """Raise ModelError unless the tensors are exactly those of the model, in sizes that follow from it."""
+    """Raise ModelError unless the tensors are exactly the model's, in the expected sizes."""
     expected = layout(manifest.model)
     specs = {spec.name: spec for spec in expected.tensors}
     sizes = {spec.name: spec.size for spec in expected.vectors}

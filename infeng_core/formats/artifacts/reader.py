@@ -1,4 +1,4 @@
-"""Bringing an engine-native directory into memory: copied to huge pages and verified, or mapped."""
+"""Loading an engine-native directory: copied to huge pages and verified, or mapped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHUNK = 1 << 20  # read, then hashed while it is still in a core's cache
 
 @dataclass(frozen=True)
 class _Piece:
-    """One tensor of a weight file and the arena's byte at which it goes."""
+    """One tensor of a weight file and its offset in the arena."""
 
     name: str
     sha256: str
@@ -49,10 +49,10 @@ def read_native(
 ) -> LoadedModel:
     """Load an engine-native directory.
 
-    ``copy`` reads into an arena of huge pages and, with ``verify``, compares every tensor's sha256 on the way; ``mmap``
-    maps the files and reads nothing. With ``key`` it must be the conversion of that key. Raises ModelError for anything
-    that does not fit the manifest, ResourceError where the memory does not suffice. pages: how weights of so many bytes
-    are placed and locked; files that are mapped lie where the system has them.
+    ``copy`` reads into an arena of huge pages and, with ``verify``, compares every tensor's sha256 on the way;
+    ``mmap`` maps the files and reads nothing. With ``key`` it must be the conversion of that key. Raises ModelError
+    for anything that contradicts the manifest, ResourceError if memory is too small. pages: returns the placement and
+    locking of weights by their bytes; mapped files stay in the system's page cache.
     """
     with reading(directory):
         manifest = read_manifest(directory, lookup)
@@ -80,7 +80,7 @@ def read_native(
 
 
 def _arena(nbytes: int, directory: Path, pages: _native.Pages) -> _native.Arena:
-    """Return memory for the weights; raises ResourceError before the system runs out of it, or where it refuses."""
+    """Return memory for the weights; raises ResourceError before the system runs out of it, or if it refuses."""
     available = memory.available_bytes()
     memory.require(nbytes, f"{directory}", available)
     try:
@@ -102,7 +102,7 @@ def _lock(maps: Mapping[str, mmap.mmap]) -> None:
 
 
 def _pieces(directory: Path, manifest: Manifest, headers: dict[str, Header]) -> Iterator[_Piece]:
-    """Find every tensor of the manifest in the headers; raises ModelError where the two disagree."""
+    """Find every tensor of the manifest in the headers; raises ModelError if the two disagree."""
     expected: dict[str, tuple[str, str, str, tuple[int, ...]]] = {}
     for name, vector in manifest.vectors.items():
         expected[name] = (vector.file, vector.sha256, "F32", (-(-vector.size // 16) * 16,))
@@ -134,7 +134,7 @@ def _copy(pieces: list[_Piece], arena: _native.Arena, verify: bool, threads: int
             _read_piece(piece, handles[piece.path], view, verify)
 
         pool = stack.enter_context(ThreadPoolExecutor(threads, "infeng-load"))
-        # The pool's exit waits for what was submitted: an error drops the rest instead of reading on.
+        # The pool's exit waits for submitted work: an error drops the rest instead of reading on.
         try:
             for _ in pool.map(read, sorted(pieces, key=lambda piece: -piece.info.nbytes)):
                 pass

@@ -1,1 +1,1 @@
-"""Hugging Face directories whose weights others have quantized: GPTQ, AWQ, compressed-tensors, AutoRound, FP8."""
+"""Hugging Face directories with quantized weights: GPTQ, AWQ, compressed-tensors, AutoRound, FP8."""

@@ -1,8 +1,8 @@
 """Weights in MXFP4: floats of 4 bits (e2m1), 32 inputs of an output under one power of two (OCP, Microscaling, 2023).
 
-As gpt-oss and transformers store them (``integrations/mxfp4.py``): of all experts ``_blocks``, (experts, outputs,
-groups, 16), bytes of two neighbours, the first in the low bits, and ``_scales``, (experts, outputs, groups), exponents
-plus 127.
+The layout is that of gpt-oss and transformers (``integrations/mxfp4.py``): ``_blocks``, (experts, outputs, groups,
+16), bytes of two neighbours, the first in the low bits, and ``_scales``, (experts, outputs, groups), exponents plus
+127.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ GROUP = 32
 HALVED = 128  # the exponent's offset for MXFP4_VALUES, which are doubled
 NOT_A_NUMBER = 255
 PAIRS = np.ascontiguousarray(MXFP4_VALUES[along(np.arange(256, dtype=np.uint8)[:, None], 4)]).view(np.int16)[:, 0]
-"""(256,) of each byte the two values, as they lie in memory."""
+"""(256,) the two values of each byte, as they lie in memory."""
 ROOM = "store them in floats: --set 'model.formats.layers.*.experts.*=bf16'"
 
 
 class Blocks(Module):
-    """Matrices of experts below each other, ``each`` outputs of one: code[n, k] * scale[n, k / 32]."""
+    """Matrices of stacked experts, ``each`` outputs per expert: code[n, k] * scale[n, k / 32]."""
 
     def __init__(self, raw: Raw, name: str, n: int, k: int, each: int) -> None:
         """Check types and shapes; raises ModelError."""
@@ -43,7 +43,7 @@ class Blocks(Module):
 
     @property
     def room(self) -> int:
-        """Bytes of one expert as ``read`` returns it, with the codes that it is made of."""
+        """Bytes of one expert as ``read`` returns it, with its codes."""
         return 6 * self._each * self.k
 
     def values(self, begin: int, rows: int) -> NDArray[np.float32]:
@@ -57,9 +57,9 @@ class Blocks(Module):
         return found
 
     def kept(self, rows: slice) -> tuple[Quantized, int] | None:
-        """Return rows as integers under fp16 scales, and how many weights are rounded for that; None for a NaN.
+        """Return rows as integers under fp16 scales, and how many weights were rounded for it; None for a NaN.
 
-        A block under a scale below 2^-24, the least of fp16, becomes multiples of it. Raises ModelError for a scale
+        A block with a scale below 2^-24, the least of fp16, becomes multiples of it. Raises ModelError for a scale
         beyond the largest.
         """
         codes, scales = self._codes(rows)
@@ -79,7 +79,7 @@ class Blocks(Module):
         return int(np.count_nonzero(stored.codes[row, column] * stored.scales[row, group] != meant))
 
     def _codes(self, rows: slice) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-        """Return doubled values, (rows, k), and the scales of those, (rows, groups)."""
+        """Return doubled values, (rows, k), and their scales, (rows, groups)."""
         groups, count = self.k // GROUP, rows.stop - rows.start
         blocks = self.raw.rows(self.main, rows.start * groups, count * groups).reshape(count, -1)
         exponents = self.raw.rows(self._scale, rows.start, count)[:: rows.step]

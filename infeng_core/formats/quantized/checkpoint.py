@@ -1,4 +1,4 @@
-"""A Hugging Face directory whose weights others have quantized, as a checkpoint like any other."""
+"""A Hugging Face directory with quantized weights as a checkpoint."""
 
 from __future__ import annotations
 
@@ -29,32 +29,33 @@ from infeng_core.models.weights import Part
 WEIGHT = ".weight"
 HEAD = "lm_head.weight"
 PARTS = ("qweight", "qzeros", "scales", "g_idx", "weight_packed", "weight_shape", "weight_zero_point", "weight_g_idx")
-"""Of a quantized module, beside SCALES."""
+"""Suffixes of a quantized module's tensors, besides SCALES."""
 
 ACTIVATIONS = re.compile(r"\.([qkv]|input|output)_(scale|zero_point)$")
-"""Of activations and of the cache, which this engine quantizes as it does for every model."""
+"""Suffixes of tensors for activations and cache, which this engine quantizes in its own way."""
 
 
 class QuantizedCheckpoint(FloatCheckpoint):
-    """An opened directory with a ``quantization_config``. Modules whose weights are floats are read as ever."""
+    """An opened directory with a ``quantization_config``. Modules with float weights are read as in other
+    directories."""
 
     def __init__(self, directory: Path, scheme: Scheme) -> None:
-        """Open every file and check that all tensors are there with the right type and shape; raises ModelError."""
+        """Open every file and check the presence, type and shape of all tensors; raises ModelError."""
         self.scheme = scheme
         self._modules: dict[str, Module] = {}
         self._below: dict[tuple[str, int], int] = {}  # codes of -128 that became -127, by name and first row
-        self._small: dict[tuple[str, int], int] = {}  # weights below what fp16 scales hold, the same
+        self._small: dict[tuple[str, int], int] = {}  # weights below the least fp16 scale, likewise
         super().__init__(directory)
 
     def array(self, part: Part) -> NDArray[Any]:
-        """Return the rows of ``part``; of a quantized weight what it means, in float32."""
+        """Return the rows of ``part``; a quantized weight as its float32 values."""
         module = self._modules.get(self.name(part))
         if isinstance(module, Blocks):
             return module.read(part.span)
         return super().array(part) if module is None else module.values(part.begin, part.rows)
 
     def kept(self, part: Part, format: QuantFormat) -> Kept | None:
-        """Return the checkpoint's own codes and scales where ``format`` stores them as they are; else None."""
+        """Return the checkpoint's own codes and scales if ``format`` stores them unchanged; else None."""
         name = self.name(part)
         module = self._modules.get(name)
         if module is None or not storage.fits(module, format):
@@ -77,11 +78,12 @@ class QuantizedCheckpoint(FloatCheckpoint):
         return found
 
     def formats(self, choice: FormatChoice, lookup: FormatLookup) -> dict[str, str]:
-        """Return the weight format of every tensor: what was asked for, else what keeps the file's precision."""
+        """Return the weight format of every tensor: the requested one, else one that keeps the file's precision."""
         return storage.formats(self.layout, self._by_tensor(), choice, lookup)
 
     def changes(self, formats: Mapping[str, str]) -> dict[str, str]:
-        """Return what was quantized and is rounded again; weights that had to change only behind ``kept``."""
+        """Return a summary of tensors that are rounded again; weights changed in ``kept`` are included once it has
+        run."""
         found = storage.changes(self.layout, self._by_tensor(), formats)
         for change, each in (("code -128 -> -127", self._below), ("MXFP4 -> multiples of 2^-24", self._small)):
             if count := sum(each.values()):
@@ -89,7 +91,7 @@ class QuantizedCheckpoint(FloatCheckpoint):
         return found
 
     def stored(self) -> dict[str, int]:
-        """Return how many tensors there are of each type; a quantized weight, with all that it has, is one."""
+        """Return the number of tensors of each type; a quantized weight with all of its tensors counts as one."""
         own = {tensor for name in self._modules for tensor in self._belonging(name)}
         plain = Counter(self.where[name].tensors[self.stored_as(name)].dtype for name in self.where if name not in own)
         quantized = Counter(module.label for module in self._modules.values())
@@ -97,7 +99,7 @@ class QuantizedCheckpoint(FloatCheckpoint):
 
     @property
     def largest(self) -> int:
-        """Bytes of the largest tensor as ``array`` returns it, with the codes that it is made of."""
+        """Bytes of the largest tensor as ``array`` returns it, with its codes."""
         return max([super().largest, *(module.room for module in self._modules.values())])
 
     def place(self, part: Part) -> str:
@@ -106,14 +108,14 @@ class QuantizedCheckpoint(FloatCheckpoint):
         return super().place(part) if module is None else module.raw.place(module.main)
 
     def _as_stored(self, config: ModelConfig) -> ModelConfig:
-        """Return the config as the weights bear it out: a quantized head is not tied to embeddings in floats."""
+        """Return the config corrected by the weights: a quantized head is not tied to float embeddings."""
         config = super()._as_stored(config)
         if config.tie_embeddings and self._is_quantized(HEAD):
             return replace(config, tie_embeddings=False)
         return config
 
     def _known(self) -> set[str]:
-        """Return every name that the file may use: also of what quantized weights are made of, and zero biases."""
+        """Return every name that the file may contain, including tensors of quantized weights and zero biases."""
         extra = {tensor for name in self._modules for tensor in self._belonging(name)}
         extra |= {name for name in self.where if ACTIVATIONS.search(name)}
         extra |= {bias for name in self._modules if self._is_zero(bias := f"{_module(name)}.bias")}
@@ -153,7 +155,7 @@ class QuantizedCheckpoint(FloatCheckpoint):
         return self.where[name].tensors[self.stored_as(name)].dtype
 
     def _is_zero(self, name: str) -> bool:
-        """Return whether a bias that the family has not is there and adds nothing, as AutoGPTQ wrote them."""
+        """Return whether a bias that the family lacks is zero, as AutoGPTQ wrote them."""
         if name not in self.where or name in super()._known():
             return False
         raw = Raw(self.where, self.stored_as)
@@ -162,7 +164,7 @@ class QuantizedCheckpoint(FloatCheckpoint):
         return True
 
     def _belonging(self, name: str) -> set[str]:
-        """Return the tensors that a quantized weight may be made of."""
+        """Return the tensors that may make up a quantized weight."""
         return {name, f"{name}_blocks", f"{name}_scales", *(f"{_module(name)}.{part}" for part in (*PARTS, *SCALES))}
 
     def _by_tensor(self) -> dict[str, list[Module | None]]:

@@ -45,10 +45,10 @@ class Columns(Integers):
         return np.ascontiguousarray(self.raw.floats(self._scales).T)
 
     def zeros(self) -> NDArray[np.int16] | None:
-        """See ``Integers``.
+        """Return the zero points (see ``Integers``).
 
-        The offset of GPTQ's first version is added to whole words, as GPTQModel takes it off: a zero point of 0 borrows
-        from its neighbour, and gives it back.
+        The offset of GPTQ's first version is added to whole words, as GPTQModel subtracts it: a zero point of 0
+        borrows from its neighbour, and gives it back.
         """
         words = self.raw.words(self._zeros)
         if self._offset:
@@ -72,7 +72,7 @@ class Columns(Integers):
         return shapes[self.raw.shape(self.main)]
 
     def _find_group(self, scheme: Scheme) -> int:
-        """Return the group of which there are as many as there are scales."""
+        """Return the group size that matches the number of scales."""
         sizes = dict.fromkeys(way.group or self.k for way in scheme.ways if way.bits == self.bits)
         shapes: dict[tuple[int, ...], int]
         shapes = {(-(-self.k // size), self.n): size for size in reversed(sizes)}

@@ -1,4 +1,4 @@
-"""A weight as others quantized it: weight[n, k] = scale[n, g] * (code[n, k] - zero[n, g]) where g is the group of k."""
+"""A quantized weight: weight[n, k] = scale[n, g] * (code[n, k] - zero[n, g]), g the group of k."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from infeng_core.formats.quantized.raw import FP8, Raw
 
-PIECE = 1 << 22  # values that are computed at a time
-LARGEST = 2.0**100  # of scales, so that no product of one is infinite
+PIECE = 1 << 22  # values computed at a time
+LARGEST = 2.0**100  # of scales, so that no product overflows
 
 
 class Module:
@@ -20,21 +20,21 @@ class Module:
     """The tensor that errors name."""
 
     def __init__(self, raw: Raw, name: str, n: int, k: int) -> None:
-        """Take the name of the weight without ``.weight`` and its size."""
+        """``name``: the weight's name without ``.weight``; n, k: its size."""
         self.raw, self.name, self.n, self.k = raw, name, n, k
 
     @property
     def label(self) -> str:
-        """How the weight is stored, for people."""
+        """Short description of the storage."""
         raise NotImplementedError
 
     @property
     def room(self) -> int:
-        """Bytes of the whole as ``values`` returns it, with the codes that it is made of."""
+        """Bytes of the whole weight as ``values`` returns it, with its codes."""
         return 6 * self.n * self.k
 
     def values(self, begin: int, rows: int) -> NDArray[np.float32]:
-        """Return rows as (rows, k) float32; what is not finite is among them as it is."""
+        """Return rows as (rows, k) float32; values that are not finite are kept."""
         raise NotImplementedError
 
 
@@ -53,11 +53,11 @@ class Integers(Module):
         raise NotImplementedError
 
     def zeros(self) -> NDArray[np.int16] | None:
-        """Return zero points less half of the codes' range, (n, groups); None where they are 0 throughout."""
+        """Return zero points less half of the codes' range, (n, groups); None if all are 0."""
         raise NotImplementedError
 
     def order(self) -> NDArray[np.int64] | None:
-        """Return the group of each input, (k,); None where groups are runs of neighbours."""
+        """Return the group of each input, (k,); None if groups are runs of neighbours."""
         return None
 
     @property
@@ -67,7 +67,7 @@ class Integers(Module):
 
     @property
     def groups(self) -> int:
-        """How many scales an output has."""
+        """The number of scales of an output."""
         return -(-self.k // self.group)
 
     @property
@@ -78,7 +78,7 @@ class Integers(Module):
 
     @cached_property
     def is_symmetric(self) -> bool:
-        """Whether no zero point counts."""
+        """Whether all zero points are 0."""
         return self.zeros() is None
 
     @cached_property
@@ -88,7 +88,7 @@ class Integers(Module):
 
     @cached_property
     def scale_type(self) -> np.dtype[np.float16] | np.dtype[np.float32] | None:
-        """The narrowest type that holds all scales; None where one is not finite, or too large to be sound."""
+        """The narrowest type that holds all scales; None if one is not finite or implausibly large."""
         scales = self.scales()
         if not np.abs(scales).max(initial=0) < LARGEST:
             return None
@@ -97,12 +97,12 @@ class Integers(Module):
         return np.dtype(np.float16) if is_half else np.dtype(np.float32)
 
     def signed(self, codes: NDArray[np.uint8]) -> NDArray[np.int8]:
-        """Return codes from 0 on less half of their range, in their own memory."""
-        codes -= np.uint8(1 << (self.bits - 1))  # wraps around, and is read as a signed number
+        """Return codes from 0 on less half of their range, in the same memory."""
+        codes -= np.uint8(1 << (self.bits - 1))  # wraps around; the bytes are then read as signed
         return codes.view(np.int8)
 
     def checked(self, name: str, order: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        """Return what ``order`` does of a tensor's numbers; raises ModelError for a group that is not there."""
+        """Return ``order``, or None if its groups are runs of neighbours; raises ModelError for an unknown group."""
         wrong = np.flatnonzero((order < 0) | (order >= self.groups))
         if wrong.size:
             self.raw.fail(name, f"has {order[wrong[0]]} at {wrong[0]}, there are {self.groups} groups")
@@ -115,7 +115,7 @@ class Integers(Module):
         column = np.arange(self.k) // self.group if order is None else order
         out = np.empty((rows, self.k), np.float32)
         step = max(1, PIECE // self.k)
-        with np.errstate(all="ignore"):  # what is not finite is found, and named, where it is packed
+        with np.errstate(all="ignore"):  # packing detects and names values that are not finite
             for first in range(0, rows, step):
                 some = slice(first, first + step)
                 out[some] = codes[some]
@@ -129,7 +129,7 @@ class Floats(Module):
     """Bytes in e4m3, with a scale for the matrix, for each output, or for each block of outputs and inputs."""
 
     def __init__(self, raw: Raw, name: str, n: int, k: int, scale: str, block: tuple[int, int]) -> None:
-        """``scale``: the tensor of scales, of which there is one for each ``block`` of (outputs, inputs)."""
+        """``scale``: the tensor with one scale for each ``block`` of (outputs, inputs)."""
         super().__init__(raw, name, n, k)
         self.main, self._scale, self._block = f"{name}.weight", scale, block
 

@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint as they lie in its files, and the integers that are packed in their words."""
+"""Tensors of a checkpoint as stored in its files, and the integers that are packed in their words."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ NUMPY: Mapping[str, Any] = {
 FLOATS = ("F16", "BF16", "F32")
 MISMATCH = "the file does not match its config.json, or is damaged: download the model again"
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-"""Which of 8 outputs the i-th nibble of a word belongs to (AutoAWQ, ``awq/utils/packing_utils.py``)."""
+"""The output, of 8, to which the i-th nibble of a word belongs (AutoAWQ, ``awq/utils/packing_utils.py``)."""
 
 
 class Raw:
-    """Tensors by the names that the text model gives them; each is read where it is asked for."""
+    """Tensors by the text model's names; each is read at its use."""
 
     def __init__(self, where: Mapping[str, SafetensorsFile], outside: Callable[[str], str]) -> None:
         """``where``: the file of each. ``outside``: its name there."""
@@ -43,11 +43,11 @@ class Raw:
         return name in self._where
 
     def dtype(self, name: str) -> str:
-        """Return the type of a tensor that is there, as the file names it."""
+        """Return the type of an existing tensor, in the file's spelling."""
         return self._where[name].tensors[self._outside(name)].dtype
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor that is there."""
+        """Return the shape of an existing tensor."""
         return self._where[name].tensors[self._outside(name)].shape
 
     def read(self, name: str) -> NDArray[Any]:
@@ -58,16 +58,16 @@ class Raw:
         return found.reshape(info.shape)
 
     def rows(self, name: str, begin: int, count: int) -> NDArray[np.uint8]:
-        """Return rows of a tensor of bytes, (count, last dimension), whose first dimensions are one."""
+        """Return rows of a tensor of bytes, (count, last dimension), with all dimensions but the last joined."""
         found: NDArray[np.uint8] = self._where[name].array(self._outside(name), begin, count)
         return found
 
     def floats(self, name: str) -> NDArray[np.float32]:
-        """Return a tensor of floats as float32, which holds all of them exactly."""
+        """Return a tensor of floats as float32, which is exact for all of them."""
         return widened(self.read(name))
 
     def words(self, name: str) -> Words:
-        """Return a tensor of int32 as the words that they are."""
+        """Return a tensor of int32 as words."""
         return self.read(name).view(np.uint32)
 
     def place(self, name: str) -> str:
@@ -79,14 +79,14 @@ class Raw:
         raise ModelError(f"{self._where[name].path}", f"tensor {self._outside(name)} {why}", remedy)
 
     def require(self, name: str, beside: str) -> str:
-        """Return ``name``; raise ModelError where it is not there although ``beside`` is."""
+        """Return ``name``; raise ModelError if it is missing although ``beside`` exists."""
         if name not in self._where:
             why = f"tensor {self._outside(name)} is missing, though {self._outside(beside)} is there"
             raise ModelError(f"{self._where[beside].path}", why, MISMATCH)
         return name
 
     def expect(self, name: str, dtypes: Sequence[str], *shapes: tuple[int, ...]) -> None:
-        """Raise ModelError unless a tensor is of one of ``dtypes`` and of one of ``shapes``."""
+        """Raise ModelError unless a tensor has one of ``dtypes`` and one of ``shapes``."""
         if self.dtype(name) not in dtypes:
             self.fail(name, f"is {self.dtype(name)}, it must be {' or '.join(dtypes)}")
         if self.shape(name) not in shapes:
@@ -95,7 +95,7 @@ class Raw:
 
 
 def along(words: Words | Codes, bits: int) -> Codes:
-    """Return (m, n) from words or bytes (m, n * bits / 32): one holds neighbours of a row, the first in low bits."""
+    """Return (m, n) from words or bytes (m, n * bits / 32), which hold neighbours of a row, the first in low bits."""
     data = np.ascontiguousarray(words).view(np.uint8)  # little-endian: the low bits come first
     if bits == 8:
         return data
@@ -108,7 +108,7 @@ def along(words: Words | Codes, bits: int) -> Codes:
 def down(words: Words, bits: int, order: Sequence[int] | None = None) -> Codes:
     """Return (n, m) from words (n * bits / 32, m): a word holds neighbours of a column.
 
-    order: to which of them each field belongs, low bits first; by default in their own order.
+    order: the neighbour to which each field belongs, low bits first; by default their own order.
     """
     each = 32 // bits
     out = np.empty((len(words) * each, words.shape[1]), np.uint8)

@@ -1,8 +1,8 @@
 """Weights by rows, as compressed-tensors stores them: weight_packed, or weight in int8 or fp8, and weight_scale.
 
-``compressors/pack_quantized`` and ``naive_quantized`` of the library. Codes are signed and packed plus half of their
-range, along the inputs; zero points of groups and rows are packed along the outputs. FP8 of transformers, vLLM and
-DeepSeek is stored so too, its scales perhaps as weight_scale_inv.
+The layout is that of ``compressors/pack_quantized`` and ``naive_quantized`` in the library. Codes are signed and packed
+plus half of their range, along the inputs; zero points of groups and rows are packed along the outputs. FP8 of
+transformers, vLLM and DeepSeek has the same layout, with its scales sometimes in weight_scale_inv.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Rows(Integers):
         if self._order not in self.raw:
             return None
         found = self.raw.read(self._order).astype(np.int64)
-        if (found == -1).any():  # as the library: no order has been set
+        if (found == -1).any():  # -1 means, as in the library, that no order has been set
             return None
         return self.checked(self._order, found)
 
@@ -77,7 +77,7 @@ class Rows(Integers):
         return self.raw.shape(self._scale)
 
     def _find_bits(self, scheme: Scheme) -> int:
-        if not self._is_packed:  # fewer bits lie in bytes too
+        if not self._is_packed:  # codes of fewer than 8 bits may lie in bytes too
             self.raw.expect(self.main, ("I8",), (self.n, self.k))
             return 8
         shapes: dict[tuple[int, ...], int]
@@ -97,7 +97,7 @@ class Rows(Integers):
         return shapes.get(self._scale_shape, self.k)
 
     def _check_shape(self) -> None:
-        """Raise ModelError where ``weight_shape`` is another one."""
+        """Raise ModelError if ``weight_shape`` differs from the config."""
         name = f"{self.name}.weight_shape"
         if name in self.raw:
             self.raw.expect(name, ("I64", "I32"), (2,))
@@ -107,7 +107,7 @@ class Rows(Integers):
 
 
 def floats(raw: Raw, name: str, n: int, k: int, scheme: Scheme) -> Floats:
-    """Return a weight in fp8; raises ModelError for types and shapes that are not what the scheme says."""
+    """Return a weight in fp8; raises ModelError for types and shapes that contradict the scheme."""
     main = f"{name}.weight"
     raw.expect(main, ("F8_E4M3",), (n, k))
     scale = next((found for part in SCALES if (found := f"{name}.{part}") in raw), f"{name}.{SCALES[0]}")

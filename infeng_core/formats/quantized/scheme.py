@@ -1,7 +1,7 @@
-"""``quantization_config`` of a config.json: who quantized a checkpoint, and in which ways its weights may be stored.
+"""``quantization_config`` of a config.json: the method of quantization, and the ways in which weights may be stored.
 
-Which modules are quantized is not asked of it: their tensors say so, and a pattern of a stranger's file is matched
-against nothing. What it says bounds what those tensors may be.
+The tensors themselves show which modules are quantized; the config's patterns, which come from an untrusted file, are
+never matched. The config only limits what the tensors may be.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from infeng_core.models.typed_fields import Fields, show
 
-KEYS = ("quantization_config", "compression_config")  # the second: of llm-compressor's first releases
+KEYS = ("quantization_config", "compression_config")  # the second is from llm-compressor's first releases
 DAMAGED = "fix the file or download the model again"
 OTHER = "use a checkpoint by GPTQ, AWQ, compressed-tensors or AutoRound, one in FP8 or MXFP4, or the unquantized model"
 BITS = (4, 8)
@@ -23,32 +23,32 @@ MAX_GROUP = 1 << 20
 
 @dataclass(frozen=True)
 class Way:
-    """One way in which weights of a checkpoint are stored. A group of 0 inputs: a whole row, or the whole matrix."""
+    """A way in which weights of a checkpoint are stored. A group of 0 inputs means a whole row, or the whole matrix."""
 
     bits: int
     group: int = 0
     symmetric: bool = False
     is_float: bool = False
     block: tuple[int, int] | None = None  # (outputs, inputs) that share a scale
-    has_order: bool = False  # groups are not runs of neighbours: a tensor says which input is of which
+    has_order: bool = False  # groups are not runs of neighbours: a tensor gives the group of each input
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """What a checkpoint says of itself. Every quantized module is stored in one of its ``ways``.
+    """The quantization that a checkpoint declares. Every quantized module is stored in one of its ``ways``.
 
-    ``words`` is the order of codes in the words of ``qweight``; ``zero_offset`` is what stored zero points lack.
+    ``words`` is the order of codes in the words of ``qweight``; ``zero_offset`` must be added to stored zero points.
     ``has_blocks``: experts are blocks of 4-bit floats.
     """
 
-    method: str  # for people: "GPTQ"
+    method: str  # display name: "GPTQ"
     ways: tuple[Way, ...]
     words: Literal["", "gptq", "awq"] = ""
     zero_offset: int = 0
     has_blocks: bool = False
 
     def sizes(self, is_float: bool) -> set[int]:
-        """Return the numbers of bits that integers, or floats, may have."""
+        """Return the possible numbers of bits of integers, or of floats."""
         return {way.bits for way in self.ways if way.is_float == is_float}
 
 
@@ -71,7 +71,7 @@ def _scheme(fields: Fields) -> Scheme:
 
 
 def _gptq(fields: Fields) -> Scheme:
-    """GPTQModel, AutoGPTQ, optimum; the first format stores zero points less 1."""
+    """Scheme of GPTQModel, AutoGPTQ and optimum; their first format stores zero points less 1."""
     form = _form(fields, ("checkpoint_format", "format"), "gptq", ("gptq", "gptq_v2"))
     return Scheme("GPTQ", _ways(fields, "dynamic"), "gptq", 1 if form == "gptq" else 0)
 
@@ -82,7 +82,8 @@ def _awq(fields: Fields) -> Scheme:
 
 
 def _auto_round(fields: Fields) -> Scheme:
-    """AutoRound packs as GPTQ in either version, or as AWQ: ``packing_format``, in earlier files ``backend``."""
+    """Scheme of AutoRound, which packs as GPTQ in either version, or as AWQ: ``packing_format``, in earlier files
+    ``backend``."""
     _form(fields, ("data_type",), "int", ("int", "int_sym", "int_asym"))
     if fields.has("act_bits") and fields.integer("act_bits", 1, 64) < 16:
         fields.fail("act_bits", f"is {fields.data['act_bits']}: quantized activations are not read", OTHER)
@@ -134,14 +135,14 @@ def _compressed_way(fields: Fields) -> Way:
 
 
 def _fp8(fields: Fields) -> Scheme:
-    """Of transformers and vLLM: one scale for the matrix, for a row, or for a block, all of them e4m3."""
+    """Scheme of transformers and vLLM: one e4m3 scale for the matrix, for a row, or for a block."""
     _form(fields, ("fmt",), "e4m3", ("e4m3", "float8_e4m3fn"))
     block = _block(fields, "weight_block_size") if fields.has("weight_block_size") else None
     return Scheme("FP8", (Way(8, symmetric=True, is_float=True, block=block),))
 
 
 def _mxfp4(fields: Fields) -> Scheme:
-    """transformers and OpenAI; which modules it leaves in floats their tensors say."""
+    """Scheme of transformers and OpenAI; the tensors show which modules stay floats."""
     return Scheme("MXFP4", (Way(4, 32, symmetric=True, is_float=True),), has_blocks=True)
 
 
@@ -153,11 +154,11 @@ METHODS: Mapping[str, Callable[[Fields], Scheme]] = {
     "fp8": _fp8,
     "mxfp4": _mxfp4,
 }
-"""Readers by ``quant_method``, in small letters and with hyphens."""
+"""Readers by ``quant_method``, in lower case and with hyphens."""
 
 
 def _form(fields: Fields, keys: tuple[str, ...], default: str, known: tuple[str, ...]) -> str:
-    """Return what the first of ``keys`` that is set says, in small letters; it must be one of ``known``."""
+    """Return the value of the first of ``keys`` that is set, in lower case; it must be one of ``known``."""
     key = next((key for key in keys if fields.has(key)), keys[0])
     value = fields.text(key, default)
     if value.lower() not in known:
@@ -166,7 +167,7 @@ def _form(fields: Fields, keys: tuple[str, ...], default: str, known: tuple[str,
 
 
 def _ways(fields: Fields, overrides: str) -> tuple[Way, ...]:
-    """Return the way that all modules have and those of ``overrides``, which says it for some."""
+    """Return the way of most modules and the ways that ``overrides`` gives for some."""
     if fields.has("pack_dtype") and fields.text("pack_dtype") not in ("int32", "torch.int32"):
         fields.fail("pack_dtype", f"is {show(fields.data['pack_dtype'])}: words of 32 bits are read", OTHER)
     if fields.has("is_marlin_format") and fields.flag("is_marlin_format"):
@@ -177,7 +178,7 @@ def _ways(fields: Fields, overrides: str) -> tuple[Way, ...]:
     some = fields.mapping(overrides) if fields.has(overrides) else Fields({}, fields.source)
     for name in _few(fields, overrides, some.data):
         one = some.mapping(name) if some.data[name] else Fields({}, fields.source)
-        if not one.has("bits") or one.integer("bits", 1, 64) < 16:  # others are left in floats
+        if not one.has("bits") or one.integer("bits", 1, 64) < 16:  # modules of 16 bits or more stay floats
             found.add(replace(base, bits=_bits(one, "bits", base.bits), group=_group(one, base.group)))
     return tuple(sorted(found, key=lambda way: (way != base, way.bits, way.group)))
 

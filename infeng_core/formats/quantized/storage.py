@@ -1,4 +1,4 @@
-"""In which weight format a module that others quantized is kept: exactly where one can, else in the nearest."""
+"""The weight format in which a quantized module is kept: an exact one if possible, else the nearest."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from infeng_core.formats.quantizers import Quantized, WithMinima
 from infeng_core.models.weights import Layout, TensorSpec
 
 EXACT = ("int4-g64", "int4-g32", "int4-a256", "int4-a128", "int8-row", "int8-g32")
-"""Formats of codes and scales, small ones first; those that this engine has."""
+"""Formats of codes and scales that this engine has, small ones first."""
 
 LEFT = "int8-row"
-"""For what is stored as floats beside quantized weights; NEAREST where one of these has 8 bits in groups of inputs."""
+"""The format for floats beside quantized weights; NEAREST if one of these has 8 bits in groups of inputs."""
 
 Modules = Mapping[str, Sequence[Module | None]]
-"""Of each packed tensor the modules that its parts are stored in; None for one in floats."""
+"""The modules of each packed tensor's parts; None for a part in floats."""
 
 
 def fits(module: Module, format: QuantFormat) -> bool:
-    """Return whether ``format`` holds the codes and scales of ``module``, but for -128 where it ends at -127.
+    """Return whether ``format`` holds the codes and scales of ``module``, except -128 where it ends at -127.
 
-    And but for blocks of MXFP4 under scales that are no values of fp16, which are not looked for.
+    MXFP4 blocks whose scales fp16 cannot hold are not checked.
     """
     if isinstance(module, Blocks):
         return format.name == NEAREST
@@ -45,7 +45,7 @@ def fits(module: Module, format: QuantFormat) -> bool:
 
 
 def _fits_minima(module: Integers, grid: MinimaGrid) -> bool:
-    """Return whether a scale is that of whole superblocks: sub-scales are then 1, and minima the zero points."""
+    """Return whether each scale covers whole superblocks: sub-scales are then 1, and minima the zero points."""
     has_groups = module.group >= module.k or module.group % grid.superblock == 0
     if module.bits != 4 or not has_groups or not module.is_ordered or module.scale_type != np.float16:
         return False
@@ -58,14 +58,15 @@ def _has_scales(module: Integers, grid: Grid) -> bool:
 
 
 def holds(module: Module, format: str) -> bool:
-    """Return whether the weight format named ``format`` loses nothing of ``module``, but for codes of -128."""
+    """Return whether the weight format named ``format`` holds ``module`` without loss, except for codes of -128."""
     return format == "f32" or (format in BUILTIN and fits(module, BUILTIN[format]))
 
 
 def kept(module: Integers, grid: Grid, begin: int, rows: int) -> tuple[Quantized, int]:
-    """Return rows of a module that fits, a scale repeated for every group of ``grid``, and how many codes were -128.
+    """Return rows of a fitting module, each scale repeated for every group of ``grid``, and the number of codes of
+    -128.
 
-    These become -127 where the grid ends there.
+    These become -127 if the grid ends there.
     """
     codes = module.codes()[begin : begin + rows]
     below = int(np.count_nonzero(codes < grid.low))
@@ -77,7 +78,7 @@ def kept(module: Integers, grid: Grid, begin: int, rows: int) -> tuple[Quantized
 
 
 def kept_minima(module: Integers, grid: MinimaGrid, begin: int, rows: int) -> WithMinima:
-    """Return rows of a module that fits: scale * (code - zero) as scale * code - scale * zero."""
+    """Return rows of a fitting module: scale * (code - zero) as scale * code - scale * zero."""
     end = begin + rows
     block = np.arange(grid.superblocks(module.k)) * grid.superblock // module.group
     group = np.arange(grid.groups(module.k)) * grid.group // module.group
@@ -92,8 +93,8 @@ def kept_minima(module: Integers, grid: MinimaGrid, begin: int, rows: int) -> Wi
 def formats(layout: Layout, modules: Modules, choice: FormatChoice, lookup: FormatLookup) -> dict[str, str]:
     """Return the format of every tensor.
 
-    What nobody asked for keeps the checkpoint's own precision; what its maker left in floats, because it counts, gets 8
-    bits, and routers stay floats.
+    By default a tensor keeps the checkpoint's precision; modules that its maker left in floats get 8 bits, and
+    routers stay floats.
     """
     found = choice.for_model(layout, lookup)
     left = NEAREST if any(_is_finer(module) for stored in modules.values() for module in stored) else LEFT
@@ -106,9 +107,9 @@ def formats(layout: Layout, modules: Modules, choice: FormatChoice, lookup: Form
 
 
 def foreseen(layout: Layout, scheme: Scheme | None, choice: FormatChoice, lookup: FormatLookup) -> dict[str, str]:
-    """Return the format of every tensor of a checkpoint whose weights are not there, as far as its scheme tells.
+    """Return the format of every tensor of a checkpoint without weights, as far as its scheme tells.
 
-    Experts in blocks are all of them; what else is quantized only tensors say.
+    With experts in blocks, all experts are; which other modules are quantized only tensors show.
     """
     found = choice.for_model(layout, lookup)
     for spec in layout.tensors if scheme is not None and scheme.has_blocks else ():
@@ -118,7 +119,7 @@ def foreseen(layout: Layout, scheme: Scheme | None, choice: FormatChoice, lookup
 
 
 def _is_finer(module: Module | None) -> bool:
-    """Return whether the steps of a module are finer than LEFT's: 8 bits under scales of less than a row."""
+    """Return whether the steps of a module are finer than LEFT's: 8 bits, with scales for less than a row."""
     return isinstance(module, Integers) and module.bits == 8 and module.group < module.k
 
 
@@ -134,7 +135,7 @@ def _nearest(spec: TensorSpec, modules: Modules, planned: str, left: str) -> str
 
 
 def changes(layout: Layout, modules: Modules, formats: Mapping[str, str]) -> dict[str, str]:
-    """Return what is rounded again, in words by "how it was stored -> format"."""
+    """Return a summary of tensors that are rounded again, by "stored type -> format"."""
     count: dict[str, int] = {}
     for spec in layout.tensors:
         for module in modules[spec.name]:

@@ -1,1 +1,1 @@
-"""A kernel is tried in a child process and compared with the reference before it is believed."""
+"""Each kernel runs in a child process and is compared with the reference before the engine uses it."""

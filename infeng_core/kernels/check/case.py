@@ -1,4 +1,4 @@
-"""One operation in a program, on random input: by this a kernel is judged, tested and measured."""
+"""One op in a program, on random input: kernels are checked, tested and measured on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ SEED = 20
 
 
 class OneOp:
-    """A program of one op, ``calls`` times, over operands from a fixed seed: two of one case compute the same."""
+    """A program of one op, ``calls`` times, over operands from a fixed seed: two programs of one case compute the
+    same."""
 
     _ops: Ops
 
@@ -39,10 +40,10 @@ class OneOp:
     ) -> None:
         """Make the program for batches like ``steps``.
 
-        kernel: to run; None: the reference's. others: kernels for ops around it, each instead of the reference's.
-        copies: of the weight, or layers of the cache; calls take turns on them. like: one of the same weights or cache,
-        which both share. Raises NoJudgeError where the reference has no kernel that is needed, NativeError where a
-        kernel declines.
+        kernel: the kernel to run; None: the reference's. others: kernels for ops around it, each instead of the
+        reference's. copies: of the weight, or layers of the cache; calls take turns on them. like: another program
+        whose weights or cache this one shares. Raises NoJudgeError where the reference lacks a kernel that is needed,
+        NativeError where a kernel declines.
         """
         self.case, self.calls, self.copies = case, calls, copies
         self._steps = Steps(case, steps)
@@ -71,10 +72,10 @@ class OneOp:
         self._batches = [self._steps.batch(step, self._ops.vocabulary) for step in steps]
         self._operands.fill()
         self.damage: str | None = None
-        """What else a run has written to, in words."""
+        """Description of the first write of a run outside its outputs."""
 
     def run(self, step: int) -> Arrays:
-        """Run a step on fresh input; return what the op wrote, by name."""
+        """Run a step on fresh input; return the outputs of the op by name."""
         self._operands.fill()
         before, rows = self._operands.seen(), self._steps.rows[step]
         self.program.run(*self._batches[step], self._ranges[step])
@@ -84,7 +85,7 @@ class OneOp:
         return self._operands.results(rows)
 
     def once(self) -> None:
-        """Run every step once, on whatever the buffers hold, for its time."""
+        """Run every step once, on the present content of the buffers, to time it."""
         for batch, ranges in zip(self._batches, self._ranges, strict=True):
             self.program.run(*batch, ranges)
 
@@ -99,4 +100,4 @@ class OneOp:
 
 @cache
 def _small_pool() -> Pool:
-    return Pool(2, spin_us=0)  # two workers, so that a kernel whose tiles depend on each other is found out
+    return Pool(2, spin_us=0)  # two workers, so that a kernel whose tiles depend on each other is detected

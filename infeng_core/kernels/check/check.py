@@ -1,8 +1,8 @@
-"""The first-use check: a kernel is believed only after it has agreed with the reference on a small random case.
+"""The first-use check: a kernel is used only after it has agreed with the reference on a small random case.
 
-Everything that a library can be called for is called first in the child process that tried it, so a kernel that crashes
-or never returns takes nothing down with it. One failure, whatever the problem, refuses the kernel for all problems.
-Verdicts are kept (``verdicts.py``).
+Each entry point that the engine may call is first called in the child process that tried the library, so a kernel
+that crashes or never returns does not harm the engine. One failure, whatever the problem, refuses the kernel for all
+problems. Verdicts are kept (``verdicts.py``).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class FirstUse:
     def __init__(self, reference: LibraryState) -> None:
         self.reference = reference
         self.refused: dict[tuple[str, str], Reason] = {}
-        """Why a kernel, by library and name, serves nothing in this engine."""
+        """Reasons why a kernel, by library and name, is refused in this engine."""
         self._keys: dict[_native.Problem, str] = {}
 
     def fits(self, state: LibraryState, kernel: _native.Kernel, problem: _native.Problem) -> Reason:
-        """Return READY if ``kernel`` accepts ``problem``, DECLINES, or what is broken about it."""
+        """Return READY if ``kernel`` accepts ``problem``, DECLINES, or the fault that was found."""
         if state is self.reference or state.trial is None or state.verdicts is None:
             return READY if kernel.accepts(problem) else DECLINES
         if state.native is not None and problem.weight not in (None, *_native.WEIGHT_FORMATS, *state.native.formats):
-            return DECLINES  # a format that the library has never heard of, whose name the child would not know
+            return DECLINES  # a format that the library does not know, so that the child would not know its name either
         refusal = self._refusal(state, kernel.name)
         if refusal is not None:
             return refusal
@@ -61,13 +61,13 @@ class FirstUse:
         return READY
 
     def _key(self, problem: _native.Problem) -> str:
-        """Return a problem as JSON, the workers included: what is asked here is what was asked in the child."""
+        """Return a problem as JSON, workers included: the question to the library here equals the one in the child."""
         if problem not in self._keys:
             self._keys[problem] = json.dumps({**problems.fields(problem), "workers": problem.workers})
         return self._keys[problem]
 
     def _refusal(self, state: LibraryState, kernel: str) -> Reason | None:
-        """Return why ``kernel`` was refused, in this engine or, by the cache, before."""
+        """Return why ``kernel`` was refused, in this engine or, by the cache, in an earlier one."""
         assert state.verdicts is not None
         known = state.verdicts.get(f"refused {kernel}")
         if (state.name, kernel) not in self.refused and known is not None:

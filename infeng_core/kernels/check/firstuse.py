@@ -24,9 +24,10 @@ MAC_BUDGET = 1 << 25  # multiplications of all row counts together: some tens of
 
 
 def difference(kernel: Kernel, reference: Library, case: Fields) -> str | None:
-    """Return where ``kernel`` first departs from the reference on ``case`` or writes where it must not, or None.
+    """Return the first place where ``kernel`` differs from the reference on ``case`` or writes where it must not, or
+    None.
 
-    Raises NativeError if the kernel fails and NoJudgeError if there is nothing to compare it with.
+    Raises NativeError if the kernel fails and NoJudgeError if the reference has no kernel to compare with.
     """
     counts = row_counts(case)
     for adapters, rows in variants(case, counts):
@@ -37,7 +38,7 @@ def difference(kernel: Kernel, reference: Library, case: Fields) -> str | None:
         except NativeError as error:  # not the kernel's fault
             raise NoJudgeError(f"the reference cannot do this case: {error}") from error
         tried = OneOp(case, kernel, reference, steps, adapters=adapters)
-        for step in (*range(len(steps)), 0):  # the first again: operands that nobody can look at are as they were
+        for step in (*range(len(steps)), 0):  # the first again: reusable operands must still hold their values
             place = tried.damage or _first(kernel.numerics, expected[step], tried.run(step)) or tried.damage
             if place is not None:
                 storage = f" and adapters in {adapters.storage}" if adapters else ""
@@ -46,7 +47,7 @@ def difference(kernel: Kernel, reference: Library, case: Fields) -> str | None:
 
 
 def variants(case: Fields, counts: list[int]) -> Iterator[tuple[RandomAdapters | None, list[int]]]:
-    """Yield what a problem leaves open: adapters, and the numbers of rows to try them with."""
+    """Yield the choices that a problem leaves open: adapters, and the numbers of rows to try them with."""
     if case["op"] == "shrink":
         storage = next(storage for storage, format in A_FORMATS.items() if format == case["weight"])
         yield RandomAdapters(storage), counts
@@ -80,7 +81,7 @@ def row_counts(case: Fields) -> list[int]:
 def _first(
     numerics: str, wanted: Sequence[tuple[str, NDArray[Any]]], found: Sequence[tuple[str, NDArray[Any]]]
 ) -> str | None:
-    """Return the first of the arrays that is wrong, and where."""
+    """Return the first wrong array and the place of its first wrong value."""
     compare = _exact if numerics == "exact" else _close
     places = ((name, compare(one, other)) for (name, one), (_, other) in zip(wanted, found, strict=True))
     return next((f"{name} {place}" for name, place in places if place is not None), None)
@@ -100,7 +101,7 @@ def _exact(wanted: NDArray[Any], found: NDArray[Any]) -> str | None:
 
 def _close(wanted: NDArray[Any], found: NDArray[Any]) -> str | None:
     if wanted.dtype.kind != "f":
-        return None  # quantized copies of a result that is compared itself
+        return None  # quantized copies of a result; the result itself is compared
     error = float(np.max(np.abs(np.subtract(found, wanted, dtype=np.float64))))
     bound = APPROX_BOUND * float(np.max(np.abs(wanted)))
     return None if error <= bound else f"is off by {error:.3g}, the bound is {bound:.3g}"

@@ -1,4 +1,4 @@
-"""The kernels of a case: the one that it is about, and those of the ops around it, which nobody judges."""
+"""The kernels of a case: the kernel that is checked, and the kernels of the ops around it, which are not."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from infeng_core.kernels.problems import Fields
 
 
 class NoJudgeError(LookupError):
-    """The reference has no kernel to compare with, so the format or the op is a plugin's own."""
+    """The reference has no kernel to compare with: the format or the op is a plugin's own."""
 
 
 class Judges:
     """The kernels of a reference, for programs of up to ``rows`` rows."""
 
     def __init__(self, reference: Library, others: Sequence[Kernel], rows: int) -> None:
-        """``others``: kernels that are taken instead, each for its op."""
+        """``others``: kernels that replace the reference's, each for its op."""
         self._reference, self._others = reference, {other.op: other for other in others}
         self._rows = rows
 
     def of_case(self, case: Fields) -> _native.Bindings:
-        """Return the kernel for what a case is about; raises NoJudgeError."""
+        """Return the kernel for the op of a case; raises NoJudgeError."""
         fields = asked(case)
         op, _ = fields.pop("op"), fields.pop("rows")
         return self.of(op, **fields)

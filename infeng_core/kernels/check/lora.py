@@ -1,4 +1,4 @@
-"""Random adapters for the op of a case: all that a segment can have, alone, combined and not at all; or many alike."""
+"""Random adapters for the op of a case: alone, combined and absent, with every option of a segment; or many alike."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ A_FORMATS = {"int8": "int8-row", "bf16": "bf16", "f32": "f32"}
 
 
 def a_form(storage: str) -> tuple[str, str]:
-    """Return the weight format of A, and what it reads."""
+    """Return the weight format of A, and the format of the rows that it multiplies."""
     return A_FORMATS[storage], "int8-g64" if storage == "int8" else "f32"
 
 
 @dataclass(frozen=True)
 class RandomAdapters:
-    """What is on the rows of a case: two adapters that show errors, or ``count`` of ``rank`` that share the rows."""
+    """The adapters on the rows of a case: two adapters that show errors, or ``count`` of ``rank`` that share the
+    rows."""
 
     storage: str
     count: int = 0
@@ -34,7 +35,7 @@ class RandomAdapters:
     parts: Sequence[tuple[int, int, int]] = ()
     """(first panel, step, panels) of each projection; one over all panels where empty."""
     is_looked_up: bool = False
-    """u of a linear is looked up as that of embeddings is, so that nothing but its own half is measured."""
+    """Whether a linear's u is looked up as embeddings' is, so that only the expand half is measured."""
 
 
 class Lora:
@@ -56,16 +57,16 @@ class Lora:
         return Epilogue.lora(self._program.shrink(kernels, f"call{call}", x, k=k, panels=panels))
 
     def lookup(self, panels: int) -> Epilogue:
-        """Return a step that adds products of a vector that is looked up; a program can have one."""
+        """Return a step that adds products of a looked-up vector; a program can have one."""
         rank = self.adapters.rank
         part = self._part(rank, 0, range(panels))
         self._looked_up = _native.AdapterEmbedding(rank, self._normal(1, rank), 1.0, part)
         return Epilogue.lora(self._program.embedding_slot(vocabulary=1, panels=panels))
 
     def ranges(self, rows: int) -> Sequence[tuple[int, int, Any, float]]:
-        """Return which rows use which adapter.
+        """Return the rows that use each adapter.
 
-        Of two: the second alone, both together, and neither. Of many: consecutive shares.
+        With two adapters: rows of the second alone, of both together, and of neither. With many: consecutive shares.
         """
         count = self.adapters.count
         if not self._made:
@@ -88,8 +89,8 @@ class Lora:
     def _parts(self, index: int, panels: int) -> tuple[int, list[_native.AdapterPart]]:
         """Return the stacked rank and the projections of adapter ``index``.
 
-        Of two: one projection; and one over every other panel besides one of rank 0 over the last, with all that a
-        projection can have.
+        With two adapters: the first has one projection; the second has one over every other panel, with all options,
+        and one of rank 0 over the last panel.
         """
         if self.adapters.count:
             rank, places = self.adapters.rank, self.adapters.parts or ((0, 1, panels),)
@@ -104,7 +105,7 @@ class Lora:
         """Return A in panels and its scaling."""
         format, whole = A_FORMATS[self.adapters.storage], (rank + LANES // 2 - 1) // LANES
         data = [self._packed(format, min(rank, whole * LANES), k)] if whole else []
-        if rank > whole * LANES:  # folded: two lanes for a row, of half of the inputs each
+        if rank > whole * LANES:  # folded: two lanes for a row, each over half of the inputs
             data.append(self._packed(format, LANES, -(-k // 128) * 64))
         scaling = np.zeros(-(-rank // LANES) * LANES, np.float32)
         scaling[:rank] = self._random.uniform(0.5, 2, rank)

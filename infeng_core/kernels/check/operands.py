@@ -1,4 +1,4 @@
-"""What the op of a case reads and writes: random, equal before every run, and with watched memory around it."""
+"""The operands of a case's op: random, equal before every run, and with watched memory around them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from infeng_core._native import Epilogue, Program, Weight
 from infeng_core.kernels import problems
 from infeng_core.kernels.check.steps import BLOCK
 
-GUARD = 4096  # bytes before and behind a weight
+GUARD = 4096  # bytes before and after a weight
 STALE = -12345.0
 LARGE = 1 << 24  # bytes; larger weights repeat their first panels
-SAMPLE = 7  # so many of them: no power of two, so that a wrong panel shows
+SAMPLE = 7  # number of panels that repeat: no power of two, so that a wrong panel shows
 
 Arrays = list[tuple[str, NDArray[Any]]]
 
 
 @dataclass(frozen=True)
 class _Watched:
-    """Memory of which a kernel may write nothing but the first ``columns`` of the rows of a step."""
+    """Memory where a kernel may write only the first ``columns`` of the rows of a step."""
 
     name: str
     memory: NDArray[Any]  # (rows, all columns)
@@ -35,28 +35,29 @@ class Operands:
     """The operands of one program."""
 
     def __init__(self, program: Program, random: np.random.Generator, *, is_sampled: bool) -> None:
-        """Draw by ``random``; outputs of ``program`` have, where it ``is_sampled``, a row for each sampled row."""
+        """Draw values by ``random``. If ``is_sampled``, outputs of ``program`` have a row for each sampled row."""
         self._program = program
         self._random = random
         self._is_sampled = is_sampled
         self._by_form: dict[str, int] = {}
-        self._held: list[tuple[NDArray[Any], NDArray[Any] | float]] = []  # buffers, and what they hold before a run
+        self._held: list[tuple[NDArray[Any], NDArray[Any] | float]] = []  # buffers, and their content before a run
         self._watched: list[_Watched] = []
-        self._results: list[tuple[str, NDArray[Any], bool]] = []  # and whether its rows are those of a step
+        self._results: list[tuple[str, NDArray[Any], bool]] = []  # and whether its rows are the rows of a step
 
     # Before and after a run.
 
     def fill(self) -> None:
-        """Put back what every operand holds before a run."""
+        """Restore the content that every operand has before a run."""
         for view, values in self._held:
             view[:] = values
 
     def seen(self) -> list[NDArray[Any]]:
-        """Return a copy of all memory that is watched."""
+        """Return a copy of all watched memory."""
         return [watched.memory.copy() for watched in self._watched]
 
     def damage(self, before: Sequence[NDArray[Any]], rows: int) -> str | None:
-        """Return what a run of ``rows`` rows wrote that it must not, in words; ``before``: what was ``seen`` then."""
+        """Return a description of the first forbidden write by a run of ``rows`` rows; ``before``: ``seen`` before
+        the run."""
         found = None
         for watched, old in zip(self._watched, before, strict=True):
             changed = watched.memory != old
@@ -66,25 +67,25 @@ class Operands:
         return found
 
     def results(self, rows: int) -> Arrays:
-        """Return copies of what a run of ``rows`` rows wrote, by name."""
+        """Return copies of the outputs of a run of ``rows`` rows, by name."""
         return [(name, (array[:rows] if by_row else array).copy()) for name, array, by_row in self._results]
 
     def hold(self, view: NDArray[Any], values: NDArray[Any] | float) -> None:
-        """Let memory hold ``values`` before every run."""
+        """Fill ``view`` with ``values`` before every run."""
         self._held.append((view, values))
 
     def result(self, name: str, array: NDArray[Any], *, by_row: bool) -> None:
-        """Let memory be a result; ``by_row``: its rows are those of a step."""
+        """Register ``array`` as a result; ``by_row``: its rows are the rows of a step."""
         self._results.append((name, array, by_row))
 
     def watch(self, name: str, memory: NDArray[Any], columns: int = 0) -> None:
-        """Let nobody write to memory but to the first ``columns`` of a step's rows."""
+        """Watch ``memory`` for writes outside the first ``columns`` of a step's rows."""
         self._watched.append(_Watched(name, memory, columns))
 
     # Values of the program.
 
     def buffer(self, columns: int) -> int:
-        """Declare a buffer that holds zeros and has to keep them."""
+        """Declare a buffer of zeros that a run must leave unchanged."""
         value = self._program.buffer(columns)
         self.watch("memory beside its output", _whole(self._program.view(value)))
         return value
@@ -101,7 +102,7 @@ class Operands:
         return value
 
     def input(self, act: str, columns: int, *, is_output: bool = False) -> int:
-        """Return the value that an op reads, in one of two forms: random rows of different magnitude."""
+        """Return the value that an op reads, as float32 or int8: random rows of different magnitude."""
         if act in self._by_form:
             return self._by_form[act]
         if act == "f32":
@@ -130,7 +131,7 @@ class Operands:
         return value
 
     def copies(self, act: str, experts: int, columns: int, top_k: int) -> tuple[int, int]:
-        """Declare what a route writes: return its routing and the value with the copies of rows."""
+        """Declare the outputs of a route: return its routing and the value with the copies of rows."""
         routing = self._program.routing(experts=experts, top_k=top_k)
         *by_row, begin = self._program.view_routing(routing)
         for name, sorting in zip(("experts", "weights", "places"), by_row, strict=True):
@@ -149,7 +150,8 @@ class Operands:
         return routing, value
 
     def epilogues(self, names: Sequence[Any], columns: int) -> tuple[list[Epilogue], int]:
-        """Return the steps ``names`` behind ``columns`` columns, adapters' left out, and the columns of the result."""
+        """Return the steps ``names`` after ``columns`` columns, without adapters' steps, and the columns of the
+        result."""
         steps: list[Epilogue] = []
         for step in names:
             name, a, b = (step, 1.5, 2.0) if isinstance(step, str) else step
@@ -184,9 +186,9 @@ class Operands:
         return value
 
     def _int8_rows(self, rows: int, groups: int, columns: int, wide: int = 1) -> tuple[NDArray[Any], ...]:
-        """Return (q, scale, sum) of rows in which some groups are zero and some hold nothing but the extremes.
+        """Return (q, scale, sum) of rows; some groups are zero and some hold only the extremes.
 
-        ``wide`` groups of 64 in a row have one scale.
+        ``wide`` groups of 64 in a row share one scale.
         """
         style = self._random.integers(0, 8, (rows, groups))
         style[:, 0] = 7
@@ -208,7 +210,7 @@ class Operands:
         return self._random.permutation(int(np.prod(shape))).reshape(shape)
 
     def table(self, shape: tuple[int, ...], name: str = "its tables") -> NDArray[np.float32]:
-        """Return random values in memory of their own, which is watched; a program would copy others."""
+        """Return random values in memory of their own, which is watched; a program would copy unaligned memory."""
         array: NDArray[np.float32] = _bytes(_native.Arena(4 * int(np.prod(shape)), huge_pages=False)).view(np.float32)
         array = array.reshape(shape)
         array[:] = self.normal(*shape)
@@ -222,7 +224,7 @@ class Operands:
         return vector
 
     def weights(self, format: str, n: int, k: int, copies: int) -> Callable[[int], Weight]:
-        """Make ``copies`` weights side by side, with memory around them that is watched; return which a call takes."""
+        """Make ``copies`` weights side by side, with watched memory around them; return the function call -> weight."""
         panels, size = n // BLOCK, _native.panel_bytes(format, k)
         is_large = copies * panels * size > LARGE
         sample = min(panels, SAMPLE) if is_large else panels
@@ -244,7 +246,7 @@ class Operands:
 
 
 def wide_rounding(columns: int) -> dict[str, Any]:
-    """Return how ``columns`` are rounded other than plainly: rotated where they can be, in groups of any width."""
+    """Return how ``columns`` are rounded in wide groups: rotated where possible, in groups of any width."""
     if columns % 64:
         return {"group": 128 if columns // BLOCK % 2 else 256}
     return {"group": (64, 128, 256)[columns // 64 % 3], "rotated": True}

@@ -1,4 +1,4 @@
-"""The ops of cases: what each declares of operands, and what a call of it adds to a program."""
+"""The ops of cases: the operands that each declares, and the op that each call adds to a program."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Ops:
         is_timed: bool,
         like: Ops | None,
     ) -> None:
-        """Add to ``program``; copies: of the weight, or layers of the cache, which are those of ``like`` if given.
+        """Add to ``program``; copies: of the weight, or layers of the cache, which ``like`` shares if given.
 
-        is_timed: the op is measured and not judged.
+        is_timed: the op is measured and not checked.
         """
         self._case, self._program, self._pool, self._steps = case, program, pool, steps
         self._operands, self._judges, self._lora = operands, judges, lora
@@ -51,7 +51,8 @@ class Ops:
         """Of an embedding."""
 
     def declare(self, kernel: Kernel | None) -> Emit:
-        """Declare the operands of the op; return what adds a call of it by ``kernel``, None for the reference's."""
+        """Declare the operands of the op; return the function that adds a call of it by ``kernel`` (None: the
+        reference's)."""
         self._bound = self._judges.of_case(self._case) if kernel is None else self._judges.bound(kernel)
         op = self._case["op"]
         build: Callable[[], Emit] = self._row_op if op in _native.ROW_OPS else getattr(self, f"_{op}")
@@ -113,7 +114,7 @@ class Ops:
         k, panels = self._case["k"], 1 if self._lora.adapters.count else 4
         x, zero = self._operands.input(self._case["act"], k), self._operands.buffer(panels * BLOCK)
         out = self._operands.output(panels * BLOCK)
-        u = self._program.view(0)  # what programs with adapters have first
+        u = self._program.view(0)  # the first buffer of programs with adapters
         self._operands.hold(u, 0)
         self._operands.result("u", u, by_row=True)
         expand = self._judges.of("epilogue", n=panels * BLOCK, k=panels * BLOCK, epilogues=["lora"])
@@ -132,7 +133,7 @@ class Ops:
         columns, context = k_column + kv_heads * size, self._steps.context
         x = self._operands.input("f32", columns, is_output=True)
         cos, sin = (self._operands.table((context, rot // 2)) for _ in range(2))
-        cos /= (length := np.hypot(cos, sin))  # rotations: what is turned again and again stays as large as it is
+        cos /= (length := np.hypot(cos, sin))  # rotations keep the magnitude of values in every call
         sin /= length
         norms = [self._operands.vector(size) if "rope_norm" in self._needs else None for _ in range(2)]
         scale = self._operands.vector(context) if "rope_scale" in self._needs else None
@@ -173,7 +174,7 @@ class Ops:
         logits, x = self._operands.rows(n), self._operands.input(act, k)
         view = self._program.view(logits)
         self._operands.hold(view, np.round(self._operands.normal(*view.shape) * 4) / 4)  # with equal ones
-        # Both kinds of weights, each with room of its own, unless it is for its time.
+        # Both kinds of weights, each with its own buffer, unless the op is timed.
         kinds = (False, True)[: 1 if self._is_timed else 2]
         made = [(chosen, *self._operands.copies(act, n, k, top_k)) for chosen in kinds]
 
@@ -199,7 +200,7 @@ class Ops:
 
         return emit
 
-    # What several have.
+    # Shared by several ops.
 
     def _epilogues(self, columns: int) -> tuple[list[Epilogue], int]:
         names: Sequence[Any] = self._case.get("epilogues", ())
@@ -215,7 +216,7 @@ class Ops:
         return self._lora.shrink(shrink, call, self._operands.input(act, k), k, columns // BLOCK)
 
     def _weights(self) -> Callable[[int], Weight]:
-        """Return what gives the weight of a call."""
+        """Return the function that gives the weight of a call."""
         if self._like is None:
             format, n, k = (self._case[name] for name in ("weight", "n", "k"))
             self._weight = self._operands.weights(format, n, k, self._copies)
@@ -233,7 +234,7 @@ class Ops:
         return up(self._case["kv_heads"] * max(size, self._case.get("v_head_dim", size)))
 
     def _append(self, kv: KvCache) -> None:
-        """Give all sequences a past."""
+        """Fill the cache with keys and values of all earlier positions."""
         names = ("kv", "kv_heads", "head_dim", "v_head_dim")
         fields = {name: self._case[name] for name in names if name in self._case}
         if "head_sizes" in self._needs:

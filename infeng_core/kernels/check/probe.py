@@ -26,11 +26,11 @@ IDLE_S = 10.0
 
 
 def main() -> None:
-    """Serve requests until standard input ends or nothing comes for a while."""
+    """Serve requests until standard input ends or no request arrives for a while."""
     answers = os.fdopen(int(sys.argv[1]), "w")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's affair
-    requests = sys.stdin.fileno()  # read without a buffer, so that select sees what is there
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    requests = sys.stdin.fileno()  # read without a buffer, so that select sees pending bytes
     pending = b""
     while select.select([requests], [], [], IDLE_S)[0]:
         chunk = os.read(requests, 1 << 16)
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Do what ``request`` asks, within its limit of processor time."""
+    """Answer ``request`` within its limit of processor time."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     limit = math.ceil(used.ru_utime + used.ru_stime + float(request["cpu_s"]))
     resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))
@@ -77,7 +77,7 @@ def _pack_and_unpack(format: str) -> None:
 
 
 def _fits(kernel: _native.Kernel, fields: dict[str, Any]) -> dict[str, Any]:
-    """Call all that a library may be called for before memory is taken."""
+    """Call each entry point that the engine may call before it takes memory."""
     from infeng_core.kernels import problems
     from infeng_core.kernels.check.small import small
 

@@ -1,4 +1,4 @@
-"""The small problems that a kernel is tried with. NumPy is not needed: a child that is only asked starts in no time."""
+"""The small problems on which a kernel is tried. The module does without NumPy, so that a child starts fast."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROW_SPAN = 24  # tails of rows in blocks of up to 16 show within it
 def small(problem: Problem, kernel: Kernel) -> Fields | None:
     """Return the fields of a small problem like ``problem`` that ``kernel`` accepts, or None where there is none.
 
-    Op, formats, epilogues and row range stay; sizes are cut to what shows errors.
+    Op, formats, epilogues and row range stay; sizes become the smallest that show errors.
     """
     fields = {**problems.fields(problem), "workers": problem.workers}
     low, high = fields["rows"]
@@ -36,7 +36,7 @@ def _sizes(fields: Fields) -> Iterator[dict[str, int]]:
     elif "weight" in fields:
         steps = problems.step_names(fields)
         is_gated = any(map(problems.is_gated, steps))
-        # In wide groups, 320 outputs: what rounds each 64 of them by themselves shows.
+        # In wide groups, 320 outputs: a kernel that rounds each 64 of them separately is detected.
         for n in (640 if is_gated else 320,) if "quantize_wide" in steps else (80, 96, 128, 256):
             if n <= fields["n"] and not (is_gated and n % 32):
                 yield {"n": n, "k": _cut(fields["k"])}

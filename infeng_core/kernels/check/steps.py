@@ -1,6 +1,6 @@
-"""The steps in which a kernel meets a case: rows of sequences, and what a program is given of them.
+"""The steps of a case: the rows of sequences, and the batch that a program gets for them.
 
-A case is the fields of a problem (``problems.py``) and, beside them, those of ``BESIDES``.
+A case is the fields of a problem (``problems.py``) and, beside them, the fields of ``BESIDES``.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from infeng_core.kernels.problems import Fields
 
 BLOCK = 16  # rows of a panel, positions of a cache block
 WINDOW = 40  # positions, where a case needs a window and does not say which
-BEYOND = 3  # rows that are read by an index are so many more than those that are asked for
+BEYOND = 3  # buffers that are read by an index have this many rows more than the index names
 
 BESIDES = {"gather": "row_gather", "window": "window", "rot": None}
-"""What a case may say and a problem does not, and the need that follows where it is not zero.
+"""Fields of a case that a problem does not have, and the need that follows where one is not zero.
 
 gather: rmsnorm reads rows by an index, in no order and some of them twice. window: attention sees so many positions
-(0: all). rot: rope turns so many columns of a head (all).
+(0: all). rot: rope turns so many columns of a head (0: all).
 """
 
 Batch = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]
@@ -30,7 +30,7 @@ Sequences = Sequence[tuple[int, int]]
 
 
 def asked(case: Fields) -> Fields:
-    """Return the problem that a case poses: without what only a case says, with the needs that follow from it."""
+    """Return the problem of a case: without the fields of ``BESIDES``, with the needs that follow from them."""
     needs = {*case.get("needs", ()), *(need for name, need in BESIDES.items() if need and case.get(name))}
     rest = {name: value for name, value in case.items() if name not in BESIDES}
     return {**rest, "needs": sorted(needs)}
@@ -40,7 +40,7 @@ class Steps:
     """The steps of a case, and the sequences whose rows they are."""
 
     def __init__(self, case: Fields, steps: Sequence[Sequences]) -> None:
-        """Find out how many rows and positions there are."""
+        """Count the rows and positions."""
         needs = asked(case)["needs"]
         self.is_gathered = "row_gather" in needs
         self.window: int = case.get("window", WINDOW) if "window" in needs else 0
@@ -83,13 +83,13 @@ class Steps:
             samples[2::3] = samples[0]
             positions, segments = np.arange(row + BEYOND, dtype=np.int32), []
         tokens = 7 * np.arange(len(positions), dtype=np.int32) % vocabulary
-        # Blocks are numbered backwards, so that a kernel that ignores the table is found out.
+        # Blocks are numbered backwards, so that a kernel that ignores the table is detected.
         tables = np.arange(sum(blocks), dtype=np.int32)[::-1].copy()
-        for _, _, begin, table in segments if self.window and is_op else ():  # what lies before it needs no blocks
+        for _, _, begin, table in segments if self.window and is_op else ():  # earlier positions need no blocks
             tables[table : table + max(begin - self.window + 1, 0) // BLOCK] = -1
         return tokens, positions, np.array(segments, np.int32).reshape(-1, 4), tables, samples
 
 
 def up(size: int) -> int:
-    """Return the whole blocks that ``size`` takes, in rows or positions."""
+    """Return how many whole blocks ``size`` rows or positions take."""
     return -(-size // BLOCK) * BLOCK

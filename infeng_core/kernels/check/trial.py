@@ -1,4 +1,4 @@
-"""The engine's side of a trial: one child process (``probe.py``) per library that is not known yet."""
+"""The engine's side of a trial: one child process (``probe.py``) per library without a stored verdict."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 from infeng_core.machine.cpu import Cpu
 from infeng_core.plug.reason import Reason
 
-CPU_S = 3.0  # of one request; a constructor needs milliseconds
-WALL_S = 30.0  # a library that sleeps uses no processor time; a busy machine must not condemn one
+CPU_S = 3.0  # per request; a constructor needs milliseconds
+WALL_S = 30.0  # a library that sleeps uses no processor time; the limit is wide because the machine may be busy
 
 AUTHOR = "ask the plugin's author for a repair"
 
@@ -31,11 +31,11 @@ CODES = {
     "abi_minor": "abi_mismatch",
     "entry_threw": "crashed",
 }
-"""Reason codes for those of NativeError; the rest means that the library declined or described itself wrongly."""
+"""Reason codes for codes of NativeError; for any other code the library declined or described itself wrongly."""
 
 
 class Trial:
-    """Tries one library in a process of its own; the process starts at the first request and ends with this object."""
+    """Tries one library in a child process, which starts at the first request and ends with this object."""
 
     def __init__(self, path: Path, cpu: Cpu, reference: Path | None = None) -> None:
         self._child: subprocess.Popen[bytes] | None = None
@@ -48,9 +48,9 @@ class Trial:
         return self._ask({})
 
     def fits(self, kernel: str, problem: dict[str, Any]) -> dict[str, Any] | Reason:
-        """Ask ``kernel`` whether it accepts ``problem`` and what memory it wants.
+        """Ask ``kernel`` whether it accepts ``problem`` and how much memory it needs.
 
-        Returns {"fits": bool, "case": the fields of a small problem like it, None: there is none} or why it failed.
+        Returns {"fits": bool, "case": the fields of a small problem like it, or None} or why it failed.
         """
         return self._ask({"fits": kernel, "problem": problem})
 
@@ -88,7 +88,7 @@ class Trial:
                 return self._read(line, "failed" if more else "refused")
             if fresh or self._status() != 0:
                 break
-            # An idle child ends by itself, with status 0; a fresh one that ends has been ended by the library.
+            # An idle child exits with status 0 by itself; if a fresh child exits, the library ended it.
         return self._cause_of_death()
 
     def _read(self, line: bytes, failure: str) -> dict[str, Any] | Reason:
@@ -102,7 +102,7 @@ class Trial:
             return Reason("crashed", "wrote over the answer of the process that tried it", AUTHOR)
 
     def _status(self) -> int:
-        """Return the ended child's exit status; a library that closed the pipe but goes on is killed."""
+        """Return the ended child's exit status; kills a child whose library closed the pipe and goes on."""
         assert self._child is not None
         try:
             return self._child.wait(timeout=CPU_S)
@@ -130,7 +130,7 @@ class Trial:
         self._answers = reader
 
     def _exchange(self, request: bytes) -> bytes | None:
-        """Return the answer's line, b"" if the child ended, None if it took too long."""
+        """Return the answer's line, b"" if the child ended, None after the time limit."""
         assert self._child is not None and self._child.stdin is not None
         self._child.stdin.write(request)
         deadline = time.monotonic() + WALL_S

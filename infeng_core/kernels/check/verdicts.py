@@ -1,8 +1,8 @@
-"""What was learnt about a library, kept between runs: does it load, what do its kernels accept, are they right.
+"""Verdicts about libraries, kept between runs: does each load, which problems fit its kernels, are results right.
 
-One file per library content, processor features, ABI version and judge, to which every answer is appended as a line:
-the CRC-32 of what follows in hex, a space, and ``[key, value]`` as JSON. A changed library has another sha256 and is
-tried again. A damaged line is as good as none, and so is a file that somebody else could have written.
+There is one file per library content, processor features, ABI version and reference library. Each verdict is appended
+as a line: the CRC-32 of the rest in hex, a space, and ``[key, value]`` as JSON. A changed library has another sha256
+and is tried again. Damaged lines, and files that another user could have written, are ignored.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from infeng_core.log import get_logger
 
 CASES = 4  # raised when the checks themselves, or the form of the lines, change
 MOST_BYTES = 16 << 20
-"""Of a file; thousands of kernels and problems take a few MB. A larger one is begun anew."""
+"""Bytes of a file; thousands of kernels and problems take a few MB. A larger file is started anew."""
 MOST_LINE = 64 << 10
-"""Bytes of a line; what a library says of itself may be longer, and then it is tried each time."""
+"""Bytes of a line; a verdict that is longer, by the library's own description, is not kept."""
 
 _log = get_logger(__name__)
 
 
 def cache_dir() -> Path:
-    """Return the user's cache, or for one without a home a place where nothing is kept."""
+    """Return the user's cache folder; for a user without a home, a folder that keeps nothing."""
     try:
         return cache_root()
     except ResourceError:
@@ -53,12 +53,13 @@ def _sha256(path: Path, *_identity: int) -> str:
 
 
 _KEPT: OrderedDict[Path, tuple[bytes, dict[str, dict[str, Any]]]] = OrderedDict()
-"""What was last read of some files and what that says: the next engine of this process reads only what has come since.
+"""The content of some files as last read, and its parsed form, so that the next engine of this process reads only
+lines appended since.
 """
 _MOST_KEPT = 8
 
 _FOLDERS = 2
-"""Above a file: that of the verdicts, and the cache."""
+"""Folders above a file: the folder of verdicts, and the cache."""
 
 
 class Verdicts:
@@ -77,7 +78,7 @@ class Verdicts:
         return self._data.get(key)
 
     def put(self, key: str, value: Mapping[str, Any]) -> None:
-        """Store ``value``; a cache that cannot be written or is not ours is not an error, it only costs time."""
+        """Store ``value``. A cache that cannot be written, or that belongs to another user, only costs time."""
         self._data[key] = dict(value)
         line = _line(key, value)
         if len(line) > MOST_LINE:
@@ -117,8 +118,8 @@ class Verdicts:
 
 @lru_cache(maxsize=256)
 def _say(reason: str) -> None:
-    """Warn once of a cache that is not believed."""
-    _log.warning("what was learnt about kernels is not believed, and is learnt again at each start", reason=reason)
+    """Warn once of a cache that is ignored."""
+    _log.warning("the cache of kernel checks is ignored, so kernels are checked again at each start", reason=reason)
 
 
 def _line(key: str, value: Mapping[str, Any]) -> bytes:
@@ -127,13 +128,14 @@ def _line(key: str, value: Mapping[str, Any]) -> bytes:
 
 
 def _pairs(content: bytes) -> dict[str, dict[str, Any]]:
-    """Return what lines say, without those that are not as they were written."""
+    """Return the verdicts of all undamaged lines."""
     lines = [data for data in map(_checked, content.split(b"\n")) if data]
-    # At once: a third of the time of one line after another. What has its checksum is what ``put`` wrote.
+    # One parse of all lines takes a third of the time of one per line. A line with its checksum is one that ``put``
+    # wrote.
     return dict(json.loads(b"[%b]" % b",".join(lines)))
 
 
 def _checked(line: bytes) -> bytes:
-    """Return the JSON of a line, nothing where its checksum is another."""
+    """Return the JSON of a line; nothing if its checksum differs."""
     checksum, _, data = line.partition(b" ")
     return data if checksum == b"%08x" % zlib.crc32(data) else b""

@@ -1,4 +1,4 @@
-"""A registry over contents that a test decides, without a backend."""
+"""A registry over contents chosen by a test, without a backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Who starts while adapters come and go: those whose adapters are there, and nobody is passed for ever."""
+"""The start of requests while adapters are loaded and evicted: resident adapters start first, and no request
+starves."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ class Loop:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("most", [1, 2, 3])
-def test_every_request_is_served_however_many_adapters_are_asked_for(make, store, most, seed):
+def test_every_request_is_served_with_any_number_of_adapters(make, store, most, seed):
     registry = make(most=most)
     names = [f"n{i}" for i in range(2 * most + 1)]
     for name in names:
@@ -89,7 +90,7 @@ def test_every_request_is_served_however_many_adapters_are_asked_for(make, store
     assert all(info.references == info.waiting == 0 for info in registry.infos())
 
 
-def test_one_whose_adapter_has_no_room_is_passed_a_bounded_number_of_times(make):
+def test_a_request_whose_adapter_has_no_room_is_overtaken_a_bounded_number_of_times(make):
     registry = make(most=1)
     registry.add("hot", "org/hot")
     registry.add("cold", "org/cold")
@@ -103,10 +104,10 @@ def test_one_whose_adapter_has_no_room_is_passed_a_bounded_number_of_times(make)
         if cold in loop.started:
             break
     assert cold in loop.started
-    assert loop.started.index(cold) - 1 == 2 * SLOTS, "those that passed; the first of all came before"
+    assert loop.started.index(cold) - 1 == 2 * SLOTS, "overtaking requests; the first one came before"
 
 
-def test_those_whose_adapters_are_there_do_not_wait_for_a_load(make, store):
+def test_requests_with_resident_adapters_do_not_wait_for_a_load(make, store):
     registry = make(most=2)
     registry.add("slow", "org/slow")
     registry.add("quick", "org/quick")
@@ -138,7 +139,7 @@ def slow_and_others(make, store, slow: int = 1, **more):
     return loop
 
 
-def test_nobody_ever_waits_for_a_load_but_those_that_need_it(make, store):
+def test_only_requests_that_need_a_load_wait_for_it(make, store):
     loop = slow_and_others(make, store)
     waiting = [loop.submit("slow0", 1) for _ in range(LOOKAHEAD + 10)]
     for _ in range(20 * SLOTS):  # far more than may overtake one that wants room
@@ -157,7 +158,7 @@ def test_nobody_ever_waits_for_a_load_but_those_that_need_it(make, store):
     assert set(waiting) <= set(loop.started)
 
 
-def test_the_room_that_a_load_in_progress_takes_stops_nobody_either(make, store):
+def test_the_memory_of_a_running_load_blocks_no_other_request(make, store):
     loop = slow_and_others(make, store, most=1)
     loop.submit("slow0", 1)
     loop.scheduler._waiting.prefetch(loop.now)
@@ -199,7 +200,7 @@ def test_requests_whose_adapter_is_not_read_in_time_end_with_an_error_and_others
     assert all(one.references == one.waiting == 0 for one in loop.registry.infos())
 
 
-def test_what_does_not_fit_into_the_cache_is_not_overtaken_for_its_adapter(make):
+def test_a_request_without_cache_blocks_is_not_overtaken_because_of_its_adapter(make):
     registry = make(most=2)
     registry.add("a", "org/a")
     loop = Loop(registry)
@@ -216,7 +217,7 @@ def test_what_does_not_fit_into_the_cache_is_not_overtaken_for_its_adapter(make)
     assert small not in loop.started
 
 
-def test_no_handle_outlives_its_use(make, store):
+def test_no_adapter_handle_outlives_its_use(make, store):
     registry = make(most=2)
     registry.add("a", "org/a")
     loop = Loop(registry)

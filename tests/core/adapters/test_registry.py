@@ -1,4 +1,4 @@
-"""Names, contents and memory: what the registry promises, without an engine."""
+"""Names, contents and memory: the registry's promises, without an engine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_nothing_is_read_before_the_first_request(make, store):
     assert store.reads == ["org/a"], "it stayed in memory"
 
 
-def test_the_longest_unused_leaves_first(make):
+def test_the_least_recently_used_adapter_is_evicted_first(make):
     registry = make(most=3)
     add(registry, *"abcde")
     use(registry, "a", "b", "c", "a", "d")
@@ -50,7 +50,7 @@ def test_the_longest_unused_leaves_first(make):
     assert registry.evictions == 2
 
 
-def test_what_a_request_uses_does_not_leave(make, store):
+def test_an_adapter_in_use_is_not_evicted(make, store):
     registry = make(most=2)
     add(registry, *"abcd")
     held = start(registry, "a")
@@ -60,7 +60,7 @@ def test_what_a_request_uses_does_not_leave(make, store):
     assert store.most_placed <= 2
 
 
-def test_a_pinned_one_is_loaded_at_once_and_stays(make, store):
+def test_a_pinned_adapter_is_loaded_at_once_and_stays(make, store):
     registry = make(most=2)
     registry.add("a", "org/a", pin=True)
     assert (resident(registry), info(registry, "a").pinned) == (["a"], True)
@@ -76,7 +76,7 @@ def test_a_pinned_one_is_loaded_at_once_and_stays(make, store):
     assert store.placed == 2
 
 
-def test_pinning_what_has_no_room_is_an_error_that_leaves_everything_as_it_was(make):
+def test_pinning_without_room_is_an_error_without_side_effects(make):
     registry = make(most=1)
     add(registry, "a")
     held = start(registry, "a")
@@ -88,7 +88,7 @@ def test_pinning_what_has_no_room_is_an_error_that_leaves_everything_as_it_was(m
     assert resident(registry) == ["b"]
 
 
-def test_a_waiting_request_gets_its_room_when_another_ends(make):
+def test_a_waiting_request_gets_memory_when_another_ends(make):
     registry = make(most=1)
     add(registry, "a", "b")
     running, waiting = start(registry, "a"), registry.refer("b")
@@ -103,18 +103,18 @@ def test_a_waiting_request_gets_its_room_when_another_ends(make):
     assert resident(registry) == ["b"]
 
 
-def test_what_the_first_that_wait_need_does_not_leave_for_those_behind_them(make, store):
+def test_adapters_of_the_first_waiting_requests_are_not_evicted_for_later_ones(make, store):
     registry = make(most=2)
     add(registry, *"abc")
     use(registry, "a", "b")
     references = [registry.refer(name) for name in "acb"]
     registry.prefetch(references)
     until(lambda: info(registry, "c").state == "resident")
-    assert resident(registry) == ["a", "c"], "a was unused longest, and b is the one nobody needs sooner"
+    assert resident(registry) == ["a", "c"], "a was used least recently, and no request needs b sooner"
     assert [reference.acquire() for reference in references] == [True, True, False]
 
 
-def test_the_budget_in_bytes_holds(make, store):
+def test_adapters_stay_within_the_budget_of_bytes(make, store):
     size = 8 * 16 * 4 + 16 * 4 + 16 * 4
     registry = make(most=100, budget=2 * size)
     add(registry, *"abcd")
@@ -125,10 +125,10 @@ def test_the_budget_in_bytes_holds(make, store):
     add(registry, "large")
     with pytest.raises(ResourceError, match=r"adapters large: .* bytes do not fit: adapters\.memory is"):
         start(registry, "large")
-    assert resident(registry) == ["a", "d"], "nobody left for nothing"
+    assert resident(registry) == ["a", "d"], "no adapter was evicted in vain"
 
 
-def test_a_load_that_finds_no_room_for_its_bytes_waits_for_some(make, store):
+def test_a_load_without_memory_for_its_bytes_waits(make, store):
     size = 8 * 16 * 4 + 16 * 4 + 16 * 4
     registry = make(most=100, budget=size)
     add(registry, "a", "b")
@@ -158,7 +158,7 @@ def test_equal_contents_share_memory_whatever_their_names(make, store):
     assert store.placed == 1
 
 
-def test_another_scale_is_other_contents(make, store):
+def test_another_scale_gives_other_contents(make, store):
     registry = make()
     registry.add("a", "org/a")
     registry.add("half", "org/a", scale=0.5)
@@ -167,7 +167,7 @@ def test_another_scale_is_other_contents(make, store):
     assert store.placed == 2
 
 
-def test_a_name_that_left_finds_its_contents_under_another_name(make, store):
+def test_an_evicted_name_finds_its_contents_under_another_name(make, store):
     store.contents = {"org/a": b"same", "org/b": b"same"}
     registry = make(most=1)
     add(registry, "a", "b", "c")
@@ -191,7 +191,7 @@ def acquired_again(registry, reference):
     return reference
 
 
-def test_a_preempted_request_gives_its_room_to_others_and_gets_its_adapter_again(make, store):
+def test_a_preempted_request_releases_its_adapter_and_gets_it_again(make, store):
     registry = make(most=1)
     add(registry, "a", "b")
     reference = start(registry, "a")
@@ -204,14 +204,14 @@ def test_a_preempted_request_gives_its_room_to_others_and_gets_its_adapter_again
     assert acquired_again(registry, reference).rows[0][0].id == first
     assert (resident(registry), info(registry, "a").references, info(registry, "a").waiting) == (["a"], 1, 0)
     reference.release()
-    assert acquired_again(registry, reference).rows, "nobody wanted the room"
+    assert acquired_again(registry, reference).rows, "no other request needed the room"
     assert store.reads.count("org/a") == 2
     reference.close()
     assert info(registry, "a").references == info(registry, "a").waiting == 0
     use(registry, "b")
 
 
-def test_a_preempted_request_goes_on_with_the_contents_that_it_had(make, store):
+def test_a_preempted_request_continues_with_its_old_contents(make, store):
     store.contents["org/a"] = b"old"
     registry = make(most=2)
     add(registry, "a", "b")
@@ -220,7 +220,7 @@ def test_a_preempted_request_goes_on_with_the_contents_that_it_had(make, store):
     reference.release()
     store.contents["org/a"] = b"new"
     registry.reload("a")
-    use(registry, "b")  # there is room for one beside the old contents, which nobody could read again
+    use(registry, "b")  # there is room for one beside the old contents, which could not be read again
     fresh = start(registry, "a")
     assert acquired_again(registry, reference).rows[0][0].id == old != fresh.rows[0][0].id
     registry.remove("a")
@@ -275,7 +275,7 @@ def test_a_preempted_request_that_ends_lets_its_contents_go(make, store):
 # --------------------------------------------------------------------------------------------- slow and stuck loads ---
 
 
-def test_a_caller_who_waits_for_a_load_hears_that_it_takes_too_long(make, store):
+def test_a_caller_waiting_for_a_load_gets_the_timeout_error(make, store):
     registry = make(load_timeout=0.1)
     store.gate.clear()
     with pytest.raises(AdapterError, match=r"adapter a: it was not read within 0\.1 s"):
@@ -286,7 +286,7 @@ def test_a_caller_who_waits_for_a_load_hears_that_it_takes_too_long(make, store)
     assert resident(registry) == ["a"]
 
 
-def test_slow_loads_do_not_hold_up_others_and_quick_ones_take_turns(make, store):
+def test_slow_loads_do_not_block_others_and_quick_ones_take_turns(make, store):
     registry = make(most=16)
     add(registry, *"abcdefg")
     store.gate.clear()
@@ -318,7 +318,7 @@ def test_loads_that_never_end_take_a_bounded_number_of_threads(make, store):
 # ----------------------------------------------------------------------------------------------- unload and reload ---
 
 
-def test_unloading_in_use_hides_the_name_and_serves_who_has_it(make, store):
+def test_unloading_an_adapter_in_use_hides_its_name_and_serves_its_requests(make, store):
     registry = make()
     add(registry, "a")
     running, waiting = start(registry, "a"), registry.refer("a")
@@ -336,7 +336,7 @@ def test_unloading_in_use_hides_the_name_and_serves_who_has_it(make, store):
     assert store.placed == 0
 
 
-def test_a_request_that_waits_is_served_though_its_name_is_gone(make, store):
+def test_a_waiting_request_is_served_after_its_adapter_is_unloaded(make, store):
     registry = make(most=1)
     add(registry, "a", "b")
     running, waiting = start(registry, "b"), registry.refer("a")
@@ -348,7 +348,7 @@ def test_a_request_that_waits_is_served_though_its_name_is_gone(make, store):
     assert resident(registry) == []
 
 
-def test_the_name_of_an_unloaded_one_is_free_for_another(make, store):
+def test_the_name_of_an_unloaded_adapter_can_be_reused(make, store):
     registry = make()
     add(registry, "a")
     old = start(registry, "a")
@@ -378,7 +378,7 @@ def test_requests_finish_on_the_version_they_started_with(make, store):
     assert info(registry, "a").loads == 2
 
 
-def test_reloading_what_has_not_changed_changes_nothing(make, store):
+def test_reloading_an_unchanged_adapter_changes_nothing(make, store):
     registry = make()
     add(registry, "a")
     reference = start(registry, "a")
@@ -399,7 +399,7 @@ def test_a_reload_that_fails_leaves_the_old_version(make, store):
     assert "truncated" in (info(registry, "a").error or "")
 
 
-def test_files_that_changed_behind_a_name_are_not_taken_for_the_same_adapter(make, store):
+def test_changed_files_behind_a_name_are_not_used_as_the_same_adapter(make, store):
     registry = make(most=1)
     store.contents["org/a"] = b"old"
     add(registry, "a", "b")
@@ -419,7 +419,7 @@ def test_files_that_changed_behind_a_name_are_not_taken_for_the_same_adapter(mak
     [AdapterError("adapter a", "NaN in layers.0"), ValueError("surprise"), MemoryError()],
     ids=["typed", "unexpected", "memory"],
 )
-def test_a_load_that_fails_fails_those_that_asked_for_it(make, store, error):
+def test_a_failed_load_fails_the_requests_that_need_it(make, store, error):
     store.contents["org/a"] = error
     registry = make()
     add(registry, "a", "b")
@@ -437,7 +437,7 @@ def test_a_load_that_fails_fails_those_that_asked_for_it(make, store, error):
     use(registry, "a")
 
 
-def test_a_backend_that_cannot_take_it_fails_only_its_requests(make, store, monkeypatch):
+def test_an_adapter_that_the_backend_refuses_fails_only_its_requests(make, store, monkeypatch):
     registry = make()
     add(registry, "a", "b")
 
@@ -456,26 +456,26 @@ def test_a_backend_that_cannot_take_it_fails_only_its_requests(make, store, monk
 @pytest.mark.parametrize(
     "name", ["", "../a", "a/b", "a\\b", ".hidden", "-a", "a b", "a,b", "a*2", "a=b", "a:1", "a\n", "a\0b", "x" * 129, 7]
 )
-def test_names_that_could_be_taken_for_something_else_are_refused(make, name):
+def test_ambiguous_adapter_names_are_refused(make, name):
     with pytest.raises(AdapterError, match="adapter name"):
         make().add(name, "org/a")
 
 
 @pytest.mark.parametrize("name", ["base", "tiny", "org/tiny@main"])
-def test_the_bases_own_names_are_not_for_adapters(make, name):
+def test_the_bases_own_names_are_refused_for_adapters(make, name):
     with pytest.raises(AdapterError, match="it means the base model"):
         make(base=base_names("org/tiny@main")).add(name, "org/a")
 
 
 @pytest.mark.parametrize("name", ["a", "A.b-c_1", "sql2text", "größe", "_x"])
-def test_usual_names_are_taken(make, name):
+def test_usual_names_are_accepted(make, name):
     registry = make()
     registry.add(name, "org/a")
     assert registry.infos()[0].name == name
 
 
 @pytest.mark.parametrize("source", ["no/such/directory/here", "/no/where", "", "a\0b", None, "x" * 5000])
-def test_a_source_that_cannot_be_is_refused_when_it_is_named(make, source, tmp_path):
+def test_an_impossible_source_is_refused_when_it_is_named(make, source, tmp_path):
     with pytest.raises(AdapterError, match="adapter a"):
         make().add("a", source)
     make().add("a", tmp_path)
@@ -515,7 +515,7 @@ def test_more_ranks_than_a_row_has_room_for_are_refused(make, store):
         registry.refer((("a", 1.0), ("b", 1.0), ("c", 1.0)))  # known by now
 
 
-def test_half_a_weight_of_dora_is_refused(make, store):
+def test_a_weight_other_than_1_for_dora_is_refused(make, store):
     store.is_dora = True
     registry = make()
     add(registry, "a")
@@ -524,7 +524,7 @@ def test_half_a_weight_of_dora_is_refused(make, store):
     use(registry, (("a", 1.0),))
 
 
-def test_a_weight_that_would_make_rows_infinite_is_refused(make, store):
+def test_a_weight_that_would_overflow_rows_is_refused(make, store):
     store.reach = 100.0
     registry = make()
     add(registry, "a")
@@ -565,7 +565,7 @@ def test_a_step_that_waits_is_woken_and_can_be_interrupted(make, store):
     until(reference.acquire)
 
 
-def test_a_step_never_finds_an_adapter_neither_coming_nor_there(make, store, monkeypatch):
+def test_a_waited_adapter_is_always_either_loading_or_resident(make, store, monkeypatch):
     registry = make()
     add(registry, "a")
     reference = registry.refer("a")
@@ -590,7 +590,7 @@ def test_a_step_never_finds_an_adapter_neither_coming_nor_there(make, store, mon
     go_on.set()
 
 
-def test_closing_does_not_wait_for_what_is_being_read(make, store):
+def test_closing_does_not_wait_for_running_reads(make, store):
     registry = make()
     add(registry, "a", "b")
     use(registry, "b")
@@ -605,7 +605,7 @@ def test_closing_does_not_wait_for_what_is_being_read(make, store):
     assert store.placed == 0, "what was read after the end came to nothing"
 
 
-def test_who_waits_for_a_pinned_load_hears_that_the_engine_closed(make, store):
+def test_a_caller_waiting_for_a_pinned_load_gets_an_error_when_the_engine_closes(make, store):
     registry = make()
     store.gate.clear()
     errors: list[Exception] = []
@@ -625,7 +625,7 @@ def test_who_waits_for_a_pinned_load_hears_that_the_engine_closed(make, store):
     assert "closed" in str(errors[0])
 
 
-def test_loads_that_nobody_waits_for_any_more_are_left_out(make, store):
+def test_loads_without_waiting_requests_are_skipped(make, store):
     registry = make()
     add(registry, "a", "b")
     store.gate.clear()
@@ -639,7 +639,7 @@ def test_loads_that_nobody_waits_for_any_more_are_left_out(make, store):
     assert store.reads == ["org/a"]
 
 
-def test_threads_may_do_everything_at_once(make, store):
+def test_all_methods_may_run_on_several_threads_at_once(make, store):
     registry = make(most=5)
     errors: list[BaseException] = []
     add(registry, *(f"n{i}" for i in range(8)))

@@ -1,4 +1,4 @@
-"""The planner: what is fused, what is split off, and that neither changes a byte."""
+"""The planner: fused and split epilogues give the same bytes."""
 
 from __future__ import annotations
 

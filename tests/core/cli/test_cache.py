@@ -1,4 +1,4 @@
-"""``infeng cache``: entries are listed, and those that are old or too much are removed; nothing else is touched."""
+"""``infeng cache`` lists entries, removes old or excess ones, and touches nothing else."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def test_a_dry_run_removes_nothing_and_says_what_the_real_one_removes(root: Path
     assert files(root) == {root / "notes.txt", root / "prefixes" / "0000000002.segment"}
 
 
-def test_what_is_younger_stays(root: Path, infeng: Infeng) -> None:
+def test_entries_younger_than_the_age_stay(root: Path, infeng: Infeng) -> None:
     before = files(root)
     assert infeng("prune", "--older-than", "4d")[1]["removed"] == []
     assert files(root) == before
 
 
-def test_a_size_removes_what_was_used_longest_ago() -> None:
+def test_a_size_removes_the_least_recently_used_entries() -> None:
     now = 10 * DAY
     entries = [Entry("model", Path(name), 10, used) for name, used in (("c", 3.0), ("a", 1.0), ("b", 2.0))]
     names = [entry.path.name for entry in chosen(entries, most=15, now=now)]
@@ -111,7 +111,7 @@ def test_a_prune_without_a_bound_is_refused(root: Path, capsys: pytest.CaptureFi
     assert files(root) == before
 
 
-def test_no_link_is_followed(root: Path, infeng: Infeng, tmp_path: Path) -> None:
+def test_no_link_in_the_cache_is_followed(root: Path, infeng: Infeng, tmp_path: Path) -> None:
     outside = shutil.move(root / "models", tmp_path / "outside")
     (root / "models").symlink_to(outside)
     [adapter] = [path for path in (root / "adapters").iterdir() if path.is_dir()]
@@ -126,7 +126,7 @@ def test_no_link_is_followed(root: Path, infeng: Infeng, tmp_path: Path) -> None
     )
 
 
-def test_an_entry_with_a_file_that_was_not_written_there_stays(root: Path, infeng: Infeng) -> None:
+def test_an_entry_with_a_foreign_file_stays(root: Path, infeng: Infeng) -> None:
     [model] = [path for path in (root / "models").iterdir() if path.is_dir()]
     (model / "precious.txt").write_text("mine")
     os.utime(model, (1, 1))
@@ -135,7 +135,7 @@ def test_an_entry_with_a_file_that_was_not_written_there_stays(root: Path, infen
     assert infeng("list")[1]["skipped"] == {str(model): "is not as it was written ('precious.txt')"}
 
 
-def test_what_another_process_works_on_stays(root: Path, infeng: Infeng) -> None:
+def test_an_entry_in_use_by_another_process_stays(root: Path, infeng: Infeng) -> None:
     [model] = [path for path in (root / "models").iterdir() if path.is_dir()]
     segment = root / "prefixes" / "0000000001.segment"
     with locked(model), segment.open("rb") as held:

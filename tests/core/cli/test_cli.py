@@ -71,7 +71,7 @@ def test_help_lists_every_command_and_imports_none():
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_what_computes_nothing_imports_nothing_that_computes():
+def test_commands_without_computation_do_not_import_the_engine():
     """The help of every command, and lists of what is installed."""
     code = (
         "import sys; from infeng_core.cli import main\n"
@@ -164,7 +164,7 @@ def test_doctor_reports_machine_plugins_settings_and_cache(infeng, monkeypatch, 
     assert reference["mapped"] and re.fullmatch("[0-9a-f]{64}", reference["sha256"])
 
 
-def test_doctor_says_the_same_to_people(infeng, workshop, monkeypatch):
+def test_doctor_prints_the_same_facts_as_text(infeng, workshop, monkeypatch):
     bad = workshop.plugin("culprit", ON_LOAD="abort()")
     monkeypatch.setenv("INFENG_PLUGINS_PATHS", str(bad))
     status, out, _ = infeng("doctor", "--manifest", "portable")
@@ -253,7 +253,7 @@ def test_info_shows_one_plugin_without_loading_it(infeng, workshop, monkeypatch)
     assert (status, err) == (1, "infeng: error: plugin frist: not installed: did you mean `first`?\n")
 
 
-def test_what_a_plugin_says_of_itself_is_escaped(infeng, workshop, monkeypatch, tmp_path):
+def test_texts_of_a_plugin_are_escaped(infeng, workshop, monkeypatch, tmp_path):
     text = (
         'infeng_plugin: 1\nname: sly\nversion: "1\\n\\e[2J"\n'
         'description: "x\\ninfeng: error: forged\\e[2J\\u202e"\n'
@@ -293,7 +293,7 @@ def test_why_says_that_a_model_has_no_such_operation(infeng, op):
 
 
 @pytest.mark.parametrize("op", [op for op in OPS if op not in OF_EXPERTS])
-def test_why_knows_every_operation(infeng, op):
+def test_why_accepts_every_operation(infeng, op):
     facts = json.loads(infeng("plugins", "why", op, "--json", "--manifest", "portable")[1])
     assert facts
     for item in facts:
@@ -301,7 +301,7 @@ def test_why_knows_every_operation(infeng, op):
         assert item["chosen"].startswith("reference/")
 
 
-def test_why_takes_the_sizes_of_a_model(infeng, tmp_path):
+def test_why_uses_the_sizes_of_a_model(infeng, tmp_path):
     infeng_demo = pytest.importorskip("infeng_demo", reason="the demo wheel is not installed")
     config = json.loads((infeng_demo.model_dir() / "config.json").read_text())
     model = str(infeng_demo.model_dir())
@@ -323,7 +323,7 @@ def test_lock_needs_a_model(infeng):
     assert "name one, or set model.path in the manifest" in err
 
 
-def test_lock_writes_what_is_bound(infeng, tmp_path):
+def test_lock_writes_the_bound_kernels(infeng, tmp_path):
     infeng_demo = pytest.importorskip("infeng_demo", reason="the demo wheel is not installed")
     output = tmp_path / "manifest.lock"
     status, out, _ = infeng(
@@ -343,7 +343,7 @@ def test_strict_makes_a_broken_plugin_an_error(infeng, workshop, monkeypatch):
     assert "infeng: error: plugin culprit: killed its process (SIGABRT)" in err
 
 
-def test_every_command_says_what_it_does():
+def test_every_command_has_a_help_text():
     from infeng_core.builtin import infeng_commands
 
     for command in infeng_commands():

@@ -1,4 +1,4 @@
-"""What Qwen3-30B-A3B would take is said from its published configuration alone."""
+"""The memory of Qwen3-30B-A3B, predicted from its published configuration alone."""
 
 import json
 from pathlib import Path
@@ -55,7 +55,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_dry_run_says_bytes_and_memory(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_prints_bytes_and_memory(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["convert", str(directory), str(tmp_path / "out"), "--format", "int4-g64", "--dry-run"]
     assert main([*command, "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
@@ -68,9 +68,7 @@ def test_a_dry_run_says_bytes_and_memory(directory: Path, tmp_path: Path, capsys
     assert "of memory" in said.out + said.err and "GB" in said.out + said.err and not (tmp_path / "out").exists()
 
 
-def test_what_was_freed_counts_where_a_large_head_comes_last(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_freed_memory_counts_when_a_large_head_comes_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = {}
     for tied in (True, False):
         (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "tie_word_embeddings": tied}))
@@ -85,9 +83,7 @@ def test_a_directory_of_pickles_is_still_refused(directory: Path, tmp_path: Path
     assert main(["convert", str(tmp_path), str(tmp_path / "out"), "--format", "int4-g64", "--dry-run"]) != 0
 
 
-def test_models_says_what_is_active_and_what_memory_it_takes(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_models_prints_active_parameters_and_memory(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     memory = ("--set", "kv_cache.memory=1GB", "--set", "model.load=mmap")
     main(["models", str(directory), "--format", "int4-g64", *memory, "--json"])
     [made] = json.loads(capsys.readouterr().out)

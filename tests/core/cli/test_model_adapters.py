@@ -1,4 +1,4 @@
-"""``infeng models ADAPTER --base MODEL``: what an adapter holds, and whether it fits."""
+"""``infeng models ADAPTER --base MODEL`` describes an adapter, and whether it fits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_rank_targets_and_bytes_are_those_of_the_packed_adapter(
     assert facts["bytes"] == json.loads(capsys.readouterr().out)["nbytes"]
 
 
-def test_an_artifact_is_described_as_what_it_was_packed_from(
+def test_an_artifact_has_the_same_description_as_its_source(
     look: Look, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     adapter, packed = tiny_adapter.write(tmp_path / "one", 1), tmp_path / "packed"
@@ -52,7 +52,7 @@ def test_an_artifact_is_described_as_what_it_was_packed_from(
     assert status == 1 and facts["why_not"].startswith("it is stored as int8, the engine's adapters are bf16")
 
 
-def test_an_adapter_of_another_base_does_not_fit_and_why_is_said(
+def test_an_adapter_of_another_base_does_not_fit_and_the_reason_is_printed(
     look: Look, tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny: Path
 ) -> None:
     other = tiny_adapter.write(tmp_path / "other", 1, shape=tiny_model.Shape(hidden=128, intermediate=256))
@@ -62,7 +62,7 @@ def test_an_adapter_of_another_base_does_not_fit_and_why_is_said(
     assert "  fits       no: " in capsys.readouterr().out
 
 
-def test_a_base_that_is_none_and_a_missing_adapter_are_errors(capsys: pytest.CaptureFixture[str], tiny: Path) -> None:
+def test_an_invalid_base_and_a_missing_adapter_are_errors(capsys: pytest.CaptureFixture[str], tiny: Path) -> None:
     assert cli.main(["models", "--base", str(tiny)]) == 2
     assert "infeng models ADAPTER --base MODEL" in capsys.readouterr().err
     assert cli.main(["models", str(tiny), "--base", str(tiny / "nowhere")]) != 0

@@ -1,4 +1,4 @@
-"""``infeng models``: what there is, and what it would need."""
+"""``infeng models`` lists models and predicts their memory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_families_and_formats_are_listed(infeng: Infeng) -> None:
     assert "  llama          LlamaForCausalLM" in infeng("models")[1].splitlines()
 
 
-def test_a_folder_is_all_that_is_in_it(infeng: Infeng, folder: Path) -> None:
+def test_a_folder_stands_for_all_models_in_it(infeng: Infeng, folder: Path) -> None:
     status, out, _ = infeng("models", folder, "--json")
     found = {Path(one["path"]).name: one for one in json.loads(out)}
     assert status == 0 and list(found) == ["a-directory", "b.gguf", "d-broken.gguf", "c-adapter"]
@@ -88,7 +88,7 @@ def test_sizes_are_those_of_the_conversion(infeng: Infeng, folder: Path, tmp_pat
         {"model.format": "f32", "adapters.max_resident": 0, "model.load": "mmap", "kv_cache.dtype": "f32"},
     ],
 )
-def test_an_engine_takes_what_was_said(infeng: Infeng, folder: Path, settings: dict[str, Any]) -> None:
+def test_an_engine_takes_the_predicted_memory(infeng: Infeng, folder: Path, settings: dict[str, Any]) -> None:
     for name in ("a-directory", "b.gguf"):
         options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         [said] = json.loads(infeng("models", folder / name, *options, "--json")[1])
@@ -140,7 +140,7 @@ def test_sizes_of_published_models_follow_from_their_configurations(infeng: Infe
     assert 0.99 * (256 << 20) < said["kv_bytes"] <= 256 << 20 and 1e6 < said["scratch_bytes"] < 200e6
 
 
-def test_of_a_hub_model_the_configuration_is_enough(
+def test_the_configuration_of_a_hub_model_is_enough(
     infeng: Infeng, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = tmp_path / "models--acme--tiny" / "snapshots" / ("0" * 40)
@@ -180,7 +180,7 @@ def test_layers_with_a_window_take_its_blocks_alone(infeng: Infeng, tmp_path: Pa
     assert (whole["cache_bytes"], whole["cache_window"]) == (256 * 2 * layer, 0)
 
 
-def test_a_cache_that_cannot_hold_the_heads_of_a_model_is_why_it_is_not_run(infeng: Infeng, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_hold_the_heads_is_given_as_the_reason(infeng: Infeng, tmp_path: Path) -> None:
     tiny_model.write(tmp_path / "odd", tiny_model.Shape(heads=4, head_dim=12))
     tiny_model.write(tmp_path / "even", tiny_model.Shape())
     status, out, _ = infeng("models", tmp_path, "--json", "--set", "kv_cache.dtype=int4h")

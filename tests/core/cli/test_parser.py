@@ -1,4 +1,4 @@
-"""Words of the command line: where the prompt may stand, what other engines call options, what was probably meant."""
+"""The parser: free positions of the prompt, other engines' option names, and suggestions."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def expected(make_engine: MakeEngine) -> str:
     ],
     ids=" ".join,
 )
-def test_the_prompt_is_a_word_anywhere_and_options_have_the_names_of_other_engines(
+def test_the_prompt_may_stand_anywhere_and_options_accept_other_engines_names(
     tiny: Path, expected: str, words: list[str], capsys: Capture
 ) -> None:
     assert cli.main(["run", *(str(tiny) if word == "MODEL" else word for word in words), *GREEDY]) == 0
     assert capsys.readouterr().out == expected
 
 
-def test_the_context_of_the_option_is_the_models(tiny: Path, capsys: Capture) -> None:
+def test_the_context_option_limits_the_models_context(tiny: Path, capsys: Capture) -> None:
     assert cli.main(["run", str(tiny), "the quick", "-n", "30", "--context", "8", *GREEDY, "--json"]) == 0
     assert '"finish_reason": "length"' in capsys.readouterr().out
     assert cli.main(["run", str(tiny), "the quick brown fox jumps over the lazy dog" * 4, "--context", "8"]) != 0
@@ -61,9 +61,7 @@ def test_the_context_of_the_option_is_the_models(tiny: Path, capsys: Capture) ->
         (["run"], "the following arguments are required: MODEL"),
     ],
 )
-def test_an_unknown_argument_is_named_with_what_was_probably_meant(
-    words: list[str], said: str, capsys: Capture
-) -> None:
+def test_an_unknown_argument_is_named_with_a_suggestion(words: list[str], said: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(words)
     assert end.value.code == 2
@@ -85,7 +83,7 @@ def test_a_prompt_given_twice_is_refused(tiny: Path, capsys: Capture) -> None:
     ],
     ids=" ".join,
 )
-def test_several_words_are_several_prompts_whose_answers_are_labelled(
+def test_several_words_are_several_prompts_with_labelled_answers(
     tiny: Path, make_engine: MakeEngine, words: list[str], capsys: Capture
 ) -> None:
     params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
@@ -97,12 +95,12 @@ def test_several_words_are_several_prompts_whose_answers_are_labelled(
     assert [line for line in err.splitlines() if line.startswith("[")] == ["[1] the quick", "[2] lazy"]
 
 
-def test_an_answer_alone_has_no_label(tiny: Path, capsys: Capture) -> None:
+def test_a_single_answer_has_no_label(tiny: Path, capsys: Capture) -> None:
     assert cli.main(["run", str(tiny), "the quick", "-n", "2", *GREEDY]) == 0
     assert "[1]" not in capsys.readouterr().err
 
 
-def test_a_word_for_standard_input_stands_alone(tiny: Path, capsys: Capture) -> None:
+def test_standard_input_excludes_other_prompts(tiny: Path, capsys: Capture) -> None:
     assert cli.main(["run", str(tiny), "one", "-"]) == 2
     assert "- (standard input) stands alone" in capsys.readouterr().err
 
@@ -119,7 +117,7 @@ DEFAULTS = {
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
-def test_the_help_says_defaults_once(name: str, capsys: Capture) -> None:
+def test_the_help_prints_each_default_once(name: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit):
         cli.main([*name.split(), "--help"])
     text = " ".join(capsys.readouterr().out.split())
@@ -128,7 +126,7 @@ def test_the_help_says_defaults_once(name: str, capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("name", ["run", "chat", "ask", "demo"])
-def test_commands_that_generate_text_call_the_bound_of_an_answer_by_one_name(name: str, capsys: Capture) -> None:
+def test_all_generating_commands_use_one_name_for_max_tokens(name: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit):
         cli.main([name, "--help"])
     assert "-n N, --max-tokens N" in capsys.readouterr().out
@@ -146,9 +144,7 @@ def test_commands_that_generate_text_call_the_bound_of_an_answer_by_one_name(nam
         (["bench", "decode", "--model", "M", "--contxt", "1"], "--context"),
     ],
 )
-def test_every_command_suggests_the_option_that_was_probably_meant(
-    words: list[str], meant: str, capsys: Capture
-) -> None:
+def test_every_command_suggests_the_likely_option(words: list[str], meant: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(words)
     assert end.value.code == 2

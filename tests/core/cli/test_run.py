@@ -1,4 +1,4 @@
-"""`infeng run`: what goes where, and the exit status."""
+"""`infeng run`: its output streams and its exit status."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_several_prompts_are_printed_in_their_order(tiny: Path, expected: list[s
     assert capsysbinary.readouterr().out.decode() == "".join(f"{text}\n" for text in expected)
 
 
-def test_json_holds_everything_that_is_known(tiny: Path, expected: list[str], capsysbinary: Capture):
+def test_json_has_every_field_of_the_completion(tiny: Path, expected: list[str], capsysbinary: Capture):
     assert main(["run", str(tiny), "-p", "the quick", "--json", "--seed", "7", *GREEDY]) == 0
     facts = json.loads(capsysbinary.readouterr().out)
     assert (facts["text"], facts["finish_reason"], facts["seed"]) == (expected[0], "length", 7)
@@ -71,7 +71,7 @@ def test_json_holds_everything_that_is_known(tiny: Path, expected: list[str], ca
     assert [facts["text"] for facts in json.loads(capsysbinary.readouterr().out)] == expected
 
 
-def test_speculation_changes_the_summary_alone(tiny: Path, capsysbinary: Capture):
+def test_speculation_changes_only_the_summary(tiny: Path, capsysbinary: Capture):
     arguments = ["run", str(tiny), "-p", "the the the the", "-n", "80", "--temperature", "0", "--ignore-eos", "-t", "1"]
     assert main(arguments) == 0
     plain = capsysbinary.readouterr()
@@ -149,9 +149,7 @@ def test_ctrl_c_stops_at_once_with_status_130(tmp_path: Path):
     assert b"Traceback" not in err
 
 
-def test_filters_penalties_and_words_that_are_kept_out_reach_the_engine(
-    tiny: Path, make_engine: MakeEngine, capsysbinary: Capture
-):
+def test_filters_penalties_and_bad_words_reach_the_engine(tiny: Path, make_engine: MakeEngine, capsysbinary: Capture):
     engine = make_engine()
     [plain] = engine.generate("the quick", PARAMS)
     word = engine.tokenizer.decode(plain.token_ids[:1])

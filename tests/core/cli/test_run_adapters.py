@@ -1,4 +1,4 @@
-"""`infeng run --lora --adapter`: who answers, and what is said where that is not clear."""
+"""`infeng run --lora --adapter`: the choice of the adapter, and errors about ambiguous ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(capsys: Capture, tiny: Path, *arguments: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_single_adapter_answers(tiny: Path, two: list[str], capsys: Capture):
+def test_a_single_adapter_is_used_by_default(tiny: Path, two: list[str], capsys: Capture):
     base = run(capsys, tiny, "-p", "the quick")
     with_a = run(capsys, tiny, "-p", "the quick", *two[:2])
     assert (base["adapter"], with_a["adapter"]) == ("base", "a")
@@ -56,7 +56,7 @@ def test_each_prompt_may_have_its_own(tiny: Path, two: list[str], capsys: Captur
     assert [fact["text"] for fact in for_all] == [facts[1]["text"]] * 2
 
 
-def test_a_scale_of_nothing_is_the_base(tiny: Path, two: list[str], capsys: Capture):
+def test_a_scale_of_0_gives_the_bases_answer(tiny: Path, two: list[str], capsys: Capture):
     base = run(capsys, tiny, "-p", "the quick")
     none = run(capsys, tiny, "-p", "the quick", "--lora", f"{two[1]}:0")
     half = run(capsys, tiny, "-p", "the quick", "--lora", f"{two[1]}:0.5")
@@ -95,7 +95,7 @@ def test_a_manifest_may_name_adapters(tiny: Path, two: list[str], capsys: Captur
         (["--lora", "a=.", "--adapter", "a", "--adapter", "a"], "2 are given for 1 prompts"),
     ],
 )
-def test_what_is_not_clear_is_said(tiny: Path, arguments: list[str], text: str, capsys: Capture):
+def test_an_ambiguous_choice_of_adapters_is_an_error(tiny: Path, arguments: list[str], text: str, capsys: Capture):
     assert main(["run", str(tiny), "-p", "x", *arguments, *GREEDY]) in (1, 2)
     out, err = capsys.readouterr()
     assert out == ""
@@ -108,7 +108,7 @@ def test_a_directory_without_an_adapter_is_named(tiny: Path, capsys: Capture, tm
     assert line.startswith("infeng: error: ")
 
 
-def test_paths_may_hold_what_separates_names_from_scales():
+def test_paths_may_contain_separators():
     assert parse_lora("a=x:0.5") == ("a", "x", 0.5)
     assert parse_lora("a=C:/x=y") == ("a", "C:/x=y", 1.0)
     assert parse_lora("a=x:-1e-1") == ("a", "x", -0.1)
@@ -117,5 +117,5 @@ def test_paths_may_hold_what_separates_names_from_scales():
 
 
 @pytest.mark.parametrize("text", ["base", "a", "a*0.5", "a,b", "a*2,b*-0.25"])
-def test_adapters_are_written_as_they_are_read(text: str):
+def test_printed_adapters_can_be_parsed_again(text: str):
     assert as_text(parse_adapter(text)) == text

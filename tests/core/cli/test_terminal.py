@@ -1,4 +1,4 @@
-"""What a model says reaches a file byte for byte, and a terminal without what could change it."""
+"""A model's text reaches a file byte for byte, and a terminal without control characters."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def shown(command: list[str]) -> bytes:
 
 
 @pytest.mark.parametrize("more", [["--echo"], ["--echo", "-p", "second"], ["--echo", "--json"]])
-def test_no_escape_of_a_text_reaches_a_terminal_and_every_one_a_pipe(tiny: Path, more: list[str]):
+def test_escapes_in_a_text_reach_pipes_but_never_a_terminal(tiny: Path, more: list[str]):
     words = ["run", str(tiny), "-p", HOSTILE, *more, "-n", "1", "--temperature", "0", "-t", "1"]
     command = [sys.executable, "-P", "-c", CODE, *words]
     piped = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=True).stdout.decode()

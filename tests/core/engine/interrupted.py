@@ -86,7 +86,7 @@ def main(model: str, adapter: str, times: int, params: SamplingParams) -> None:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except KeyboardInterrupt:
             pass
-    StepLock().run(gc.collect)  # a turn of anybody's puts right what an interrupt has left
+    StepLock().run(gc.collect)  # any turn repairs the state after an interrupt
     assert sys.getswitchinterval() == before
 
 

@@ -71,7 +71,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "format", ["int6-p32-a256-h64", *(pytest.param(f"int4-p32-{it}", marks=pytest.mark.slow) for it in ("h64", "a128"))]
 )
 @pytest.mark.parametrize("kernels", [None, ["reference"]])
-def test_wide_groups_are_rounded_where_they_are_made_with_the_bytes_of_an_op_of_its_own(
+def test_fused_rounding_of_wide_groups_gives_the_bytes_of_a_separate_op(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, full: Path, format: str, kernels: list[str] | None
 ) -> None:
     settings = {"model__format": format, "adapters__max_resident": 0, "scheduler__max_batch_tokens": 40}
@@ -88,7 +88,7 @@ def test_wide_groups_are_rounded_where_they_are_made_with_the_bytes_of_an_op_of_
     assert any("quantize_wide" in one for one in ops(split, "epilogue")) and run(split) == expected
 
 
-def test_a_linear_leaves_wide_groups_to_an_op_of_its_own_where_they_are_too_few_for_all_workers(
+def test_a_linear_leaves_wide_groups_to_a_separate_op_when_they_are_too_few_for_all_workers(
     make_engine: MakeEngine, full: Path
 ) -> None:
     found = []
@@ -99,9 +99,7 @@ def test_a_linear_leaves_wide_groups_to_an_op_of_its_own_where_they_are_too_few_
     assert found[0] == found[1]
 
 
-def test_heads_that_share_groups_with_those_of_other_keys_are_rounded_by_an_op_of_its_own(
-    make_engine: MakeEngine, model: Path
-) -> None:
+def test_heads_that_share_groups_across_keys_are_rounded_by_a_separate_op(make_engine: MakeEngine, model: Path) -> None:
     engine = make_engine(model, model__format="int4-p32-h64", adapters__max_resident=0)
     assert [one.rpartition(": ")[2] for one in ops(engine, "epilogue")] == ["quantize_wide x2"]
 
@@ -114,7 +112,7 @@ def test_formats_of_one_input_need_not_agree(make_engine: MakeEngine, model: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["int8", pytest.param("bf16", marks=pytest.mark.nightly)])
-def test_an_adapter_over_a_rotated_base_does_what_it_does_over_floats(
+def test_an_adapter_over_a_rotated_base_has_the_effect_that_it_has_over_floats(
     make_engine: MakeEngine, model: Path, tmp_path: Path, dtype: str
 ) -> None:
     adapter = str(tiny_adapter.write(tmp_path / "adapter", 3, rank=8, shape=SHAPE, strength=0.15))
@@ -129,7 +127,7 @@ def test_an_adapter_over_a_rotated_base_does_what_it_does_over_floats(
     assert effect > 1 and errors[1] < 2 * errors[0] < 0.3 * effect
 
 
-def test_a_packed_adapter_knows_what_its_base_reads(model: Path, tmp_path: Path) -> None:
+def test_a_packed_adapter_records_whether_its_base_reads_rotated_inputs(model: Path, tmp_path: Path) -> None:
     adapter = tiny_adapter.write(tmp_path / "adapter", 3, shape=SHAPE)
     formats = ("int4-p32", "int4-p32-a128-h64")
     for format in formats:

@@ -1,4 +1,4 @@
-"""Experts that read wide or rotated groups: what is stored of them, what they compute, and LoRA on them."""
+"""Experts that read wide or rotated groups: their storage, their results, and LoRA on them."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_rotated_experts_compute_what_they_did_before(make_engine: MakeEngine, m
 
 
 @pytest.mark.parametrize("dtype", ["int8", pytest.param("bf16", marks=pytest.mark.slow)])
-def test_an_adapter_of_rotated_experts_does_what_it_does_over_floats(
+def test_an_adapter_of_rotated_experts_has_the_effect_that_it_has_over_floats(
     make_engine: MakeEngine, model: Path, adapter: Path, dtype: str
 ) -> None:
     found = {}
@@ -118,9 +118,7 @@ def test_an_adapter_of_rotated_experts_does_what_it_does_over_floats(
     assert errors[1] < 1.5 * errors[0] < 0.5 * effect
 
 
-def test_experts_are_rotated_when_they_are_converted_and_fitted_to_what_kernels_read(
-    model: Path, tmp_path: Path
-) -> None:
+def test_experts_are_rotated_in_conversion_and_calibrated_on_the_kernels_inputs(model: Path, tmp_path: Path) -> None:
     text, weights = tmp_path / "text.txt", dict(CASE.tensors())
     words = np.random.default_rng(1).integers(3, 271, 700)
     text.write_text(" ".join(f"t{word}" for word in words), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What a program refuses of adapters, when they are loaded and when a step names them; and that it goes on."""
+"""Adapters that a program refuses, at loading and in a step, and the steps after that."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def step(engine: Engine, adapters: list[object], rows: int = 4, samples: list[in
     return engine.executable.run(batch).copy()
 
 
-def test_a_step_that_names_adapters_wrongly_is_refused_and_the_next_one_runs(engine: Engine, good, make_engine):
+def test_a_step_with_invalid_adapters_is_refused_and_the_next_one_runs(engine: Engine, good, make_engine):
     plain = engine.executable.load_adapter(random_adapter(engine.model, "int8", Kind(), seed=3))
     own = engine.executable.load_adapter(good)
     dora = engine.executable.load_adapter(random_adapter(engine.model, "int8", Kind(dora=True), seed=4))
@@ -180,7 +180,7 @@ def test_a_step_that_names_adapters_wrongly_is_refused_and_the_next_one_runs(eng
         step(without, [AdapterRows(1, 3, plain, 1.0)])
 
 
-def test_what_is_not_an_adapter_is_a_type_error(engine: Engine):
+def test_an_object_that_is_no_adapter_is_a_type_error(engine: Engine):
     with pytest.raises((TypeError, RuntimeError)):
         step(engine, [AdapterRows(0, 1, "adapter", 1.0)])
     step(engine, [])

@@ -44,7 +44,7 @@ def state(engine: Engine, name: str) -> str:
     return next(info.state for info in engine.adapters.infos() if info.name == name)
 
 
-def test_each_adapter_answers_in_its_own_way_and_the_base_as_without_them(engine: Engine, make_engine: MakeEngine):
+def test_each_adapter_changes_the_answer_and_the_base_stays_the_same(engine: Engine, make_engine: MakeEngine):
     found = [tokens(engine, name) for name in (None, *NAMES)]
     assert len(set(found)) == 5
     assert tokens(make_engine(adapters__max_resident=0)) == found[0]
@@ -163,7 +163,7 @@ class Gate:
         monkeypatch.setattr(engine._registry._loading, "_read", read)
 
 
-def test_the_batch_goes_on_while_an_adapter_is_read(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+def test_the_batch_runs_on_while_an_adapter_is_read(engine: Engine, monkeypatch: pytest.MonkeyPatch):
     expected = tokens(engine, "a")
     gate = Gate(engine, monkeypatch)
     running = engine.submit(PROMPT, SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True))
@@ -180,7 +180,7 @@ def test_the_batch_goes_on_while_an_adapter_is_read(engine: Engine, monkeypatch:
     running.cancel()
 
 
-def test_a_load_that_hangs_stops_nobody_and_ends_with_an_error(
+def test_a_load_that_hangs_blocks_no_other_request_and_ends_with_an_error(
     make_engine: MakeEngine, adapters: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ):
     engine = make_engine(adapters__max_resident=2, adapters__load_timeout=1)
@@ -207,7 +207,7 @@ def test_a_step_with_nothing_else_to_do_waits_for_the_adapter(engine: Engine):
     assert len(stream.pending()) == 1
 
 
-def test_a_step_that_waits_is_there_for_what_comes_meanwhile(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+def test_a_step_waiting_for_an_adapter_serves_requests_that_arrive(engine: Engine, monkeypatch: pytest.MonkeyPatch):
     gate = Gate(engine, monkeypatch)
     waiting = engine.submit(PROMPT, GREEDY, adapter="a")
     results: list[Any] = []
@@ -269,7 +269,7 @@ def test_a_broken_adapter_fails_its_own_requests_and_the_batch_goes_on(
     assert "other" not in [info.name for info in engine.adapters.infos()]
 
 
-def test_a_mended_adapter_works(engine: Engine, tmp_path: Path, adapters: dict[str, Path]):
+def test_a_repaired_adapter_works(engine: Engine, tmp_path: Path, adapters: dict[str, Path]):
     tiny_adapter.write(tmp_path, 0, shape=tiny_adapter.Shape(hidden=32))
     engine.adapters.load("mine", tmp_path)
     with pytest.raises(AdapterError):
@@ -281,7 +281,7 @@ def test_a_mended_adapter_works(engine: Engine, tmp_path: Path, adapters: dict[s
 # ------------------------------------------------------------------------------------------------- coming and going ---
 
 
-def test_a_reload_in_the_middle_of_a_request_is_for_those_that_come_after(engine: Engine, tmp_path: Path):
+def test_a_reload_during_a_request_affects_only_later_requests(engine: Engine, tmp_path: Path):
     tiny_adapter.write(tmp_path, 10)
     engine.adapters.load("mine", tmp_path)
     before = tokens(engine, "mine")
@@ -344,7 +344,7 @@ def test_warm_adapters_are_in_memory_from_the_start_and_stay(make_engine: MakeEn
         make_engine(adapters__paths=paths, adapters__warm=["aa"])
 
 
-def test_two_engines_have_their_own(make_engine: MakeEngine, adapters: dict[str, Path]):
+def test_two_engines_have_separate_adapters(make_engine: MakeEngine, adapters: dict[str, Path]):
     one, two = make_engine(), make_engine()
     one.adapters.load("x", adapters["a"])
     two.adapters.load("x", adapters["b"])
@@ -354,7 +354,7 @@ def test_two_engines_have_their_own(make_engine: MakeEngine, adapters: dict[str,
     assert tokens(two, "y") != tokens(two, "x")
 
 
-def test_an_engine_takes_adapters_when_it_is_made(tiny: Path, adapters: dict[str, Path]):
+def test_adapters_can_be_passed_to_the_engines_constructor(tiny: Path, adapters: dict[str, Path]):
     with Engine(tiny, adapters={"a": adapters["a"]}, threads=1) as engine:
         assert [info.name for info in engine.adapters.infos()] == ["a"]
     with pytest.raises(AdapterError, match="is not there"):

@@ -150,7 +150,7 @@ def test_threads_and_kernel_libraries_do_not_change_a_byte(engine_for, prompts, 
         assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True)), more
 
 
-def test_storage_types_agree_as_far_as_they_can(engine_for):
+def test_storage_types_agree_within_their_precision(engine_for):
     found = {}
     for dtype in DTYPES:
         engine = engine_for(dtype)
@@ -161,7 +161,7 @@ def test_storage_types_agree_as_far_as_they_can(engine_for):
     assert 0 < (found["int8"] - found["f32"]).std() < 0.05 * scale
 
 
-def test_steps_that_an_op_is_split_off_from_keep_their_bytes(engine_for, prompts, monkeypatch):
+def test_splitting_an_epilogue_off_keeps_the_bytes(engine_for, prompts, monkeypatch):
     engine = engine_for("int8", model__format="int4-g64")
     expected = run(engine, rows_of(engine, "int8", prompts))
     monkeypatch.setattr(Binder, "fused", lambda *arguments: 0)
@@ -171,7 +171,7 @@ def test_steps_that_an_op_is_split_off_from_keep_their_bytes(engine_for, prompts
     assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-def test_an_engine_without_adapters_has_nothing_of_them(engine_for):
+def test_an_engine_without_adapters_allocates_nothing_for_them(engine_for):
     engine = engine_for("int8", adapters__max_resident=0, model__format="int4-g64")
     with_adapters = engine_for("int8", model__format="int4-g64")
     assert not any("lora" in op.detail or op.op == "shrink" for op in engine.bound())
@@ -180,7 +180,7 @@ def test_an_engine_without_adapters_has_nothing_of_them(engine_for):
     assert (engine.executable.max_stacked_rank, with_adapters.executable.max_stacked_rank) == (0, 1024)
 
 
-def test_the_memory_of_an_adapter_goes_back_with_the_last_reference(engine_for):
+def test_the_memory_of_an_adapter_is_freed_with_the_last_reference(engine_for):
     engine = engine_for("int8")
     packed = random_adapter(engine.model, "int8", Kind(ranks=(256,)), seed=1)
     handle = engine.executable.load_adapter(packed)
@@ -232,7 +232,7 @@ def test_a_profile_counts_the_products_of_adapters(engine_for):
         assert added[detail] - plain[detail] == layers.get(name, 2) * len(TOKENS) * products
 
 
-def test_what_a_weight_cannot_scale_is_known_before_a_step(engine_for):
+def test_adapters_that_a_weight_cannot_scale_are_refused_before_a_step(engine_for):
     engine = engine_for("f32")
     for name, kind in KINDS.items():
         packed = random_adapter(engine.model, "f32", kind, seed=3)

@@ -1,4 +1,4 @@
-"""An engine with a thread of its own: who waits, who is told, and what goes wrong there."""
+"""An engine with its own thread: waiting callers, wake-ups and failures."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_waiting_needs_a_thread_that_runs(make_engine: MakeEngine):
         asyncio.run(read())
 
 
-def test_those_who_wait_go_on_by_themselves_when_the_thread_is_stopped(make_engine: MakeEngine):
+def test_waiting_callers_run_steps_themselves_after_the_thread_is_stopped(make_engine: MakeEngine):
     engine = make_engine()
     expected = texts(engine)
     found: list[Any] = []
@@ -164,7 +164,7 @@ def test_those_who_wait_go_on_by_themselves_when_the_thread_is_stopped(make_engi
     assert found == [expected] * 3
 
 
-def test_closing_ends_those_who_wait(make_engine: MakeEngine):
+def test_closing_ends_waiting_callers(make_engine: MakeEngine):
     engine = make_engine()
     engine.start()
     stream = engine.submit("x", replace(GREEDY, max_tokens=200))
@@ -188,7 +188,7 @@ def test_the_callback_may_close_the_engine(make_engine: MakeEngine):
 
 
 @pytest.mark.parametrize("error", [KernelError("step", "made to fail"), ZeroDivisionError("oh")])
-def test_a_step_that_fails_ends_what_is_in_flight_and_the_thread_goes_on(make_engine: MakeEngine, error: Exception):
+def test_a_failed_step_ends_the_requests_in_flight_and_the_thread_continues(make_engine: MakeEngine, error: Exception):
     engine = make_engine()
     expected = texts(engine)
 
@@ -207,7 +207,7 @@ def test_a_step_that_fails_ends_what_is_in_flight_and_the_thread_goes_on(make_en
     assert engine.scheduler.free_blocks == engine.scheduler.pool.total
 
 
-def test_a_callback_that_fails_harms_nobody(make_engine: MakeEngine):
+def test_a_failing_callback_affects_no_request(make_engine: MakeEngine):
     engine = make_engine()
     expected = texts(engine)
     engine.start(lambda: 1 / 0)
@@ -233,7 +233,7 @@ print("bye")
 """
 
 
-def test_a_process_ends_though_nobody_has_stopped_the_thread(tiny: Path):
+def test_a_process_ends_although_the_thread_was_not_stopped(tiny: Path):
     command = [sys.executable, "-P", "-c", FORGOTTEN, str(tiny)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "bye\n"), done.stderr
@@ -266,7 +266,7 @@ with Engine(sys.argv[1], threads=1) as engine:
 """
 
 
-def test_those_who_wait_may_be_interrupted(tiny: Path):
+def test_waiting_callers_may_be_interrupted(tiny: Path):
     command = [sys.executable, "-P", "-c", INTERRUPTED, str(tiny)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "True\n", done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""Cache blocks of an engine's executable: bytes that a request can go on from, in another engine, too."""
+"""Cache blocks of an engine's executable: a request can continue from their bytes, also in another engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ids(*blocks: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kv", _native.CACHE_FORMATS)
-def test_a_request_goes_on_in_restored_blocks_with_the_same_tokens(make_engine: MakeEngine, kv: str):
+def test_a_request_continues_in_restored_blocks_with_the_same_tokens(make_engine: MakeEngine, kv: str):
     settings = {"kv_cache__dtype": kv, "kv_cache__memory": "1MB"}
     first, second = make_engine(**settings), make_engine(**settings)
     expected = greedy(first.executable, PROMPT, 0, [5, 0, 3, 1], 16)
@@ -33,7 +33,7 @@ def test_a_request_goes_on_in_restored_blocks_with_the_same_tokens(make_engine: 
     assert greedy(second.executable, PROMPT, 32, [2, 7, 4, 0], 16) == expected
 
 
-def test_one_who_goes_on_in_a_copy_does_not_disturb_the_other(make_engine: MakeEngine):
+def test_a_request_that_continues_in_a_copied_block_does_not_disturb_the_original(make_engine: MakeEngine):
     executable = make_engine(kv_cache__memory="1MB").executable
     expected = greedy(executable, PROMPT, 0, [0, 1, 2, 3], 20)
     begun = greedy(executable, PROMPT, 0, [0, 1, 2, 3], 4)  # 43 positions: block 2 has room
@@ -42,7 +42,7 @@ def test_one_who_goes_on_in_a_copy_does_not_disturb_the_other(make_engine: MakeE
     assert begun + greedy(executable, PROMPT + begun, 43, [0, 1, 2, 3], 16) == expected
 
 
-def test_the_layout_says_whose_blocks_are_alike(make_engine: MakeEngine):
+def test_equal_layouts_have_interchangeable_blocks(make_engine: MakeEngine):
     layouts = [access(make_engine(kv_cache__dtype=kv).executable).block_layout() for kv in ("f32", "f16", "f32")]
     assert layouts[0] == layouts[2] != layouts[1]
 

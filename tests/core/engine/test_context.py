@@ -1,4 +1,4 @@
-"""`model.context` bounds a sequence, and with it chooses the rope of models that have one for long texts."""
+"""`model.context` bounds a sequence, and chooses the rope of models with a separate one for long texts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def facts(completions: list[Any]) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("kind", ["longrope", pytest.param("dynamic", marks=pytest.mark.slow)])
-def test_within_the_original_length_the_rope_is_that_of_short_texts(
+def test_within_the_original_context_the_short_rope_is_used(
     make_engine: MakeEngine, tiny: Path, tmp_path: Path, kind: str
 ):
     model = tiny_model.write(tmp_path / kind, tiny_model.Shape(extra=ROPES[kind]))
@@ -42,7 +42,7 @@ def test_within_the_original_length_the_rope_is_that_of_short_texts(
     assert facts(long.generate([PROMPT], GREEDY)) != expected
 
 
-def test_the_context_is_no_longer_than_the_model_s_and_a_prompt_beyond_it_says_what_bounds_it(make_engine: MakeEngine):
+def test_the_context_is_bounded_by_the_model_and_a_longer_prompt_names_the_bound(make_engine: MakeEngine):
     assert make_engine(model__context=1 << 20).limits.context == 256
     engine = make_engine(model__context=40)
     assert engine.limits.kv_blocks == 8 * 3

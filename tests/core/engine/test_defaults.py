@@ -1,4 +1,4 @@
-"""What a model's makers recommend is known to the engine, wherever the model was loaded from."""
+"""The recommendations of a model's makers reach the engine from every kind of model directory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def given(directory: Path, values: Mapping[str, Any]) -> Mapping[str, Any]:
     return recommended(directory)
 
 
-def test_parameters_of_the_file_are_taken_and_others_are_not(tmp_path: Path):
+def test_only_known_parameters_of_the_file_are_used(tmp_path: Path):
     recommends = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.05, "typical_p": 0.9}
     found = given(tmp_path, {**recommends, "repetition_penalty": 1.1, "max_new_tokens": 7, "eos_token_id": 1, "x": {}})
     assert found == {**recommends, "repetition_penalty": 1.1}
@@ -40,9 +40,7 @@ def test_parameters_of_the_file_are_taken_and_others_are_not(tmp_path: Path):
         ({}, {}),
     ],
 )
-def test_a_model_that_is_not_to_be_sampled_is_greedy(
-    tmp_path: Path, values: Mapping[str, Any], expected: Mapping[str, Any]
-):
+def test_do_sample_false_means_greedy(tmp_path: Path, values: Mapping[str, Any], expected: Mapping[str, Any]):
     assert given(tmp_path, values) == expected
 
 
@@ -50,7 +48,7 @@ def test_a_model_that_is_not_to_be_sampled_is_greedy(
     ("name", "value"),
     [("temperature", -1), ("temperature", "warm"), ("top_k", 1.5), ("top_p", 0), ("min_p", True), ("typical_p", [1])],
 )
-def test_a_value_that_cannot_be_is_named_and_left_out(
+def test_an_invalid_recommended_value_is_named_and_left_out(
     tmp_path: Path, name: str, value: Any, capsys: pytest.CaptureFixture[str]
 ):
     assert given(tmp_path, {name: value, "repetition_penalty": 1.2}) == {"repetition_penalty": 1.2}
@@ -72,7 +70,7 @@ def test_without_a_file_there_are_none_and_a_broken_one_is_an_error(tmp_path: Pa
         recommended(tmp_path)
 
 
-def test_a_converted_model_keeps_them(make_engine: MakeEngine, tmp_path: Path):
+def test_a_converted_model_keeps_its_recommended_parameters(make_engine: MakeEngine, tmp_path: Path):
     source = tiny_model.write(tmp_path / "source")
     values = {"temperature": 0.5, "top_p": 0.8, "do_sample": True, "eos_token_id": [1, 2]}
     (source / "generation_config.json").write_text(json.dumps(values))

@@ -1,4 +1,4 @@
-"""Embeddings: what the head reads of a prompt's tokens, however the prompt was computed."""
+"""Embeddings: the final hidden states of a prompt's tokens, independent of chunks and batches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def hidden(engine: Engine, ids: list[int], adapter: str | None = None) -> np.nda
 
 
 @pytest.mark.parametrize("backend", ["native", "numpy"])
-def test_vectors_are_means_of_what_the_head_reads(make_engine: MakeEngine, backend: str):
+def test_vectors_are_means_of_the_final_hidden_states(make_engine: MakeEngine, backend: str):
     engine = make_engine(backend__use=backend, **FLOAT)
     for prompt in ([7], LONG[:9]):
         states = hidden(engine, prompt)
@@ -67,7 +67,7 @@ def test_backends_agree(make_engine: MakeEngine):
     ],
 )
 @pytest.mark.parametrize("kind", ["mean", "last"])
-def test_a_vector_depends_on_no_neighbour_and_no_cut(
+def test_a_vector_depends_on_neither_neighbours_nor_chunks(
     make_engine: MakeEngine, settings: dict[str, Any], kind: Any, tmp_path: Path
 ):
     paths = {"x": str(tiny_adapter.write(tmp_path / "x", 3))}
@@ -86,7 +86,7 @@ def test_a_vector_depends_on_no_neighbour_and_no_cut(
     assert with_adapter.tobytes() != without.tobytes()
 
 
-def test_an_adapter_with_a_norm_of_its_own_is_seen(make_engine: MakeEngine, tmp_path: Path):
+def test_an_adapters_own_norm_changes_the_vector(make_engine: MakeEngine, tmp_path: Path):
     directory = tiny_adapter.write(tmp_path / "x", 3, norm=True)
     engine = make_engine(adapters__paths={"x": str(directory)}, adapters__dtype="f32", **FLOAT)
     states = hidden(engine, LONG[:5], "x")
@@ -132,7 +132,7 @@ def test_preemption_and_interrupts_change_no_vector(make_engine: MakeEngine, mon
     assert scheduler.preempted >= 2 and len(beside) == 2
 
 
-def test_threads_may_embed_beside_others_that_generate(make_engine: MakeEngine):
+def test_one_thread_may_embed_while_others_generate(make_engine: MakeEngine):
     engine = make_engine(scheduler__max_batch_tokens=24)
     expected = [one.tobytes() for one in engine.embed(PROMPTS)]
     found: list[bool] = []
@@ -150,7 +150,7 @@ def test_threads_may_embed_beside_others_that_generate(make_engine: MakeEngine):
     assert not engine._embeddings.calls
 
 
-def test_what_cannot_be_embedded_is_refused_before_anything_runs(make_engine: MakeEngine):
+def test_an_invalid_prompt_for_embedding_is_refused_before_anything_runs(make_engine: MakeEngine):
     engine = make_engine()
     with pytest.raises(RequestError, match="prompt: it is empty"):
         engine.embed([[]])
@@ -173,7 +173,7 @@ def test_a_prompt_that_times_out_has_no_vector(make_engine: MakeEngine):
     assert engine.embed([Request(tuple(LONG), timeout=60.0)])[0].shape == (64,)
 
 
-def test_what_is_cancelled_as_it_starts_has_no_vector(make_engine: MakeEngine):
+def test_a_prompt_cancelled_at_its_start_has_no_vector(make_engine: MakeEngine):
     engine = make_engine()
     streams: list[Stream] = []
 
@@ -191,5 +191,5 @@ def test_what_is_cancelled_as_it_starts_has_no_vector(make_engine: MakeEngine):
 def test_a_backend_without_hidden_states_says_so(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):
     engine = make_engine()
     monkeypatch.setattr(type(engine.executable), "has_hidden_states", False)
-    with pytest.raises(UsageError, match="backend native: it gives no hidden states of this model"):
+    with pytest.raises(UsageError, match="backend native: it has no hidden states of this model"):
         engine.embed("x")

@@ -1,4 +1,4 @@
-"""What a caller sees of an engine."""
+"""The public behaviour of an engine."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_prompts_may_be_texts_ids_or_requests_and_keep_their_order(make_engine: 
     assert engine.generate([], GREEDY) == []
 
 
-def test_events_of_several_prompts_say_whose_they_are(make_engine: MakeEngine):
+def test_events_carry_the_index_of_their_prompt(make_engine: MakeEngine):
     engine = make_engine()
     texts = ["a", "b", "c"]
     events = list(engine.stream(texts, GREEDY))
@@ -61,7 +61,7 @@ def test_events_of_several_prompts_say_whose_they_are(make_engine: MakeEngine):
     assert interleaved == [0, 1, 2, 0, 1, 2]
 
 
-def test_a_seed_repeats_a_text_in_any_company_and_a_drawn_one_is_reported(make_engine: MakeEngine):
+def test_a_seed_repeats_a_text_in_any_batch_and_a_drawn_seed_is_reported(make_engine: MakeEngine):
     engine = make_engine()
     free = SamplingParams(temperature=1.0, max_tokens=24, ignore_eos=True)
     [first], [second] = engine.generate("x", free), engine.generate("x", free)
@@ -84,7 +84,7 @@ def test_an_end_token_stops_and_is_not_in_the_text(make_engine: MakeEngine):
     assert "the quick" + stopped.text == before
 
 
-def test_special_tokens_are_spelled_in_the_answer_where_that_is_asked(make_engine: MakeEngine):
+def test_special_tokens_are_spelled_in_the_answer_on_request(make_engine: MakeEngine):
     engine = make_engine()
     beginnings = replace(GREEDY, allowed_token_ids=(0,), max_tokens=3)
     ends = replace(GREEDY, allowed_token_ids=(1,), ignore_eos=False, skip_special_tokens=False)
@@ -94,7 +94,7 @@ def test_special_tokens_are_spelled_in_the_answer_where_that_is_asked(make_engin
     assert found[2].finish_reason == "stop"
 
 
-def test_a_tokenizer_without_special_tokens_need_not_know_of_them(
+def test_a_tokenizer_without_special_tokens_need_not_accept_their_argument(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ):
     engine = make_engine()
@@ -217,7 +217,7 @@ def test_an_impossible_sampling_parameter_is_refused(values: dict[str, object], 
     assert str(caught.value).startswith(text)
 
 
-def test_numbers_of_numpy_are_numbers(make_engine: MakeEngine):
+def test_numpy_numbers_are_accepted(make_engine: MakeEngine):
     params = SamplingParams(
         temperature=np.float32(0.5),  # type: ignore[arg-type]
         top_k=np.int64(20),  # type: ignore[arg-type]
@@ -247,14 +247,14 @@ def test_prompts_may_come_from_an_iterator(make_engine: MakeEngine):
 
 
 @pytest.mark.parametrize("prompts", [None, {"a": 1}, {"a", "b"}, b"ab", 5, np.array(5), 0.5, [None], [{1: 2}], [[1.5]]])
-def test_what_is_no_prompt_is_refused(make_engine: MakeEngine, prompts: Any):
+def test_an_object_that_is_no_prompt_is_refused(make_engine: MakeEngine, prompts: Any):
     engine = make_engine()
     for call in (engine.generate, engine.stream, engine.submit):
         with pytest.raises(RequestError, match="prompt"):
             call(prompts, GREEDY)
 
 
-def test_what_belongs_to_a_prompt_is_checked_too(make_engine: MakeEngine):
+def test_the_fields_of_a_request_are_checked_too(make_engine: MakeEngine):
     engine = make_engine()
     with pytest.raises(RequestError, match="params: dict is not SamplingParams"):
         engine.generate("x", {"temperature": 0})  # type: ignore[arg-type]
@@ -292,7 +292,7 @@ def test_a_text_without_end_is_refused_before_it_is_tokenized(make_engine: MakeE
         engine.generate("x" * 10**7, GREEDY)
 
 
-def test_one_stop_string_may_be_given_as_it_is():
+def test_one_stop_string_may_be_given_without_a_list():
     assert SamplingParams(stop="ab").stop == ("ab",)  # type: ignore[arg-type]
 
 
@@ -320,7 +320,7 @@ def test_a_request_that_waits_can_be_cancelled(make_engine: MakeEngine):
     assert first.result().finish_reason == "length"
 
 
-def test_leaving_a_stream_early_cancels_what_is_unfinished(make_engine: MakeEngine):
+def test_leaving_a_stream_early_cancels_unfinished_requests(make_engine: MakeEngine):
     engine = make_engine()
     for event in engine.stream(["a", "b"], GREEDY):
         assert isinstance(event, Event)
@@ -371,7 +371,7 @@ def test_another_thread_may_cancel(make_engine: MakeEngine):
     assert completion.finish_reason == "cancelled"
 
 
-def test_closing_ends_what_is_in_flight(make_engine: MakeEngine):
+def test_closing_ends_requests_in_flight(make_engine: MakeEngine):
     engine = make_engine()
     stream = engine.submit("x", GREEDY)
     engine.step()

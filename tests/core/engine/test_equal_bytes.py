@@ -1,4 +1,4 @@
-"""One request gives the same logits, to the byte, whatever runs beside it and however the work is cut."""
+"""One request gives the same logits, to the byte, in any batch and any chunks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(engine: Engine, asked: list[tuple[int, ...]], seeds: list[int]) -> list[
 
 
 @pytest.mark.parametrize(("weights", "kv"), FORMATS)
-def test_alone_or_in_a_batch_of_sixteen(make_engine: MakeEngine, weights: str, kv: str):
+def test_a_request_gives_the_same_bytes_alone_or_in_a_batch_of_sixteen(make_engine: MakeEngine, weights: str, kv: str):
     settings = {"model__format": weights, "kv_cache__dtype": kv}
     asked, seeds = prompts(16), list(range(16))
     together = run(make_engine(**settings), asked, seeds)
@@ -54,7 +54,7 @@ def test_alone_or_in_a_batch_of_sixteen(make_engine: MakeEngine, weights: str, k
 
 
 @pytest.mark.parametrize(("weights", "kv"), FORMATS)
-def test_prompt_in_one_chunk_or_many(make_engine: MakeEngine, weights: str, kv: str):
+def test_a_prompt_gives_the_same_bytes_in_one_chunk_or_many(make_engine: MakeEngine, weights: str, kv: str):
     settings = {"model__format": weights, "kv_cache__dtype": kv}
     asked = [prompts(8)[7]]
     assert len(asked[0]) == 59
@@ -64,7 +64,7 @@ def test_prompt_in_one_chunk_or_many(make_engine: MakeEngine, weights: str, kv: 
 
 
 @pytest.mark.parametrize(("weights", "kv"), FORMATS)
-def test_one_thread_or_several_and_any_kernel_library(make_engine: MakeEngine, weights: str, kv: str):
+def test_threads_and_kernel_libraries_do_not_change_the_bytes(make_engine: MakeEngine, weights: str, kv: str):
     settings = {"model__format": weights, "kv_cache__dtype": kv}
     asked, seeds = prompts(5), [1, 2, 3, 4, 5]
     reference = run(make_engine(**settings, kernels__order=["reference"]), asked, seeds)

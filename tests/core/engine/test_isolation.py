@@ -1,4 +1,4 @@
-"""What goes wrong with one request ends that request, and its neighbours' bytes stay what they are alone."""
+"""An error of one request ends that request, and other requests keep their bytes."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Refusing(Recorder):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_step_that_a_kernel_refuses_goes_on_without_those_whose_rows_it_refuses(make_engine: MakeEngine, count: int):
+def test_a_step_with_refused_rows_runs_again_without_their_requests(make_engine: MakeEngine, count: int):
     engine = make_engine()
     refusing = Refusing(engine)
     spoilt: list[Any] = []
@@ -237,7 +237,7 @@ def test_a_scheduler_that_never_makes_a_batch_is_named(make_engine: MakeEngine, 
     assert len(engine.generate("x", GREEDY)[0].token_ids) == 20
 
 
-def test_a_scheduler_that_cannot_take_a_request_ends_that_one(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):
+def test_a_request_that_the_scheduler_refuses_ends_alone(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):
     engine = make_engine()
     add = engine._in_flight.scheduler.add
 

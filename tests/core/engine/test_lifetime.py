@@ -1,4 +1,4 @@
-"""The end of things: engines that are closed or forked, streams that nobody has, steps that are interrupted."""
+"""Ends: engines that are closed or forked, streams without a reader, steps that are interrupted."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ NOTHING: dict[str, Callable[[Engine], Any]] = {
 }
 
 
-def test_every_method_is_tried_on_a_closed_engine():
+def test_the_tests_call_every_method_on_a_closed_engine():
     public = {name for name in dir(Engine) if not name.startswith("_") and callable(getattr(Engine, name))}
     assert public == REFUSED.keys() | NOTHING.keys() | {"cancel", "load"}  # load: its counts stay
     assert vars(NamedAdapters).keys() - vars(object).keys() - {"__module__", "__dict__", "__weakref__"} == (
@@ -65,7 +65,7 @@ def test_every_method_is_tried_on_a_closed_engine():
 
 
 @pytest.mark.parametrize("backend", ["native", "numpy"])
-def test_a_closed_engine_says_so_or_has_nothing_to_do(make_engine: MakeEngine, backend: str):
+def test_methods_of_a_closed_engine_raise_or_do_nothing(make_engine: MakeEngine, backend: str):
     engine = make_engine(backend__use=backend)
     before, ended = engine.submit("x", GREEDY), engine.submit("y", replace(GREEDY, max_tokens=1))
     ended.result()
@@ -87,7 +87,7 @@ def test_a_closed_engine_says_so_or_has_nothing_to_do(make_engine: MakeEngine, b
     assert "".join(event.text for event in before) == before.result().text
 
 
-def test_generators_that_outlive_their_engine_end_or_say_why(make_engine: MakeEngine):
+def test_generators_that_outlive_their_engine_end_or_raise(make_engine: MakeEngine):
     engine = make_engine()
     events, late = engine.stream(["a", "b"], GREEDY), engine.stream("c", GREEDY)
     first = next(events)
@@ -101,7 +101,7 @@ def test_generators_that_outlive_their_engine_end_or_say_why(make_engine: MakeEn
     late.close()
 
 
-def test_a_request_that_comes_while_the_engine_closes_is_not_left_waiting(make_engine: MakeEngine):
+def test_a_request_submitted_while_the_engine_closes_ends(make_engine: MakeEngine):
     engine = make_engine()
     engine._lifetime.check()
     [prepared] = engine._submissions.prepare("x", GREEDY, None)
@@ -145,14 +145,14 @@ def test_a_stream_may_be_collected_within_a_step_or_on_another_thread(make_engin
     assert streams[0].result().finish_reason == "length"
 
 
-def test_a_stream_that_has_ended_is_collected_without_a_trace(make_engine: MakeEngine):
+def test_a_finished_stream_is_collected_without_effect(make_engine: MakeEngine):
     engine = make_engine()
     for _ in range(5):
         engine.submit("x", replace(GREEDY, max_tokens=2)).result()
     assert not engine._in_flight.commands
 
 
-def test_an_interrupted_step_says_that_it_was(make_engine: MakeEngine):
+def test_an_interrupted_step_raises_an_error_that_says_so(make_engine: MakeEngine):
     engine = make_engine()
     expected = engine.generate("x", GREEDY)[0].token_ids
     stream = engine.submit("x", GREEDY)
@@ -207,7 +207,7 @@ class Endless(Recorder):
         self._inner.cancel()
 
 
-def test_cancelling_stops_a_step_that_runs_for_nobody_else(make_engine: MakeEngine):
+def test_cancelling_stops_a_step_without_other_requests(make_engine: MakeEngine):
     engine = make_engine()
     endless = Endless(engine)
     streams = [engine.submit([5] * 40, GREEDY) for _ in range(2)]
@@ -225,7 +225,7 @@ def test_cancelling_stops_a_step_that_runs_for_nobody_else(make_engine: MakeEngi
     assert len(engine.generate("x", GREEDY)[0].token_ids) == 20
 
 
-def test_a_cancel_that_comes_late_stops_no_other_step(make_engine: MakeEngine):
+def test_a_late_cancel_stops_no_other_step(make_engine: MakeEngine):
     engine = make_engine()
     expected = engine.generate("x", GREEDY)[0].token_ids
     stream, other = engine.submit("gone", GREEDY), engine.submit("x", GREEDY)
@@ -301,7 +301,7 @@ print(os.waitstatus_to_exitcode(status), len(stream.result().token_ids), len(eng
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-def test_a_fork_says_whose_the_engine_is_and_the_parent_goes_on(tiny: Path):
+def test_an_engine_in_a_fork_names_its_process_and_the_parent_continues(tiny: Path):
     command = [sys.executable, "-P", "-c", FORKING, str(tiny)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.split() == ["200", "0", "200", "200"], done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""What an engine says of its load: what there is to do, and counts that survive an interrupt."""
+"""The load of an engine: present work, and counts that survive an interrupt."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_counts_go_on_with_the_next_scheduler_after_an_interrupt(make_engine: Ma
     assert found == (before.preemptions, before.prefix_queries + 100, before.prefix_hits)  # a new one knows no prefix
 
 
-def test_an_adapter_says_how_long_its_loads_took_together(make_engine: MakeEngine, tmp_path):
+def test_an_adapter_reports_the_total_time_of_its_loads(make_engine: MakeEngine, tmp_path):
     import tiny_adapter
 
     engine = make_engine()

@@ -1,4 +1,4 @@
-"""Logit processors: requests get what theirs say, whatever else happens, and nobody else notices."""
+"""Logit processors: each request gets its own processors' effect, and other requests are not affected."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def tokens(engine: Engine, requests: list[Request]) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("rows", [30, pytest.param(512, marks=pytest.mark.slow)])
-def test_tokens_depend_neither_on_guesses_nor_on_company(make: MakeEngine, rows: int):
+def test_tokens_depend_neither_on_guesses_nor_on_the_batch(make: MakeEngine, rows: int):
     plain = make(scheduler__max_batch_tokens=rows)
     guessing = make(scheduler__max_batch_tokens=rows, speculation__use="ngram", speculation__tokens=6)
     alone = [tokens(plain, [request])[0] for request in mix()]
@@ -265,7 +265,7 @@ PLAIN: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_min_tokens_hold_the_end_back_and_no_longer(make_engine: MakeEngine, tmp_path: Path):
+def test_min_tokens_prevents_an_end_exactly_until_the_minimum(make_engine: MakeEngine, tmp_path: Path):
     [free] = make_engine().generate("fox", GREEDY)
     end = free.token_ids[0]
     engine = make_engine(tiny_model.write(tmp_path / "model", tiny_model.Shape(extra={"eos_token_id": [3, end]})))
@@ -335,7 +335,7 @@ def test_a_processor_that_fails_ends_its_own_request(make: MakeEngine, what: str
         assert engine.scheduler.free_blocks == engine.scheduler.pool.total
 
 
-def test_a_processor_that_fails_behind_guesses_alone_costs_guesses_alone(make: MakeEngine):
+def test_a_processor_that_fails_only_after_guesses_costs_only_the_guesses(make: MakeEngine):
     plain, guessing = make(), make(speculation__use="ngram")
     request = Request(LOOP, probing(replace(GREEDY, max_tokens=60), ("guesses", 0)))
     assert tokens(guessing, [request]) == tokens(plain, [request])
@@ -343,7 +343,7 @@ def test_a_processor_that_fails_behind_guesses_alone_costs_guesses_alone(make: M
 
 
 @pytest.mark.parametrize("speculate", ["none", "ngram"])
-def test_what_a_processor_forces_saves_steps_and_changes_nothing(make: MakeEngine, speculate: str):
+def test_forced_tokens_save_steps_and_change_nothing(make: MakeEngine, speculate: str):
     engine = make(speculation__use=speculate)
     plain = [Request("the quick brown fox", SAMPLED), Request(LOOP, probing(SAMPLED, 11))]
     steps, found, usages = {}, {}, {}
@@ -362,7 +362,7 @@ def test_what_a_processor_forces_saves_steps_and_changes_nothing(make: MakeEngin
         assert usages["unsaid"].drafted_tokens == 0 < usages["wrong"].drafted_tokens
 
 
-def test_what_cannot_be_made_is_refused_when_the_request_comes(make: MakeEngine):
+def test_an_invalid_processor_is_refused_at_submission(make: MakeEngine):
     engine = make()
     for argument, kind, text in (
         ("refused", RequestError, "probe: it is refused: say something else"),
@@ -378,7 +378,7 @@ def test_what_cannot_be_made_is_refused_when_the_request_comes(make: MakeEngine)
     assert len(engine.generate("x", probing(GREEDY, 11))[0].token_ids) == 24
 
 
-def test_a_processor_is_made_of_its_argument_the_prompt_and_the_vocabulary(make: MakeEngine):
+def test_a_processor_is_made_from_its_argument_the_prompt_and_the_vocabulary(make: MakeEngine):
     engine = make()
     engine.generate("the quick", probing(replace(GREEDY, max_tokens=1), 11))
     import probe_plugin  # type: ignore[import-not-found]
@@ -454,7 +454,7 @@ def test_requests_without_processors_pay_nothing(make: MakeEngine, monkeypatch: 
     assert engine.submit("a", SAMPLED)._output.sequence.processors is None
 
 
-def test_processors_are_asked_beside_the_run_and_their_thread_ends_with_the_engine(make: MakeEngine):
+def test_processors_run_beside_the_model_and_their_thread_ends_with_the_engine(make: MakeEngine):
     engine = make()
     running, seen, threads = threading.Event(), [], set()
 
@@ -493,7 +493,7 @@ def test_processors_are_asked_beside_the_run_and_their_thread_ends_with_the_engi
     assert not Path(f"/proc/self/task/{thread}").exists()
 
 
-def test_a_step_that_is_given_up_leaves_its_processors_to_the_next(make: MakeEngine):
+def test_an_abandoned_step_leaves_its_processors_to_the_next(make: MakeEngine):
     engine = make(speculation__use="ngram")
     requests = [request for request in mix() if request.params.processors]
     expected = tokens(engine, requests)
@@ -525,7 +525,7 @@ def test_a_step_that_is_given_up_leaves_its_processors_to_the_next(make: MakeEng
     assert [stream.result().token_ids for stream in streams] == expected
 
 
-def test_prompt_logprobs_are_those_of_the_models_logits(make: MakeEngine):
+def test_prompt_logprobs_come_from_the_models_logits(make: MakeEngine):
     engine = make(scheduler__max_batch_tokens=9)
     wanted = replace(GREEDY, prompt_logprobs=2, logprobs=1)
     [plain], [probed] = engine.generate([LOOP * 3], wanted), engine.generate([LOOP * 3], probing(wanted, 11))
@@ -534,7 +534,7 @@ def test_prompt_logprobs_are_those_of_the_models_logits(make: MakeEngine):
     assert probed.token_ids == engine.generate([LOOP * 3], probing(GREEDY, 11))[0].token_ids
 
 
-def test_a_mask_has_the_bits_of_its_ids_and_of_no_others():
+def test_a_mask_has_exactly_the_bits_of_its_ids():
     vocabulary = Vocabulary(None, 70, (), Path())  # type: ignore[arg-type]
     mask = vocabulary.mask([0, 31, 32, 69])
     assert mask.dtype == np.uint32 and mask.tolist() == [1 | 1 << 31, 1, 1 << 5]
@@ -562,7 +562,7 @@ def test_a_mask_has_the_bits_of_its_ids_and_of_no_others():
          "has penalties that are not finite"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_an_adjustment_is_said(given: Any, text: str):
+def test_an_invalid_adjustment_is_described(given: Any, text: str):
     assert wrong(given, 70) == text
 
 
@@ -602,21 +602,21 @@ def test_an_impossible_parameter_is_refused(values: dict[str, Any], text: str):
     [{"allowed_token_ids": (5, 320)}, {"bad_words_ids": ((5, 320), (7,))}, {"logit_bias": ((320, -1.0),)}],
     ids=lambda values: next(iter(values)),
 )
-def test_a_token_that_there_is_not_is_refused(make_engine: MakeEngine, values: dict[str, Any]):
+def test_a_token_outside_the_vocabulary_is_refused(make_engine: MakeEngine, values: dict[str, Any]):
     with pytest.raises(InfengError, match=f"{next(iter(values))}: token 320 is not in the vocabulary of 320"):
         make_engine().generate("x", replace(GREEDY, **values))
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps wait for no processor: whoever has not answered when the logits are there is late."""
+    """Steps wait for no processor: one without an answer when the logits are ready is late."""
     for name in ("PATIENCE", "PATIENCE_ALONE"):
         monkeypatch.setattr(processor_thread, name, 0.0)
 
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("speculate", ["none", "ngram"])
-def test_processors_that_are_late_change_no_token(make: MakeEngine, speculate: str, monkeypatch: pytest.MonkeyPatch):
+def test_late_processors_change_no_token(make: MakeEngine, speculate: str, monkeypatch: pytest.MonkeyPatch):
     engine = make(speculation__use=speculate)
     reporting = Request(LOOP, replace(probing(SAMPLED, 11), prompt_logprobs=0, logprobs=0))
     late = [engine.generate([*mix(), reporting])]
@@ -652,7 +652,7 @@ def named(engine: Engine, processor: Any) -> SamplingParams:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_processor_that_does_not_answer_keeps_nobody_waiting_but_its_own_request(make: MakeEngine):
+def test_a_hanging_processor_delays_only_its_own_request(make: MakeEngine):
     engine, blocking = make(), Blocking()
     alone = engine.generate(LOOP, replace(GREEDY, max_tokens=4))
     stuck = engine.submit(LOOP, named(engine, blocking))
@@ -663,7 +663,7 @@ def test_a_processor_that_does_not_answer_keeps_nobody_waiting_but_its_own_reque
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_request_ends_whose_processor_never_comes_back_and_others_are_asked(
+def test_a_request_whose_processor_never_returns_ends_and_others_continue(
     make: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ):
     engine, blocking = make(), Blocking()
@@ -681,7 +681,7 @@ def test_a_request_ends_whose_processor_never_comes_back_and_others_are_asked(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_where_no_thread_can_start_the_step_asks_by_itself(make: MakeEngine, monkeypatch: pytest.MonkeyPatch):
+def test_without_a_thread_the_step_calls_processors_itself(make: MakeEngine, monkeypatch: pytest.MonkeyPatch):
     requests = [Request(LOOP, probing(SAMPLED, 11)), Request(LOOP, probing(GREEDY, ("row", 5))), Request(LOOP, GREEDY)]
 
     def answers(engine: Engine) -> list[Any]:
@@ -702,7 +702,7 @@ def test_where_no_thread_can_start_the_step_asks_by_itself(make: MakeEngine, mon
     assert engine._watchdog._helper() is not None, "a later step has tried again"
 
 
-def test_the_quick_are_asked_before_the_slow():
+def test_fast_processors_are_called_before_slow_ones():
     class Known(Blocking):
         def __init__(self, cost: float) -> None:
             self.cost = cost
@@ -723,7 +723,7 @@ def test_the_quick_are_asked_before_the_slow():
     assert order == [0.0, 0.1, 0.3] and sorted(made._answers) == [0, 1, 2] and worker.asked is None
 
 
-def test_of_what_a_processor_forces_no_more_is_taken_than_a_step_takes(make: MakeEngine):
+def test_at_most_as_many_forced_tokens_are_used_as_a_step_takes(make: MakeEngine):
     class Endless(Blocking):
         taken = 0
 
@@ -741,7 +741,7 @@ def test_of_what_a_processor_forces_no_more_is_taken_than_a_step_takes(make: Mak
 
 
 @pytest.mark.parametrize("given", [[10**6000], [-1], ["5"], None, 7], ids=["huge", "negative", "text", "none", "one"])
-def test_what_forces_no_tokens_costs_guesses_alone(make: MakeEngine, given: Any):
+def test_invalid_forced_tokens_cost_only_guesses(make: MakeEngine, given: Any):
     class Odd(Blocking):
         def row(self, guesses: Any) -> None:
             return None
@@ -754,7 +754,7 @@ def test_what_forces_no_tokens_costs_guesses_alone(make: MakeEngine, given: Any)
     assert engine.generate(LOOP, named(engine, Odd()))[0].token_ids == plain[0].token_ids
 
 
-def test_a_row_changes_no_more_logits_than_there_are_and_what_exits_ends_its_request(make: MakeEngine):
+def test_too_many_changes_and_an_exiting_processor_end_their_request(make: MakeEngine):
     ids = np.zeros(VOCAB + 1, np.int32)
     assert wrong(Adjustment(ids=ids), VOCAB) == f"has {VOCAB + 1} ids, and the vocabulary {VOCAB}"
     assert wrong(Adjustment(ids=ids[1:]), VOCAB) == ""

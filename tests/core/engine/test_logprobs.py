@@ -1,4 +1,4 @@
-"""What callers may know of logits: they are those that tokens are drawn from, and asking for them changes no token."""
+"""Reported logits are those from which tokens are drawn, and reporting them changes no token."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def next_logits(engine: Engine, ids: list[int], adapter: str | None = None) -> A
 
 @pytest.mark.parametrize("speculate", ["none", "ngram"])
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED])
-def test_logits_and_logprobs_are_of_what_tokens_were_drawn_from(
+def test_logits_and_logprobs_are_those_from_which_tokens_were_drawn(
     make_engine: MakeEngine, params: SamplingParams, speculate: str
 ):
     engine = make_engine(speculation__use=speculate)
@@ -57,7 +57,7 @@ def test_logits_and_logprobs_are_of_what_tokens_were_drawn_from(
         assert [value for _, value in one.top] == pytest.approx(sorted(expected)[:-4:-1], abs=1e-9)
 
 
-def test_events_carry_what_the_completion_gathers(make_engine: MakeEngine):
+def test_events_together_carry_the_completions_logprobs(make_engine: MakeEngine):
     engine = make_engine()
     events = list(engine.stream("x", replace(SAMPLED, logprobs=0, logits=True)))
     whole = events[-1].completion
@@ -70,7 +70,7 @@ def test_events_carry_what_the_completion_gathers(make_engine: MakeEngine):
 @pytest.mark.parametrize(
     "settings", [{}, {"scheduler__max_running": 1}, {"scheduler__max_batch_tokens": 8}, {"speculation__use": "ngram"}]
 )
-def test_logprobs_of_a_prompt_are_those_of_its_parts_however_it_is_cut(
+def test_logprobs_of_a_prompt_do_not_depend_on_its_chunks(
     make_engine: MakeEngine, settings: dict[str, Any], tmp_path: Path
 ):
     adapter = tiny_adapter.write(tmp_path / "x", 3)
@@ -89,7 +89,7 @@ def test_logprobs_of_a_prompt_are_those_of_its_parts_however_it_is_cut(
     assert engine.scheduler.free_blocks == engine.scheduler.pool.total
 
 
-def test_a_score_is_the_sum_of_what_each_token_has_after_those_before_it(make_engine: MakeEngine, tmp_path: Path):
+def test_a_score_is_the_sum_of_conditional_logprobs(make_engine: MakeEngine, tmp_path: Path):
     engine = make_engine(adapters__paths={"x": str(tiny_adapter.write(tmp_path / "x", 3))})
     for name in (None, "x"):
         found = engine.score(LONG[:20], LONG[20:45], adapter=name)
@@ -142,7 +142,7 @@ def test_equal_logits_are_reported_by_id():
 
 
 @pytest.mark.parametrize("name", ["logprobs", "prompt_logprobs"])
-def test_how_many_are_reported_is_bounded(name: str):
+def test_the_number_of_reported_logprobs_is_bounded(name: str):
     with pytest.raises(RequestError, match=f"{name}: 257 is not an integer from 0 to 256"):
         SamplingParams(**{name: 257})  # type: ignore[arg-type]
 

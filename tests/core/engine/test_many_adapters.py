@@ -1,4 +1,4 @@
-"""Many adapters behind a few places: bounded memory, nothing lost, every answer the right one."""
+"""Many adapters in little memory: it stays bounded, and every answer is the right one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits is bounded: one request too many is refused at once, says when to come again, and harms nobody."""
+"""The queue is bounded: a request beyond the bound is refused at once with a time to retry, and others go on."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_refusal_comes_before_the_prompt_is_tokenized(make_engine: MakeEngine,
     assert caught.value.reason == "tokens"
 
 
-def test_who_would_wait_too_long_is_refused(make_engine: MakeEngine):
+def test_a_request_with_a_too_long_predicted_wait_is_refused(make_engine: MakeEngine):
     engine = make_engine(scheduler__max_wait_ms=1000)
     for rows in (1, 8, 64, 512):
         for number in range(8):
@@ -53,7 +53,7 @@ def test_who_would_wait_too_long_is_refused(make_engine: MakeEngine):
     assert 2 < len(streams) < 10
 
 
-def test_a_call_that_waits_for_its_answers_is_not_refused(make_engine: MakeEngine):
+def test_generate_is_not_refused_for_its_own_prompts(make_engine: MakeEngine):
     engine = make_engine(scheduler__max_waiting=2, scheduler__max_running=2)
     assert len(engine.generate([[5, 6]] * 9, replace(GREEDY, max_tokens=2))) == 9
 
@@ -66,7 +66,7 @@ def test_requests_that_never_start_are_counted_no_longer(make_engine: MakeEngine
         engine.step()
         assert stream.result().finish_reason == "timeout"
     for _ in range(5):
-        engine.submit([5, 6], GREEDY)  # and nobody has its stream
+        engine.submit([5, 6], GREEDY)  # its stream has no reader
         engine.step()
     assert engine._schedulers.backlog.requests <= 1
 
@@ -76,7 +76,7 @@ def rss_bytes() -> int:
 
 
 @pytest.mark.nightly
-def test_two_minutes_of_four_times_the_load_it_can_bear(make_engine: MakeEngine):
+def test_an_engine_survives_two_minutes_of_fourfold_overload(make_engine: MakeEngine):
     """Rejections are typed, what is accepted is answered, nothing is lost, memory stays flat."""
     target = 2.0
     engine = make_engine(scheduler__max_wait_ms=int(1000 * target / 2), scheduler__max_running=8)

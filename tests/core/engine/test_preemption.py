@@ -60,7 +60,7 @@ def test_an_adapter_that_changes_while_its_request_is_preempted_is_an_error_of_t
     assert engine.scheduler.free_blocks == engine.scheduler.pool.total
 
 
-def test_where_the_cache_is_too_small_for_all_that_run_tokens_stay_the_same(make_engine: MakeEngine):
+def test_tokens_stay_the_same_when_the_cache_is_too_small_for_all_running_requests(make_engine: MakeEngine):
     prompts = [[5 + i] * (30 + i) for i in range(6)]
     roomy = make_engine()
     expected = [roomy.generate([prompt], GREEDY)[0].token_ids for prompt in prompts]
@@ -71,7 +71,7 @@ def test_where_the_cache_is_too_small_for_all_that_run_tokens_stay_the_same(make
     assert engine.scheduler.free_blocks == engine.scheduler.pool.total == 9
 
 
-def test_a_request_ends_with_what_it_has_when_its_time_is_over(make_engine: MakeEngine):
+def test_a_request_ends_with_its_present_text_at_its_timeout(make_engine: MakeEngine):
     engine = make_engine(scheduler__max_running=1)
     long = replace(GREEDY, max_tokens=200)
     first = engine.submit("x", long)

@@ -1,4 +1,4 @@
-"""Requests that begin alike share what is computed of that; their bytes are the same as without."""
+"""Requests with equal beginnings share cache blocks, and their bytes are the same as without sharing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def every_cache() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("speculate", "dtype"), list(every_cache()))
-def test_on_equals_off_byte_for_byte(make_engine: MakeEngine, tmp_path: Path, dtype: str, speculate: str):
+def test_the_prefix_cache_changes_no_byte(make_engine: MakeEngine, tmp_path: Path, dtype: str, speculate: str):
     paths = {name: str(tiny_adapter.write(tmp_path / name, seed)) for seed, name in enumerate("ab")}
     settings = {"adapters__paths": paths, "kv_cache__dtype": dtype, "speculation__use": speculate}
     with_it, without = (make_engine(kv_cache__prefix=prefix, **settings) for prefix in (True, False))
@@ -54,7 +54,7 @@ def test_only_whole_blocks_are_shared_and_one_token_is_always_computed(make_engi
     assert counts == [0, 16, 32, 32, 48]
 
 
-def test_what_was_generated_is_shared_as_well(make_engine: MakeEngine):
+def test_generated_tokens_are_shared_as_well(make_engine: MakeEngine):
     engine = make_engine()
     params = replace(GREEDY, max_tokens=40)
     first = engine.generate([COMMON], params)[0]
@@ -85,7 +85,7 @@ def test_another_adapter_weight_or_salt_shares_nothing(make_engine: MakeEngine, 
     assert cached("copy") == 48, "equal contents are the same adapter"
 
 
-def test_a_reloaded_adapter_does_not_find_what_its_old_contents_left(make_engine: MakeEngine, tmp_path: Path):
+def test_a_reloaded_adapter_does_not_find_blocks_of_its_old_contents(make_engine: MakeEngine, tmp_path: Path):
     path = tiny_adapter.write(tmp_path / "a", 1)
     engine = make_engine(adapters__paths={"a": str(path)})
     engine.generate([COMMON], GREEDY, adapters="a")
@@ -97,7 +97,7 @@ def test_a_reloaded_adapter_does_not_find_what_its_old_contents_left(make_engine
     assert facts([found]) == facts(fresh.generate([COMMON], GREEDY, adapters="a"))
 
 
-def test_prompt_logprobs_are_of_every_token_all_the_same(make_engine: MakeEngine):
+def test_prompt_logprobs_cover_every_token_despite_cached_blocks(make_engine: MakeEngine):
     engine = make_engine()
     params = replace(GREEDY, prompt_logprobs=1)
     expected = make_engine(kv_cache__prefix=False).generate([COMMON], params)[0]
@@ -107,7 +107,7 @@ def test_prompt_logprobs_are_of_every_token_all_the_same(make_engine: MakeEngine
     assert engine.score(COMMON[:40], COMMON[40:]) == make_engine().score(COMMON[:40], COMMON[40:])
 
 
-def test_a_score_shares_with_requests_of_its_own_salt_alone(make_engine: MakeEngine):
+def test_a_score_shares_blocks_only_under_its_own_salt(make_engine: MakeEngine):
     engine = make_engine()
 
     def found(salt: str) -> int:
@@ -130,7 +130,7 @@ def test_a_prefix_is_not_shared_before_its_step_has_committed(make_engine: MakeE
     assert facts([first.result(), second.result()]) == facts(expected)
 
 
-def test_prefixes_leave_when_room_is_wanted(make_engine: MakeEngine):
+def test_prefixes_are_evicted_when_room_is_needed(make_engine: MakeEngine):
     block = make_engine().executable.kv_bytes // make_engine().limits.kv_blocks
     engine = make_engine(kv_cache__memory=10 * block)
     for seed in range(12):
@@ -156,7 +156,7 @@ def test_prefixes_outlive_the_engine(make_engine: MakeEngine, tmp_path: Path):
         assert other.generate([COMMON], GREEDY)[0].usage.cached_tokens == 0
 
 
-def test_an_engine_that_runs_by_itself_saves_while_nobody_asks(make_engine: MakeEngine, tmp_path: Path):
+def test_an_engine_with_its_own_thread_saves_prefixes_while_idle(make_engine: MakeEngine, tmp_path: Path):
     engine = make_engine(kv_cache__prefix_dir=str(tmp_path / "prefixes"))
     engine.start()
     expected = engine.generate([COMMON], GREEDY)

@@ -1,4 +1,4 @@
-"""Whatever type a caller hands to a public method, it is taken or refused by a typed error, and the engine goes on."""
+"""Public methods accept or refuse arguments of any type by a typed error, and the engine goes on."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def profiled(engine: Engine, events: Any) -> None:
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_a_method_of_an_engine_takes_or_refuses_any_type(make_engine: MakeEngine, call: Callable[[Engine, Any], Any]):
+def test_methods_of_an_engine_accept_or_refuse_any_type(make_engine: MakeEngine, call: Callable[[Engine, Any], Any]):
     engine = make_engine()
     expected = engine.generate("hello", P)[0].token_ids
     refused = 0
@@ -79,7 +79,7 @@ def test_a_method_of_an_engine_takes_or_refuses_any_type(make_engine: MakeEngine
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: f"{type(value).__name__}")
-def test_what_is_assembled_of_any_type_is_refused_by_a_typed_error(value: Any, tmp_path: Path):
+def test_invalid_constructor_arguments_of_any_type_are_a_typed_error(value: Any, tmp_path: Path):
     for make in (
         lambda: Engine(tmp_path, manifest=value),
         lambda: Engine(tmp_path, overrides=value),

@@ -73,7 +73,7 @@ def test_filters_depend_on_no_neighbour_and_no_guess(make_engine: MakeEngine):
 
 
 @pytest.mark.parametrize("order", [(), ("xtc", "min_p")])
-def test_tokens_are_those_of_the_definition_in_the_manifests_order(make_engine: MakeEngine, order: tuple[str, ...]):
+def test_tokens_follow_the_definition_in_the_manifests_order(make_engine: MakeEngine, order: tuple[str, ...]):
     engine = make_engine(sampling__order=order)
     settings: dict[str, Any] = {"min_p": 0.2, "xtc_probability": 0.7, "xtc_threshold": 0.1, "typical_p": 0.9}
     [found] = engine.generate("fox", replace(BASE, **settings, logits=True))
@@ -85,14 +85,14 @@ def test_tokens_are_those_of_the_definition_in_the_manifests_order(make_engine: 
         assert drawn == found.token_ids[index]
 
 
-def test_an_unknown_filter_in_the_order_is_answered_with_the_likely_one(make_engine: MakeEngine):
+def test_an_unknown_filter_in_the_order_gets_a_suggestion(make_engine: MakeEngine):
     with pytest.raises(ManifestError, match=r"'topk' is not one of .* \(did you mean `top_k`\?\)"):
         make_engine(sampling__order=("min_p", "topk"))
     with pytest.raises(ManifestError, match="the same item is listed twice"):
         make_engine(sampling__order=("min_p", "min_p"))
 
 
-def test_greedy_is_not_affected_by_filters_but_by_dry(make_engine: MakeEngine):
+def test_greedy_decoding_ignores_filters_but_not_dry(make_engine: MakeEngine):
     engine = make_engine()
     plain = engine.generate("fox", replace(GREEDY, max_tokens=60))[0].token_ids
     for more in FILTERED[:3]:
@@ -112,7 +112,7 @@ def test_breakers_that_the_tokenizer_cannot_encode_are_the_requests_error(make_e
     assert engine.generate([[5, 6]], replace(GREEDY, dry_multiplier=1.0, dry_sequence_breakers=()))
 
 
-def test_rows_that_use_no_filter_give_the_sampler_none(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):
+def test_rows_without_filters_pass_none_to_the_sampler(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch):
     engine, native, calls = make_engine(), _native.sample, []
 
     def sample(*args: Any, **kwargs: Any) -> None:

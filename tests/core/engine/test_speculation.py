@@ -1,4 +1,4 @@
-"""Speculation changes how many steps a text takes, and nothing else."""
+"""Speculation changes only the number of steps."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_logits_of_right_guesses_are_the_same_to_the_byte(make_engine: MakeEngin
     assert guessed_steps < plain_steps
 
 
-def test_repetitive_text_takes_fewer_steps_and_says_what_was_guessed(make_engine: MakeEngine):
+def test_repetitive_text_takes_fewer_steps_and_reports_the_guesses(make_engine: MakeEngine):
     engine = make_engine(speculation__use="ngram", speculation__tokens=8)
     recorder = Recorder(engine)
     [completion] = engine.generate(LOOP, replace(BASE, max_tokens=150))
@@ -114,7 +114,7 @@ def test_repetitive_text_takes_fewer_steps_and_says_what_was_guessed(make_engine
     assert (plain.usage.drafted_tokens, plain.usage.accepted_tokens, plain.usage.acceptance) == (0, 0, None)
 
 
-def test_every_end_in_the_middle_of_right_guesses_is_the_same(make_engine: MakeEngine):
+def test_every_end_inside_right_guesses_gives_the_same_text(make_engine: MakeEngine):
     plain, guessing = make_engine(), make_engine(speculation__use="ngram", speculation__tokens=7)
     [whole] = plain.generate(LOOP, BASE)
     ids, text = whole.token_ids, whole.text
@@ -130,7 +130,7 @@ def test_every_end_in_the_middle_of_right_guesses_is_the_same(make_engine: MakeE
     assert list(map(facts, guessing.generate(asked))) == list(map(facts, expected))
 
 
-def test_the_models_own_end_token_among_guesses(make_engine: MakeEngine, tmp_path: Path):
+def test_the_models_end_token_among_guesses_ends_the_text(make_engine: MakeEngine, tmp_path: Path):
     [free] = make_engine().generate(LOOP, BASE)
     end = max(free.token_ids[20:], key=free.token_ids.index)
     model = tiny_model.write(tmp_path / "model", tiny_model.Shape(extra={"eos_token_id": end}))
@@ -141,7 +141,7 @@ def test_the_models_own_end_token_among_guesses(make_engine: MakeEngine, tmp_pat
     assert found.token_ids[-1] == end
 
 
-def test_cancelling_between_steps_leaves_a_beginning_of_the_text(make_engine: MakeEngine):
+def test_a_cancelled_text_is_a_prefix_of_the_full_text(make_engine: MakeEngine):
     plain, guessing = make_engine(), make_engine(speculation__use="ngram")
     [whole] = plain.generate(LOOP, BASE)
     for steps in range(1, 9):
@@ -236,7 +236,7 @@ def arrive(engine: Engine, arriving: Sequence[tuple[int, Request]]) -> list[Comp
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(arriving=arrivals, size=st.integers(0, 2))
-def test_any_mix_of_requests_gives_what_the_plain_engine_gives(
+def test_any_mix_of_requests_gives_the_tokens_of_an_engine_without_speculation(
     pairs: list[tuple[Engine, Engine]], arriving: list[tuple[int, Request]], size: int
 ):
     plain, guessing = pairs[size]
@@ -252,9 +252,7 @@ def test_any_mix_of_requests_gives_what_the_plain_engine_gives(
         lambda drawn, guesses: [*guesses[: drawn[0] == guesses[0]], *drawn[:1]],  # shifted by one
     ],
 )
-def test_a_broken_rule_of_acceptance_would_be_noticed(
-    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, broken: Any
-):
+def test_a_broken_acceptance_rule_is_detected(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, broken: Any):
     expected = make_engine().generate(mix(WAYS["warm"]))
     monkeypatch.setattr(sampler, "confirmed", broken)
     found = make_engine(speculation__use="ngram").generate(mix(WAYS["warm"]))
@@ -308,7 +306,7 @@ def widths(most: int, rights: list[int]) -> list[int]:
     return found
 
 
-def test_a_draft_is_one_longer_than_what_was_right_and_pauses_double():
+def test_drafts_grow_by_one_after_right_guesses_and_pauses_double_after_wrong_ones():
     assert widths(4, [9, 9, 2, 9, 9]) == [4, 4, 4, 3, 4]
     assert widths(4, [1, 0, 9, 9, 9, 9, 9]) == [4, 2, 0, 1, 2, 3, 4]
     lost = widths(4, [0] * 200)
@@ -317,7 +315,7 @@ def test_a_draft_is_one_longer_than_what_was_right_and_pauses_double():
     assert widths(4, [0, 0, 0, 9, 9, 9, 9]) == [4, 0, 1, 0, 0, 1, 2]
 
 
-def test_settings_of_speculation(make_engine: MakeEngine):
+def test_speculation_is_set_by_name_and_count(make_engine: MakeEngine):
     assert parse(None) == {}
     assert parse("ngram") == {"speculation.use": "ngram"}
     assert parse("ngram:7") == {"speculation.use": "ngram", "speculation.tokens": 7}

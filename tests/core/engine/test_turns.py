@@ -1,4 +1,4 @@
-"""Threads that share an engine: who runs, who sleeps, who never waits."""
+"""Threads that share an engine: one runs the steps, others sleep, and submitting never waits."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_thread_that_waits_gets_its_events_step_by_step(make_engine: MakeEngin
     listener.join(timeout=30)
 
 
-def test_the_next_thread_takes_over_when_the_one_that_ran_is_served(make_engine: MakeEngine):
+def test_another_thread_runs_steps_once_the_running_thread_is_served(make_engine: MakeEngine):
     engine = make_engine()
     short, long = engine.submit("a", replace(GREEDY, max_tokens=2)), engine.submit("b", GREEDY)
     held = Held(engine)
@@ -135,7 +135,7 @@ def test_a_failed_step_raises_in_the_thread_that_ran_it_and_the_others_go_on(mak
     assert [found.get(i) for i in range(4)] == expected
 
 
-def test_a_scheduler_that_refuses_a_request_ends_that_request_alone(
+def test_a_scheduler_error_for_one_request_ends_only_that_request(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ):
     engine = make_engine()
@@ -230,7 +230,7 @@ def test_a_cancel_does_not_overtake_its_request(make_engine: MakeEngine):
     assert engine.scheduler.free_blocks == engine.scheduler.pool.total
 
 
-def test_cancels_from_many_threads_lose_no_request_and_stop_nobody(make_engine: MakeEngine, tmp_path: Path):
+def test_cancels_from_many_threads_affect_no_other_request(make_engine: MakeEngine, tmp_path: Path):
     """Most cancels overtake the step that would take their request in."""
     adapters = {name: tiny_adapter.write(tmp_path / name, seed) for seed, name in enumerate("ab")}
     engine = make_engine(adapters__paths={name: str(path) for name, path in adapters.items()})

@@ -1,4 +1,4 @@
-"""A step that does not end is named by where it is: no time is measured, the looks come at times that the test says."""
+"""The place of a step that does not end is reported; the tests set the times of the checks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def looked(engine: Engine) -> Stall | None:
          "D.push = hold(D.push)\nTokenizer.detokenizer = lambda *_: D()", "plugin odd: tokenizer odd: push()"),
     ],
 )  # fmt: skip
-def test_a_method_of_a_plugin_that_does_not_come_back_is_named(odd, tiny, use: str, code: str, place: str):
+def test_a_plugin_method_that_never_returns_is_named(odd, tiny, use: str, code: str, place: str):
     odd(HELD + code)
     with Engine(tiny, threads=1, overrides={f"{use}.use": "odd"}) as engine:
         engine.start()
@@ -105,7 +105,7 @@ def test_parts_of_the_engine_and_callbacks_have_names_too(tiny):
         stream.result()
 
 
-def test_another_step_is_not_the_same_one_and_sleep_is_no_stall(capsys):
+def test_consecutive_steps_and_sleep_are_no_stall(capsys):
     moment: list[tuple[object, int, str] | None] = [None]
     place = Place()
     watchdog = Watchdog(lambda: moment[0], place, lambda: None, 10.0)
@@ -123,7 +123,7 @@ def test_another_step_is_not_the_same_one_and_sleep_is_no_stall(capsys):
     assert watchdog.stall is None
 
 
-def test_it_says_so_again_only_where_it_is_elsewhere_or_twice_as_long(capsys, monkeypatch):
+def test_a_stall_is_reported_again_only_at_a_new_place_or_after_twice_the_time(capsys, monkeypatch):
     log.configure()
     moment, place = (object(), 1, ""), Place()
     watchdog = Watchdog(lambda: moment, place, lambda: None, 10.0)
@@ -136,7 +136,7 @@ def test_it_says_so_again_only_where_it_is_elsewhere_or_twice_as_long(capsys, mo
     assert [line.rpartition("=")[2] for line in said] == ["10", "20", "40", "65"]
 
 
-def test_its_thread_ends_with_the_engine_and_0_starts_none(tiny):
+def test_the_watchdogs_thread_ends_with_the_engine_and_0_starts_none(tiny):
     def threads() -> set[threading.Thread]:
         return {thread for thread in threading.enumerate() if thread.name == "infeng-watchdog"}
 

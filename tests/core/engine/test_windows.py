@@ -1,4 +1,4 @@
-"""Layers with a window keep its blocks alone: bytes are those of an engine that keeps everything, in less memory."""
+"""Layers with a window keep only its blocks: the bytes equal those of an engine that keeps everything."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     },
 }
-"""Of three layers, those that have a window: one group of blocks, or one for each layer."""
+"""The layers with a window, of three: one group of blocks, or one for each layer."""
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True, logprobs=2)
 SAMPLED = replace(GREEDY, temperature=0.9, seed=7)
@@ -60,7 +60,7 @@ def facts(completions: list[Any]) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("dtype", ["f32", pytest.param("int8", marks=pytest.mark.slow)])
-def test_a_text_of_twenty_windows_has_the_bytes_that_it_has_with_everything(make: MakeEngine, dtype: str):
+def test_a_text_of_twenty_windows_has_the_same_bytes_as_with_all_blocks_kept(make: MakeEngine, dtype: str):
     engine, whole = small(make, CONTEXT, kv_cache__dtype="f32"), make(kv_cache__windows=False, kv_cache__dtype="f32")
     if dtype == "int8":
         engine, whole = make(kv_cache__dtype=dtype), make(kv_cache__windows=False, kv_cache__dtype=dtype)
@@ -99,7 +99,7 @@ def test_shared_beginnings_and_guesses_change_no_byte(make: MakeEngine, speculat
     assert cached == [448, 288, 288, 96, 16, 0, 448], "who begins alike finds it, wherever it parts"
 
 
-def test_a_conversation_goes_on_where_it_was(make: MakeEngine):
+def test_a_conversation_continues_from_its_cached_blocks(make: MakeEngine):
     engine, without = make(kv_cache__memory="8MB"), make(kv_cache__windows=False, kv_cache__prefix=False)
     turn = LONG[:200]
     for _ in range(3):
@@ -110,7 +110,7 @@ def test_a_conversation_goes_on_where_it_was(make: MakeEngine):
 
 
 @pytest.mark.slow
-def test_what_leaves_for_want_of_room_is_computed_again(make: MakeEngine):
+def test_evicted_blocks_are_computed_again(make: MakeEngine):
     engine, without = small(make, 320), make(kv_cache__windows=False, kv_cache__prefix=False)
     for _ in range(2):
         for prompt in (LONG[:290], [7, *LONG[:280]], LONG[:290], LONG[100:350]):
@@ -141,7 +141,7 @@ def test_several_answers_to_one_prompt_share_it(make: MakeEngine):
 
 
 @pytest.mark.slow
-def test_reported_rows_and_states_of_prompts_are_the_same(make: MakeEngine):
+def test_prompt_logprobs_and_hidden_states_are_the_same_with_windows(make: MakeEngine):
     engine, without = make(), make(kv_cache__windows=False, kv_cache__prefix=False)
     params = replace(GREEDY, prompt_logprobs=1, max_tokens=2)
     for _ in range(2):
@@ -150,7 +150,7 @@ def test_reported_rows_and_states_of_prompts_are_the_same(make: MakeEngine):
 
 
 @pytest.mark.slow
-def test_saved_prefixes_are_of_all_layers_and_whole(make: MakeEngine, tmp_path: Path):
+def test_saved_prefixes_hold_all_blocks_of_all_layers(make: MakeEngine, tmp_path: Path):
     settings = {"kv_cache__prefix_dir": str(tmp_path / "prefixes")}
     with make(**settings) as first:
         assert first.limits.windows == (0,)

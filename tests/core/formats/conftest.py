@@ -1,4 +1,4 @@
-"""Small random models written with the real safetensors library, and the real trained one where it is at hand."""
+"""Small random models written with the safetensors library, and the trained one if it is available."""
 
 import json
 import os

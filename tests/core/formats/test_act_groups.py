@@ -1,4 +1,4 @@
-"""Formats whose linears read wide or rotated groups: what of a model takes them, what is stored, and who cannot."""
+"""Formats whose linears read wide or rotated groups: the tensors that may have them, and their storage."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_format_names_its_groups_and_rotation_and_has_the_bytes_of_the_plain_o
         over(BUILTIN["int4-g64"], 128)
 
 
-def test_tensors_that_cannot_be_so_are_plain(made: Path) -> None:
+def test_tensors_that_cannot_be_wide_or_rotated_are_plain(made: Path) -> None:
     model = read_native(made, builtin_format)
     down = [name for name in model.tensors if name.endswith("down_proj")]  # 176 inputs
     assert down and {model.formats_used[name] for name in down} == {"int6-p32"}
@@ -64,7 +64,7 @@ def test_tensors_that_cannot_be_so_are_plain(made: Path) -> None:
     assert {model.formats_used[name] for name in model.tensors if name not in (*down, "embed")} == {WIDE}
 
 
-def test_embeddings_and_what_64_does_not_divide_do_not_fit() -> None:
+def test_embeddings_and_widths_not_divisible_by_64_do_not_fit() -> None:
     for name, k, format, fits in (
         ("layers.0.experts.down_proj", 128, "int4-p32-a128-h64", True),
         ("layers.0.experts.down_proj", 40, "int4-p32-h64", False),
@@ -78,7 +78,7 @@ def test_embeddings_and_what_64_does_not_divide_do_not_fit() -> None:
         assert fitting(name, k, builtin_format(format)).name == (format if fits else "int4-p32")
 
 
-def test_what_was_rotated_is_read_back_as_it_was(made: Path, source: Path, tmp_path: Path) -> None:
+def test_rotated_weights_are_read_back_unrotated(made: Path, source: Path, tmp_path: Path) -> None:
     convert(source, tmp_path / "plain", FormatChoice("int6-p32", {"embed": "int8-row"}), progress=False)
     models = [read_native(folder, builtin_format) for folder in (made, tmp_path / "plain")]
     for name, weight in tiny_model.tensors(SHAPE).items():
@@ -90,7 +90,7 @@ def test_what_was_rotated_is_read_back_as_it_was(made: Path, source: Path, tmp_p
             assert np.allclose(np.linalg.norm(found, axis=1), norms, rtol=0.01)
 
 
-def test_defaults_make_the_conversion_that_they_made_before(source: Path, made: Path, tmp_path: Path) -> None:
+def test_defaults_keep_the_conversion_key(source: Path, made: Path, tmp_path: Path) -> None:
     plain, asked = tmp_path / "plain", tmp_path / "asked"
     options = ["--format", "int4-p32", "--json"]
     assert main(["convert", str(source), str(plain), *options]) == 0
@@ -100,7 +100,7 @@ def test_defaults_make_the_conversion_that_they_made_before(source: Path, made: 
     assert len({conversion_key(source, choice) for choice in choices}) == 2
 
 
-def test_what_is_not_said_stays_as_the_format_says() -> None:
+def test_unset_options_keep_the_formats_own_setting() -> None:
     named = FormatChoice("int4-p32-a128-h64", {"layers.0.*": "int5-p32", "embed": "int4-p32", "lm_head": "int8-row"})
     for group, turned, base, first in (
         (None, None, "int4-p32-a128-h64", "int5-p32"),
@@ -112,7 +112,9 @@ def test_what_is_not_said_stays_as_the_format_says() -> None:
         assert (made.base, made.patterns) == (base, {**named.patterns, "layers.0.*": first})
 
 
-def test_what_has_no_such_format_says_so(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_format_without_variants_is_an_error(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = str(tmp_path / "out")
     assert main(["convert", str(source), out, "--format", "int4-g64", "--act-group", "128"]) == 2
     assert "int4-p32" in capsys.readouterr().err
@@ -124,7 +126,7 @@ def test_what_has_no_such_format_says_so(source: Path, tmp_path: Path, capsys: p
         convert(source, tmp_path / "out", FormatChoice("int4-p32", {"embed": "int4-p32-h64"}), progress=False)
 
 
-def test_integers_of_others_are_not_rotated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_integers_of_quantized_checkpoints_are_not_rotated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kind = Kind(group=32)
     model = parts.write(tmp_path / "m", parts.gptq_scheme(kind), lambda *given: parts.gptq(*given, 1), kind)
     options = ["--format", "int4-p32", "--rotate", "h64"]
@@ -152,7 +154,7 @@ def test_a_manifest_that_turns_embeddings_is_refused(made: Path, tmp_path: Path)
         read_native(tmp_path, builtin_format)
 
 
-def test_calibration_sees_what_kernels_will_see(source: Path, tmp_path: Path) -> None:
+def test_calibration_uses_the_kernels_rounded_inputs(source: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("The quick brown fox jumps over the lazy dog. " * 25, encoding="utf-8")
     out = tmp_path / "out"

@@ -1,4 +1,4 @@
-"""The cache of conversions: what was converted is not converted again, and no more is kept than may be."""
+"""The cache of conversions: a converted model is reused, and the cache stays within its bound."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def loaded(directory: Path, **overrides: Any) -> LoadedModel:
 
 
 def rested(folder: Path) -> dict[str, int]:
-    """Make all entries look as if nobody had used them lately, in the same order; return their sizes."""
+    """Make the last uses of all entries old, in the same order; return their sizes."""
     for number, entry in enumerate(sorted(folder.iterdir(), key=lambda entry: entry.stat().st_mtime_ns)):
         os.utime(entry, (0, time.time() - 100 * REST_SECONDS + number))
     return {entry.name: sum(file.stat().st_size for file in entry.iterdir()) for entry in folder.iterdir()}
@@ -47,7 +47,7 @@ def test_the_second_start_converts_nothing(make_model: Maker, models: Path):
     assert first.id == second.id and len(list(models.iterdir())) == 1
 
 
-def test_what_was_used_longest_ago_goes_when_another_is_made_and_there_is_no_room(make_model: Maker, models: Path):
+def test_the_least_recently_used_entry_is_removed_when_a_new_one_needs_room(make_model: Maker, models: Path):
     directory = make_model()
     mapped = loaded(directory, format="bf16", load="mmap", cache="1GB")
     for format in ("int8-row", "f32"):
@@ -64,7 +64,7 @@ def test_what_was_used_longest_ago_goes_when_another_is_made_and_there_is_no_roo
     assert np.isfinite(mapped.tensors["embed"].dequantize()).all()
 
 
-def test_what_was_used_lately_stays_and_so_does_the_new_one(make_model: Maker, models: Path):
+def test_recently_used_entries_and_the_new_one_stay(make_model: Maker, models: Path):
     directory = make_model()
     for format in ("f32", "bf16"):
         loaded(directory, format=format, cache="1")

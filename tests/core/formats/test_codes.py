@@ -1,4 +1,4 @@
-"""Codes and scales that are known already: laid out as the built-in rounding's are, read back, refused off the grid."""
+"""Given codes and scales are laid out like the built-in rounding's, read back, and refused off the grid."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def at(row: int, column: int, value: float) -> Callable[[NDArray[Any]], NDArray[
         ("int4-g64", lambda q, s: (q[0], s), "invalid_argument", "the codes are no matrix"),
     ],
 )  # fmt: skip
-def test_what_is_off_the_grid_is_refused_with_its_place(format: str, change: Change, code: str, message: str) -> None:
+def test_codes_off_the_grid_are_refused_with_their_place(format: str, change: Change, code: str, message: str) -> None:
     used, groups = BUILTIN[format], grid(format, 70).groups(70)
     codes, scales = change(np.zeros((20, 70), np.int8), np.ones((20, groups), np.float32))
     with pytest.raises(NativeError, match=message) as caught:

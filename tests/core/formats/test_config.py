@@ -1,4 +1,4 @@
-"""config.json is read strictly: what real models write is accepted, anything else is an error that names the key."""
+"""config.json is read strictly: real files are accepted, and any fault is an error that names the key."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def test_a_plain_llama_config_is_read() -> None:
     assert not (config.tie_embeddings or config.attention_bias or config.mlp_bias)
 
 
-def test_head_dim_is_taken_when_given_and_derived_otherwise() -> None:
+def test_head_dim_is_read_or_derived() -> None:
     assert read(head_dim=20).head_dim == 20
     assert read(head_dim=None).head_dim == 8
     assert read(hidden_size=60, head_dim=16).head_dim == 16
@@ -175,7 +175,7 @@ def test_a_document_that_is_not_a_mapping_is_an_error(data: Any) -> None:
         ModelConfig.from_hf(data, SOURCE)
 
 
-def test_the_plain_form_refuses_what_it_does_not_know() -> None:
+def test_the_plain_form_refuses_unknown_fields() -> None:
     with pytest.raises(ModelError, match="not a known key"):
         ModelConfig.from_dict(read().to_dict() | {"sliding": 4}, "manifest.yaml")
     with pytest.raises(ModelError, match=r"model\.family"):

@@ -1,4 +1,4 @@
-"""A conversion is there whole or not at all, whatever stops it; two processes that want the same one make it once."""
+"""A conversion is complete or absent after any interruption; two processes with the same task share one."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def infeng(capfd: pytest.CaptureFixture[str]) -> Callable[..., Done]:
     return run
 
 
-def test_who_waits_for_other_writers_says_so_once(tmp_path):
+def test_waiting_for_other_writers_is_reported_once(tmp_path):
     from threading import Thread
 
     from infeng_core.formats.atomic import locked
@@ -136,7 +136,7 @@ WAYS = [
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_force_replaces_nothing_but_what_was_written_here(make_model: Maker, tmp_path: Path, way: str) -> None:
+def test_force_replaces_only_directories_that_a_conversion_wrote(make_model: Maker, tmp_path: Path, way: str) -> None:
     out = convert(make_model(), tmp_path / "out", INT4).path
     spoil(out, way)
     before = {path.name: path.read_bytes() if path.is_file() else None for path in out.iterdir()}
@@ -157,7 +157,7 @@ def test_force_replaces_a_damaged_directory_and_one_of_another_version(make_mode
         assert convert(source, out, INT4).reused
 
 
-def test_what_comes_while_a_conversion_runs_is_kept(
+def test_a_destination_created_during_a_conversion_is_kept(
     make_model: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from infeng_core.formats import conversion
@@ -190,12 +190,12 @@ def test_a_link_is_not_followed_into_another_directory(make_model: Maker, tmp_pa
 
 
 @pytest.mark.parametrize("destination", ["/", "x" * 300, "nul\0", "x" * 5000])
-def test_a_destination_that_cannot_be_is_an_error(make_model: Maker, tmp_path: Path, destination: str) -> None:
+def test_an_impossible_destination_is_an_error(make_model: Maker, tmp_path: Path, destination: str) -> None:
     with pytest.raises(InfengError):
         convert(make_model(), tmp_path / destination, INT4, force=True)
 
 
-def test_what_a_killed_process_moved_aside_is_put_back(make_model: Maker, tmp_path: Path) -> None:
+def test_a_directory_moved_aside_by_a_killed_process_is_restored(make_model: Maker, tmp_path: Path) -> None:
     bad = make_model(name="bad", change=lambda t: t["lm_head.weight"].__setitem__((49, 71), np.nan))
     out = convert(make_model(), tmp_path / "out" / "m", INT4).path
     out.rename(out.with_name(".m.infeng-old"))
@@ -204,7 +204,7 @@ def test_what_a_killed_process_moved_aside_is_put_back(make_model: Maker, tmp_pa
     assert left_in(tmp_path / "out") == {"m"} and convert(tmp_path / "model", out, INT4).reused
 
 
-def test_not_everybody_may_write_what_a_careless_process_converts(make_model: Maker, tmp_path: Path) -> None:
+def test_converted_files_are_not_world_writable_under_an_open_umask(make_model: Maker, tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         out = convert(make_model(), tmp_path / "out", INT4).path
@@ -354,7 +354,7 @@ def test_ctrl_c_leaves_nothing(make_model: Maker, tmp_path: Path) -> None:
     assert left_in(tmp_path / "out") == set()
 
 
-def test_what_a_killed_process_left_is_cleared_by_the_next(make_model: Maker, tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_process_are_removed_by_the_next(make_model: Maker, tmp_path: Path) -> None:
     source = make_model()
     process = start(SLOW, source, tmp_path / "out" / "m")
     assert process.stdout is not None and process.stdout.readline() == "packing\n"
@@ -378,7 +378,7 @@ def test_a_second_process_waits_and_uses_the_first_ones_result(make_model: Maker
     assert left_in(out.parent) == {"m"}
 
 
-def test_the_lock_lets_one_in_at_a_time(tmp_path: Path) -> None:
+def test_the_lock_admits_one_process_at_a_time(tmp_path: Path) -> None:
     log = tmp_path / "log"
     code = """
         import os, sys, time
@@ -397,7 +397,7 @@ def test_the_lock_lets_one_in_at_a_time(tmp_path: Path) -> None:
     assert left_in(tmp_path) == {"log"} | ({"cache"} & left_in(tmp_path))
 
 
-def test_the_lock_is_given_back_after_an_error(tmp_path: Path) -> None:
+def test_the_lock_is_released_after_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="inside"), locked(tmp_path / "m"):
         raise ValueError("inside")
     seen: list[bool] = []

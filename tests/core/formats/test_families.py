@@ -1,4 +1,4 @@
-"""A family is one file in models/: what it declares is enough to be found, configured and loaded."""
+"""A family is one file in models/, which is enough to find, configure and load it."""
 
 import json
 import sys
@@ -49,7 +49,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     layout.cache_clear()
 
 
-def test_the_families_are_found() -> None:
+def test_the_builtin_families_are_found() -> None:
     found = {name: module.ARCHITECTURES for name, module in families().items()}
     assert found.items() >= {"llama": ("LlamaForCausalLM",), "qwen2": ("Qwen2ForCausalLM",)}.items()
 
@@ -123,7 +123,7 @@ SLIDING = ["sliding_attention", "full_attention", "sliding_attention", "full_att
         ("gemma3_text", {"sliding_window": 16, "sliding_window_pattern": 3}, (16, 16, 0, 16)),
     ],
 )
-def test_windows_are_where_the_family_has_them(family: str, changes: dict[str, Any], windows: tuple[int, ...]) -> None:
+def test_windows_are_in_the_familys_layers(family: str, changes: dict[str, Any], windows: tuple[int, ...]) -> None:
     config = read(of(family, **changes))
     assert config.windows == windows
     attention = [op.window for op in families()[family].graph(config).ops if isinstance(op, Attention)]
@@ -150,7 +150,7 @@ def test_windows_are_where_the_family_has_them(family: str, changes: dict[str, A
         ("olmo2", {"clip_qkv": 8.0}, "clip_qkv is 8.0"),
     ],
 )
-def test_a_key_that_changes_results_and_is_not_run_is_named(family: str, changes: dict[str, Any], key: str) -> None:
+def test_an_unsupported_key_that_changes_results_is_named(family: str, changes: dict[str, Any], key: str) -> None:
     with pytest.raises(ModelError, match=key):
         read(of(family, **changes))
 
@@ -161,7 +161,7 @@ def test_a_key_that_changes_nothing_is_no_error() -> None:
 
 
 @pytest.mark.parametrize("family", sorted(set(families()) - {"llama", "qwen2"}))
-def test_what_is_read_of_a_family_is_written_and_read_back(family: str) -> None:
+def test_a_familys_config_survives_its_plain_form(family: str) -> None:
     yarn = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 64}
     more = {"rope_parameters": {**yarn, "llama_4_scaling_beta": 0.1}} if family == "ministral3" else {}
     config = read(of(family, **more))
@@ -170,7 +170,7 @@ def test_what_is_read_of_a_family_is_written_and_read_back(family: str) -> None:
     assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict())), "manifest.yaml") == config
 
 
-def test_the_text_model_of_a_multimodal_one_is_read_with_what_its_file_leaves_out() -> None:
+def test_a_wrapped_text_model_is_read_with_the_familys_defaults() -> None:
     text = {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34}
     text |= {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}
     whole = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "text_config": text}
@@ -192,7 +192,7 @@ def test_the_text_model_of_a_multimodal_one_is_read_with_what_its_file_leaves_ou
         ({}, "text_config is missing"),
     ],
 )
-def test_a_multimodal_file_without_a_text_model_that_is_run_is_refused(changes: dict[str, Any], why: str) -> None:
+def test_a_multimodal_file_without_a_supported_text_model_is_refused(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(ModelError, match=why):
         ModelConfig.from_hf({"architectures": ["Mistral3ForConditionalGeneration"], **changes}, "config.json")
 

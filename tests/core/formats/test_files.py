@@ -1,4 +1,4 @@
-"""Whatever a small file is or holds, reading it is quick and ends in its contents or in an error of the caller's."""
+"""Reading a small file of any kind is quick, and ends in its contents or in the caller's error class."""
 
 import os
 import subprocess
@@ -96,14 +96,14 @@ def test_a_file_that_was_cut_after_it_was_opened_is_an_error(tmp_path: Path) -> 
     ],
     ids=range(10),
 )
-def test_json_without_sense_is_a_value_error_at_once(data: bytes, why: str) -> None:
+def test_invalid_json_is_a_value_error_at_once(data: bytes, why: str) -> None:
     start = time.monotonic()
     with pytest.raises(ValueError, match=why):
         parse_json(data)
     assert time.monotonic() - start < 20  # 5 MB; a quadratic scan takes hours
 
 
-def test_brackets_in_texts_and_whole_surrogate_pairs_are_no_nesting_and_no_error(tmp_path: Path) -> None:
+def test_brackets_in_texts_are_no_nesting_and_surrogate_pairs_are_no_error(tmp_path: Path) -> None:
     assert parse_json(b'["' + b"[{" * 100 + b'\\"", "\\ud83d\\ude00"]') == ["[{" * 100 + '"', "\N{GRINNING FACE}"]
     assert parse_json(b"[" * 64 + b"]" * 64)
     (tmp_path / "x").write_bytes(b"[")
@@ -134,7 +134,7 @@ BAD_YAML = [
 
 
 @pytest.mark.parametrize(("text", "line", "why"), BAD_YAML, ids=range(len(BAD_YAML)))
-def test_yaml_without_sense_is_an_error_with_its_line(text: str, line: int, why: str, tmp_path: Path) -> None:
+def test_invalid_yaml_is_an_error_with_its_line(text: str, line: int, why: str, tmp_path: Path) -> None:
     for path, read in ((tmp_path / "engine.yaml", load_config), (tmp_path / "plugin.yaml", read_plugin)):
         path.write_text(text)
         with pytest.raises(ManifestError, match=why) as caught:
@@ -212,7 +212,9 @@ NOT_OURS: list[object] = [
 
 
 @pytest.mark.parametrize("make", NOT_OURS)
-def test_what_somebody_else_could_have_written_is_not_believed(make: Callable[[Path], None], tmp_path: Path) -> None:
+def test_files_that_another_user_could_have_written_are_not_trusted(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     make(folder / "state")
@@ -222,7 +224,7 @@ def test_what_somebody_else_could_have_written_is_not_believed(make: Callable[[P
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_a_strange_file_is_not_believed_either_nor_written(name: str, tmp_path: Path) -> None:
+def test_irregular_files_are_neither_trusted_nor_written(name: str, tmp_path: Path) -> None:
     make, _ = STRANGE[name]
     make(tmp_path / "state")
     with pytest.raises(ResourceError):
@@ -232,7 +234,7 @@ def test_a_strange_file_is_not_believed_either_nor_written(name: str, tmp_path: 
             pass
 
 
-def test_our_own_files_are_read_also_in_a_folder_such_as_tmp_and_through_a_link_of_ours_to_it(tmp_path: Path) -> None:
+def test_own_files_are_read_in_sticky_folders_and_through_own_links(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     folder.chmod(0o1777)
@@ -243,7 +245,7 @@ def test_our_own_files_are_read_also_in_a_folder_such_as_tmp_and_through_a_link_
 
 
 @as_root
-def test_a_stranger_s_link_to_a_folder_of_ours_is_not_followed(tmp_path: Path) -> None:
+def test_another_users_link_to_an_own_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "state").write_text("{}")
     (tmp_path / "link").symlink_to("folder")

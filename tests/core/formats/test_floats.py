@@ -1,4 +1,4 @@
-"""Half precision as float32: every value exactly, and nothing copied that is float32 already."""
+"""Half precision as float32: every value exactly, without copies of float32."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_every_bf16_is_the_float32_that_begins_with_it():
     assert not np.any(made.view(np.uint32) & 0xFFFF)
 
 
-def test_every_fp16_comes_back_from_float32_as_it_was():
+def test_every_fp16_survives_float32():
     halves = PATTERNS.view(np.float16)
     assert np.array_equal(widened(halves).astype(np.float16), halves, equal_nan=True)
 

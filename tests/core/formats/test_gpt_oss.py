@@ -94,12 +94,12 @@ def test_the_20b_has_the_sizes_that_it_was_released_with() -> None:
     assert ModelConfig.from_dict(json.loads(json.dumps(made.to_dict())), "manifest") == made
 
 
-def test_half_of_its_layers_keep_a_window_alone() -> None:
+def test_half_of_the_layers_keep_only_a_window() -> None:
     groups = layer_groups(config())
     assert {group.window: len(group.layers) for group in groups} == {0: 12, 128: 12}
 
 
-def test_its_experts_take_8_and_a_half_bits_a_weight() -> None:
+def test_experts_take_eight_and_a_half_bits_a_weight() -> None:
     arranged = layout(config())
     formats = {spec.name: "int8-g32" if spec.experts else "int8-row" for spec in arranged.tensors}
     experts = 24 * 32 * 3 * 2880 * 2880
@@ -108,7 +108,7 @@ def test_its_experts_take_8_and_a_half_bits_a_weight() -> None:
     assert found == pytest.approx(experts * 8.5 / 8 + others, rel=0.002)
 
 
-def test_what_its_file_leaves_out_is_as_transformers_has_it() -> None:
+def test_missing_keys_have_the_defaults_of_transformers() -> None:
     least = {key: TWENTY[key] for key in ("architectures", "hidden_size", "intermediate_size", "vocab_size")}
     least |= {"num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8, "num_local_experts": 32}
     made = ModelConfig.from_hf({**least, "eos_token_id": 200002}, "config.json")
@@ -138,7 +138,7 @@ def test_every_layer_has_sinks_and_every_linear_a_bias() -> None:
     }
 
 
-def test_a_directory_with_its_config_alone_says_what_it_would_take(tmp_path: Path) -> None:
+def test_a_directory_with_only_a_config_gives_the_needed_memory(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(TWENTY))
     made = survey(tmp_path, choose(load_config(None), builtin_format), builtin_format, needs_weights=False)
     assert (made.why_not, made.method, made.parameters) == ("", "MXFP4", 20_914_757_184)
@@ -177,7 +177,7 @@ def test_columns_of_experts_are_found_again(tmp_path: Path) -> None:
         ("gate_up_proj_bias", r"gate_up_proj_bias is \(128, 5\), config says \(5, 128\)"),
     ],
 )
-def test_experts_that_lie_otherwise_are_refused(tmp_path: Path, tensor: str, why: str) -> None:
+def test_experts_in_another_layout_are_refused(tmp_path: Path, tensor: str, why: str) -> None:
     directory = GPT_OSS_PLAIN.write(tmp_path / "m")
     tensors, name = load_file(directory / "model.safetensors"), f"model.layers.0.mlp.experts.{tensor}"
     tensors[name] = np.ascontiguousarray(tensors[name].swapaxes(-1, -2))
@@ -194,7 +194,7 @@ def test_experts_that_lie_otherwise_are_refused(tmp_path: Path, tensor: str, why
         ({"layer_types": ["chunked_attention"] * 24}, "layer_types has 'chunked_attention'"),
     ],
 )
-def test_a_config_that_is_not_run_is_refused(changes: dict[str, Any], why: str) -> None:
+def test_an_unsupported_config_is_refused(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(ModelError, match=why):
         config(**changes)
 

@@ -102,7 +102,7 @@ def test_a_revision_is_a_commit_a_branch_or_a_tag_and_no_path(reference: str, is
             fetch_config(reference)
 
 
-def test_offline_a_cached_model_loads_by_name_and_revision_and_what_is_not_cached_says_what_to_do(home: Path) -> None:
+def test_offline_cached_models_load_by_name_and_others_get_a_remedy(home: Path) -> None:
     there, missing = ("acme/tiny", "acme/tiny@v2", f"acme/tiny@{COMMIT}"), ("acme/other", "acme/tiny@v3")
     said = run(*there, *missing, home=home).splitlines()
     assert said[:3] == ["int8-row"] * 3
@@ -136,7 +136,7 @@ def test_a_cache_whose_branch_is_no_commit_is_an_error(home: Path, damage: bytes
     assert re.fullmatch("error: .*acme.*", run("acme/tiny", home=home))
 
 
-def test_names_that_nobody_can_have_are_errors(home: Path) -> None:
+def test_impossible_hub_names_are_errors(home: Path) -> None:
     names = ["a/b@", "a/..", "a/b@..", "a/b@../x", "a/b@/etc", "a/" + "b" * 5000, "a/b@" + "c" * 5000, "a/bé", "a b/c",
              "a/b:", "a/b:..", "a/b:../x.gguf", "a/b:/etc/passwd", "a--b/c", "a/b.git", "-a/b", "a/b@@c", "@", "a/b@-x",
              "a/b:" + "x" * 5000]  # fmt: skip
@@ -239,7 +239,7 @@ def loads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], 
 
 
 class Repository:
-    """A model in two shards beside files that nobody needs."""
+    """A model in two shards beside unneeded files."""
 
     def __init__(self, root: Path, ask: Callable[[str], str]) -> None:
         self.root = root
@@ -268,7 +268,7 @@ def hub(make_model: Maker, loads: Callable[[str], str]) -> Repository:
     return Repository(directory, loads)
 
 
-def test_only_what_a_run_needs_is_downloaded_and_the_config_first(hub: Repository) -> None:
+def test_only_needed_files_are_downloaded_and_the_config_first(hub: Repository) -> None:
     assert hub.load() == "int8-row"
     assert set(Hub.asked) == {
         "config.json",
@@ -289,7 +289,7 @@ def test_only_what_a_run_needs_is_downloaded_and_the_config_first(hub: Repositor
         ({"hidden_size": -1}, "hidden_size"),
     ],
 )
-def test_a_model_that_is_not_run_is_refused_before_its_weights_come(
+def test_an_unsupported_model_is_refused_before_its_weights_are_downloaded(
     hub: Repository, change: dict[str, object], said: str
 ) -> None:
     path = hub.root / "config.json"
@@ -321,14 +321,14 @@ def test_a_gguf_of_the_cache_is_named_by_its_quantization_or_its_file(ggufs: Pat
     assert run(*wanted, home=cached(tmp_path / "home", ggufs)).splitlines() == list(wanted.values())
 
 
-def test_of_a_hub_only_the_gguf_that_is_named_is_downloaded(hub: Repository, ggufs: Path) -> None:
+def test_only_the_named_gguf_of_a_repository_is_downloaded(hub: Repository, ggufs: Path) -> None:
     for file in ggufs.glob("tiny-*.gguf"):
         shutil.copy(file, hub.root)
     assert [hub.load(":Q8_0"), hub.load(":tiny-Q8_0.gguf")] == ["int8-g32", "int8-g32"]
     assert Hub.asked == ["tiny-Q8_0.gguf"]
 
 
-def test_a_repository_of_nothing_but_gguf_files_says_which_there_are(hub: Repository) -> None:
+def test_a_repository_with_only_gguf_files_lists_them(hub: Repository) -> None:
     for file in hub.root.glob("*.safetensors*"):
         file.unlink()
     assert hub.load() == f"error: {hub.name}: holds GGUF files: name one: {hub.name}:q4_0"

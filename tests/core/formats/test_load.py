@@ -1,4 +1,4 @@
-"""Loading: every weight of a checkpoint is found again, in its place, in each format."""
+"""Loading: every weight of a checkpoint is in its place, in each format."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def check_matrices(model: LoadedModel, tensors: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("load_mode", ["copy", "mmap"])
 @pytest.mark.parametrize("format", list(BOUND))
-def test_every_tensor_is_found_again(make_model: Maker, format: str, load_mode: str) -> None:
+def test_every_checkpoint_tensor_is_in_the_loaded_model(make_model: Maker, format: str, load_mode: str) -> None:
     directory = make_model(attention_bias=True, mlp_bias=True)
     model = loaded(directory, model__format=format, model__load=load_mode)
     assert set(model.formats_used.values()) == ({format, "int8-row"} if format.startswith("int") else {format})
@@ -201,7 +201,7 @@ def belongs_to_another(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("place", [".", "models", "models/*", "models/*/manifest.yaml", "models/*/weights-00001.*"])
-def test_a_cache_of_others_or_for_all_is_not_trusted(
+def test_a_cache_of_another_user_or_writable_by_all_is_not_trusted(
     make_model: Maker, cache: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = make_model()
@@ -217,7 +217,7 @@ def test_a_cache_of_others_or_for_all_is_not_trusted(
         loaded(directory)
 
 
-def test_a_cache_made_without_a_mask_is_our_own(make_model: Maker, cache: Path) -> None:
+def test_a_cache_created_under_an_open_umask_is_trusted(make_model: Maker, cache: Path) -> None:
     before = os.umask(0)
     try:
         first = loaded(make_model())
@@ -228,7 +228,7 @@ def test_a_cache_made_without_a_mask_is_our_own(make_model: Maker, cache: Path) 
     assert loaded(first.tokenizer_dir).id == first.id
 
 
-def test_an_entry_that_is_another_conversion_is_made_again(
+def test_a_cache_entry_with_another_conversion_is_made_again(
     make_model: Maker, cache: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     other = loaded(make_model(name="other", change=lambda t: t["model.norm.weight"].fill(2)))
@@ -240,7 +240,7 @@ def test_an_entry_that_is_another_conversion_is_made_again(
 
 
 @pytest.mark.parametrize("reference", ["x" * 300, "x" * 5000, "~nobodyhere/x", "nul\0", "/", "a/" + "b" * 500])
-def test_a_reference_that_can_be_no_model_is_an_error(reference: str) -> None:
+def test_an_impossible_reference_is_an_error(reference: str) -> None:
     with pytest.raises(InfengError) as caught:
         loaded(Path(reference))
     assert len(str(caught.value)) < 6000

@@ -1,4 +1,4 @@
-"""Names of models that are no paths: locators of plugins are asked before the hub."""
+"""Names of models other than paths: plugins' locators come before the hub."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return install
 
 
-def test_a_name_of_a_plugins_locator_is_found_where_it_says(installed, tmp_path: Path) -> None:
+def test_a_plugins_locator_resolves_its_names(installed, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
@@ -68,6 +68,6 @@ def test_a_name_of_no_locator_is_a_usage_error(installed) -> None:
         ("raises", "raise KeyError('x')", r"locate\(\) raised KeyError"),
     ],
 )
-def test_a_locator_that_lies_is_named(installed, name: str, answer: str, words: str) -> None:
+def test_a_locator_with_an_invalid_result_is_named(installed, name: str, answer: str, words: str) -> None:
     with pytest.raises(PluginError, match=rf"^plugin {name}: locator store: {words}"):
         find("store://tiny", installed(name, answer))

@@ -48,18 +48,18 @@ def test_version_one_groups_count(tmp_path: Path) -> None:
     assert available_bytes(*lay_out(tmp_path, files)) == 0
 
 
-def test_where_nothing_is_known_nothing_is_refused(tmp_path: Path) -> None:
+def test_unknown_memory_refuses_nothing(tmp_path: Path) -> None:
     available = available_bytes(tmp_path, tmp_path)
     assert available is None
     require(1 << 60, "model", available)
 
 
-def test_this_machine_has_an_answer() -> None:
+def test_this_machine_reports_its_memory() -> None:
     found = available_bytes()
     assert found is not None and found > 1 << 20
 
 
-def test_too_little_memory_names_both_sizes_and_ways_out() -> None:
+def test_too_little_memory_names_both_sizes_and_remedies() -> None:
     require(1000, "model", 1000 + MARGIN)
     with pytest.raises(
         ResourceError, match=r"model: needs 5000000000 bytes \(5\.0 GB\), 1000 bytes .*load=mmap"

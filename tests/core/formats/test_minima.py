@@ -1,4 +1,4 @@
-"""Formats with minima: known codes laid out as they are, damaged panels, and what is refused."""
+"""Formats with minima: the layout of given codes, damaged panels, and refused values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def panels(format: QuantFormat, n: int, k: int) -> NDArray[np.uint8]:
 
 @pytest.mark.parametrize(("n", "k"), SIZES)
 @pytest.mark.parametrize(("format", "size"), SUPERBLOCKS.items())
-def test_what_is_known_is_stored_as_it_is(format: str, size: int, n: int, k: int) -> None:
+def test_given_codes_and_minima_are_stored_unchanged(format: str, size: int, n: int, k: int) -> None:
     used, given, out = BUILTIN[format], parts(format, n, k), panels(BUILTIN[format], n, k)
     used.pack_minima(**given, out=out, threads=2)
     found = with_minima(size, out.reshape(-1, used.panel_bytes(k)))
@@ -86,7 +86,7 @@ def at(row: int, column: int, value: float) -> Callable[[NDArray[Any]], NDArray[
         ("sub_scales", lambda a: a[1:], "invalid_argument", r"the sub-scales are \(19, 6\), not \(20, 6\)"),
     ],
 )
-def test_what_the_format_cannot_hold_is_refused_with_its_place(
+def test_values_that_the_format_cannot_hold_are_refused_with_their_place(
     name: str, change: Callable[[NDArray[Any]], NDArray[Any]], code: str, message: str
 ) -> None:
     used, given = BUILTIN["int4-a128"], parts("int4-a128", 20, 170)

@@ -296,7 +296,7 @@ def test_a_file_that_is_no_manifest_is_refused(directory: Path, data: bytes, rea
     assert reason in refused(directory)
 
 
-def test_a_format_that_a_converted_model_has_not_is_a_usage_error(directory: Path) -> None:
+def test_requesting_another_format_than_a_converted_models_is_a_usage_error(directory: Path) -> None:
     assert load(directory, load_config(overrides={"model.format": "int4-g64"})).nbytes
     with pytest.raises(UsageError, match=r"is stored as int\S+, f32 was asked for: leave the format out"):
         load(directory, load_config(overrides={"model.format": "f32"}))

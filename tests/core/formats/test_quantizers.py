@@ -1,4 +1,4 @@
-"""Quantizers: asked for each integer matrix, counted by keys and ids, refused by name where they answer wrongly."""
+"""Quantizers: called for each integer matrix, part of keys and ids, refused by name for invalid results."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_quantizer_is_asked_for_every_integer_matrix_in_order_and_changes_only
     assert read_native(made.path, builtin_format).quantizer == "told"
 
 
-def test_what_a_quantizer_leaves_is_rounded_as_ever(make_model: Maker, tmp_path: Path) -> None:
+def test_matrices_that_a_quantizer_declines_get_the_built_in_rounding(make_model: Maker, tmp_path: Path) -> None:
     source = make_model()
 
     class Halved:
@@ -332,9 +332,7 @@ def test_version_and_settings_of_a_plugin_come_with_its_quantizer(
     assert Plugins.discover(load_config()).quantizer("nearest") is DEFAULT
 
 
-def test_a_quantizer_may_be_known_by_another_name_and_version_than_its_plugins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quantizers_identity_may_differ_from_its_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = plugins(tmp_path, "pass", monkeypatch)
     found.quantizer("bad")  # which imports it
     bad = sys.modules[f"bad_{abs(hash('pass'))}"].Bad
@@ -347,7 +345,7 @@ def test_a_quantizer_may_be_known_by_another_name_and_version_than_its_plugins(
             found.quantizer("bad")
 
 
-def test_an_unknown_quantizer_is_answered_with_those_there_are(make_model: Maker) -> None:
+def test_an_unknown_quantizer_error_lists_the_known_ones(make_model: Maker) -> None:
     with pytest.raises(PluginError, match="quantizer neerest: no plugin provides it: did you mean `nearest`"):
         Plugins.discover(load_config()).quantizer("neerest")
     with pytest.raises(UsageError, match="quantizer gptq: unknown: known here: nearest"):

@@ -1,4 +1,4 @@
-"""Recipes: written and read back as they are, short patterns that mean the same, hostile files refused by a line."""
+"""Recipes: writing and reading back, short patterns, and refusal of hostile files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAYERS = [f"layers.{i}.{name}" for i in range(3) for name in ("qkv_proj", "o_pro
         Recipe("balanced", {EVERY: "a", "layers.*.x": "b", "layers.0.x": "c"}, "gptq", Text("file", 16384, SHA), 5.25),
     ],
 )
-def test_what_is_written_is_read_back_in_its_order(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_written_recipe_is_read_back_in_order(recipe: Recipe, tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_bytes(recipe.written())
     made = read(path)

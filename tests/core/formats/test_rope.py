@@ -1,4 +1,4 @@
-"""Which frequencies and factors the parameters of a rope give, where a golden file does not say it already."""
+"""Frequencies and factors of rope parameters, as far as golden files do not cover them."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_dynamic_stretches_theta_only_beyond_the_original_context() -> None:
     np.testing.assert_allclose(inverse_frequencies(DYNAMIC, 8, 128), inverse_frequencies(stretched, 8), rtol=1e-6)
 
 
-def test_keys_that_another_context_would_turn_otherwise_are_told_apart() -> None:
+def test_contexts_with_different_rope_tables_have_different_variants() -> None:
     assert variant(LONG, 64) == "short rope" and variant(LONG, 65) == variant(LONG, 900) == "long rope"
     assert variant(DYNAMIC, 64) == "" and variant(DYNAMIC, 128) != variant(DYNAMIC, 256)
     assert variant(RopeConfig(10000.0, "yarn", factor=4.0, original_max_positions=64), 512) == ""
@@ -83,6 +83,6 @@ def test_a_rope_that_scales_q_alone_is_read_back() -> None:
     assert ModelConfig.from_dict(config.to_dict(), "manifest.yaml") == config
 
 
-def test_the_old_place_and_the_new_one_say_the_same() -> None:
+def test_old_and_new_rope_keys_give_the_same_rope() -> None:
     yarn = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 256}
     assert read(rope_theta=5e5, rope_scaling=yarn) == read(rope_parameters={"rope_theta": 5e5, **yarn})

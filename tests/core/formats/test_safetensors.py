@@ -1,4 +1,4 @@
-"""The safetensors reader believes nothing: a lying header is a ModelError that names file and reason, never a crash."""
+"""The safetensors reader trusts no header: a false one is a ModelError with file and reason, never a crash."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def entry(dtype: Any = "F32", shape: Any = (2,), offsets: Any = (0, 8)) -> dict[
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
-def test_what_the_library_wrote_is_read_back(tmp_path: Path) -> None:
+def test_files_of_the_safetensors_library_are_read_back(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(GOOD)
     file = SafetensorsFile(path)
@@ -97,7 +97,7 @@ def test_a_tensor_at_an_odd_offset_is_still_readable(tmp_path: Path) -> None:
         (pack({"x": entry(), "y": entry(offsets=[16, 24])}, b"\0" * 24), "hole"),
     ],
 )
-def test_a_lying_file_is_an_error_that_names_it(tmp_path: Path, data: bytes, reason: str) -> None:
+def test_an_inconsistent_header_is_an_error_that_names_the_file(tmp_path: Path, data: bytes, reason: str) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(data)
     with pytest.raises(ModelError) as caught:

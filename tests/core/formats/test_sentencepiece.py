@@ -1,4 +1,4 @@
-"""Vocabularies in SentencePiece's and tiktoken's own files give the ids that those libraries give."""
+"""Vocabularies in SentencePiece's and tiktoken's own files give the same ids as those libraries."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_damage_is_refused_or_harmless(corpus: list[str]) -> None:
         (b"\x0b", "wire type 3"),
     ],
 )
-def test_what_is_no_model_is_refused(data: bytes, why: str) -> None:
+def test_a_file_that_is_no_sentencepiece_model_is_refused(data: bytes, why: str) -> None:
     with pytest.raises(ModelError, match=why):
         ours.tokenizer_json(data, Path("tokenizer.model"))
 
@@ -174,7 +174,7 @@ def test_ranks_give_the_ids_of_tiktoken(corpus: list[str], family: str) -> None:
 
 def test_a_family_that_publishes_no_ranks_is_refused(corpus: list[str]) -> None:
     data, _ = ranks(corpus[:60])
-    with pytest.raises(ModelError, match="how a gemma splits"):
+    with pytest.raises(ModelError, match="splitting rule of family gemma"):
         tiktoken.tokenizer_json(data, {}, "gemma", Path("tokenizer.model"))
     with pytest.raises(ModelError, match="line 3"):
         tiktoken.tokenizer_json(data.replace(b" 2\n", b" 7\n"), {}, "llama", Path("tokenizer.model"))

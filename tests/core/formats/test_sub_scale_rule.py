@@ -1,4 +1,4 @@
-"""The quantization rule "intB-p32" of docs/numerics.md, once more in NumPy: every integer and every scale is equal."""
+"""The quantization rule "intB-p32" of docs/numerics.md, repeated in NumPy: integers and scales are equal."""
 
 import numpy as np
 import pytest
@@ -72,7 +72,7 @@ def nearest(w: Floats, bits: int) -> tuple[Floats, Floats, Floats, Floats]:
 
 @pytest.mark.parametrize("bits", [4, 5, 6])
 @pytest.mark.parametrize(("n", "k"), [(37, 328), (1, 8), (16, 1088)])
-def test_all_that_is_chosen_is_what_the_rule_says(bits: int, n: int, k: int) -> None:
+def test_chosen_codes_and_scales_follow_the_rule(bits: int, n: int, k: int) -> None:
     rng = np.random.default_rng(n + bits)
     w = (rng.standard_normal((n, k)) * np.exp2(rng.integers(-6, 4, (n, k // 8)).repeat(8, 1))).astype(F32)
     if n > 10:

@@ -48,7 +48,7 @@ def test_an_adapter_of_version_1_0_that_is_bound_to_its_base_still_fits_it() -> 
     assert adapter.base == ID and adapter.tensors["layers.0.qkv_proj"].parts[0].row_scale is not None
 
 
-def test_a_model_is_written_with_the_fields_of_version_1_0_and_those_that_it_needs() -> None:
+def test_a_model_is_written_with_the_fields_of_version_1_0_and_needed_newer_ones() -> None:
     model = read_manifest(WRITTEN / "model", builtin_format).model
     document = yaml.safe_load((WRITTEN / "model" / "manifest.yaml").read_text())["model"]
     assert model.to_dict().keys() == document.keys() and model.to_dict()["rope"].keys() == document["rope"].keys()
@@ -68,7 +68,7 @@ LaterRope: Any = dataclasses.make_dataclass(
 )
 
 
-def test_a_new_field_with_its_default_is_not_written_and_moves_no_id() -> None:
+def test_a_new_field_at_its_default_is_not_written_and_changes_no_id() -> None:
     manifest = read_manifest(WRITTEN / "model", builtin_format)
 
     def with_model(**changes: Any) -> Manifest:
@@ -98,7 +98,7 @@ def test_a_field_that_this_version_does_not_know_is_refused_with_the_way_out(tmp
 @pytest.mark.parametrize(
     ("version", "remedy"), [("2.0", "update infeng"), ("0.9", "infeng convert SOURCE DEST --force")]
 )
-def test_another_major_version_says_exactly_what_to_do(tmp_path: Path, version: str, remedy: str) -> None:
+def test_another_major_version_gives_the_exact_remedy(tmp_path: Path, version: str, remedy: str) -> None:
     directory = Path(shutil.copytree(WRITTEN / "model", tmp_path / "model"))
     path = directory / "manifest.yaml"
     path.write_text(path.read_text().replace("infeng_weights: '1.0'", f"infeng_weights: '{version}'"))

@@ -1,6 +1,6 @@
-"""Whole config.json files, as vendors publish them and as transformers 5 writes them: read, or refused by name.
+"""Whole config.json files, of vendors and of transformers 5 for every family: read, or refused by name.
 
-``goldens/written_configs.json`` is what ``goldens/make_configs.py`` wrote.
+``goldens/make_configs.py`` writes ``goldens/written_configs.json``.
 """
 
 import json
@@ -63,7 +63,7 @@ def test_every_published_file_is_read_in_silence_or_refused_by_name(
     assert capfd.readouterr().err == ""
 
 
-def test_qwen3_coder_is_what_its_file_says(published: dict[str, Any]) -> None:
+def test_qwen3_coder_is_read_with_the_sizes_of_its_file(published: dict[str, Any]) -> None:
     config = read(published["Qwen--Qwen3-Coder-480B-A35B-Instruct"])
     assert (config.layers, config.experts, config.experts_per_token, config.expert_intermediate) == (62, 160, 8, 2560)
     assert config.share_of_chosen and not config.windows and not config.shared_intermediate
@@ -77,7 +77,9 @@ def test_the_text_part_of_qwen3_vl_is_a_qwen3(published: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("name", RUN)
-def test_what_transformers_writes_of_a_family_is_read_in_silence(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_configs_written_by_transformers_are_read_without_warnings(
+    name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     config, family = WRITTEN[name], name.partition(",")[0]
     found = read(config)
     assert found.family == WRAPPED.get(family, family)
@@ -89,14 +91,14 @@ def test_what_transformers_writes_of_a_family_is_read_in_silence(name: str, capf
         assert [window > 0 for window in found.windows or [0] * found.layers] == [kind[0] == "s" for kind in kinds]
 
 
-def test_every_family_is_among_them() -> None:
+def test_every_family_has_a_config_written_by_transformers() -> None:
     from infeng_core.models.families import builtin
 
     assert {WRAPPED.get(name, name) for name in RUN} >= set(builtin())
 
 
 @pytest.mark.parametrize("name", sorted(WRITTEN.keys() - set(RUN)))
-def test_what_transformers_writes_of_other_families_is_refused_by_name(name: str) -> None:
+def test_configs_of_other_families_are_refused_by_name(name: str) -> None:
     with pytest.raises(ModelError, match=WRITTEN[name]["architectures"][0]):
         read(WRITTEN[name])
 
@@ -128,12 +130,12 @@ def test_both_names_of_the_number_of_experts_are_read_and_must_agree() -> None:
         ("qwen3_moe", {"num_local_experts": 4096, "num_hidden_layers": 4096}, "num_experts is 4096 in each of 4096"),
     ],
 )
-def test_what_would_change_results_is_refused_by_name(name: str, changes: dict[str, Any], why: str) -> None:
+def test_a_key_that_would_change_results_is_refused_by_name(name: str, changes: dict[str, Any], why: str) -> None:
     with pytest.raises(ModelError, match=why):
         read(WRITTEN[name] | changes)
 
 
-def test_a_key_that_nobody_knows_is_named_where_it_is_set(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_key_that_is_set_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     plain = read(WRITTEN["llama"])
     assert read(WRITTEN["llama"] | {"gate_of_my_own": 0, "unsloth_version": "1", "_note": "x"}) == plain
     assert capfd.readouterr().err == ""

@@ -1,4 +1,4 @@
-"""Kernels are tried with a cache of the test's own."""
+"""Kernels are tried with a separate cache for each test."""
 
 from __future__ import annotations
 

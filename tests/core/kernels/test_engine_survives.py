@@ -1,4 +1,4 @@
-"""The whole engine with the embedded model: whatever plugins do, the tokens are right, and who made them is known."""
+"""The whole engine with the embedded model: tokens are right with any plugins, and the kernels are known."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_good_plugin_is_used_and_changes_nothing(workshop, run, expected):
     assert result.stderr == ""
 
 
-def test_a_lying_processor_maps_no_gated_library(run, expected):
+def test_a_masked_feature_keeps_its_library_unmapped(run, expected):
     if "avx512f" not in detect({}).features:
         pytest.skip("this processor has no AVX-512: nothing to mask")
     honest = run()
@@ -129,7 +129,7 @@ def test_a_kernel_that_corrupts_tail_rows_does_not_reach_the_tokens(workshop, ru
     assert "differs from the reference" in result.stderr
 
 
-def test_nothing_of_a_kernel_is_called_here_before_a_child_has_answered(workshop, run, expected, tmp_path):
+def test_no_kernel_is_called_before_a_child_process_has_tried_it(workshop, run, expected, tmp_path):
     """accepts and workspace are asked about the very same problems, by another process first."""
     log = tmp_path / "calls"
     path = workshop.plugin("first", source="rmsnorm.c", RECORD=f'"{log}"')
@@ -146,7 +146,7 @@ def test_nothing_of_a_kernel_is_called_here_before_a_child_has_answered(workshop
         assert len({process for process, _ in lines}) == (2 if start == "cold" else 3)
 
 
-def test_why_says_what_is_bound(workshop, cache, monkeypatch, capsys):
+def test_why_agrees_with_the_bound_kernels(workshop, cache, monkeypatch, capsys):
     """For every op, with a kernel that leaves what follows it to an op of its own."""
     from infeng_core import Engine
     from infeng_core.cli import main

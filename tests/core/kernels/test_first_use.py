@@ -1,4 +1,4 @@
-"""No kernel is believed before it has agreed with the reference."""
+"""No kernel is used before it has agreed with the reference."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_no_function_of_a_kernel_takes_the_engine_with_it(workshop, monkeypatch,
     assert selector.choose(workshop.rmsnorm).library != "first"
 
 
-def test_a_workspace_that_nobody_can_give_is_a_fault(workshop):
+def test_an_impossible_workspace_is_a_fault(workshop):
     _, code, text = fate(norm(workshop, **{"ON_WORKSPACE(p)": "out->per_worker = -5"}), workshop.rmsnorm)
     assert code == "wrong_result" or code == "failed"
     assert "-5" in text
@@ -186,7 +186,7 @@ def test_a_kernel_that_fails_on_one_range_of_rows_serves_none(workshop, monkeypa
     assert fate(norm(workshop, **wrong), few)[1] == "wrong_result"
 
 
-def test_what_a_kernel_accepts_is_kept(workshop, monkeypatch):
+def test_accepted_problems_are_kept_in_the_cache(workshop, monkeypatch):
     declines = {"ON_ACCEPTS(p)": "if (p->k == 100) return 0"}
     other = _native.Problem("rmsnorm", rows=(1, 8), n=36, k=36)
     selector = norm(workshop, **declines)
@@ -196,7 +196,7 @@ def test_what_a_kernel_accepts_is_kept(workshop, monkeypatch):
     assert (fate(selector, workshop.rmsnorm)[1], fate(selector, other)[1]) == ("declines", "chosen")
 
 
-def test_verdicts_are_kept(workshop, monkeypatch):
+def test_verdicts_are_kept_between_runs(workshop, monkeypatch):
     wrong, right = workshop.plugin("first", **{"ON_ROW(a,m,out)": LAST_ROW}), workshop.plugin("second")
     assert workshop.chosen(workshop.selector(wrong, right)) == "second/embed_tiny"
     monkeypatch.setattr(trial.Trial, "_start", None)  # no child can be started
@@ -270,7 +270,7 @@ WIDE = [fields for fields in PROBLEMS if "quantize_wide" in fields.get("epilogue
 
 
 @pytest.mark.parametrize("fields", WIDE, ids=lambda fields: problems.kind(fields))
-def test_what_rounds_each_64_of_a_wide_group_by_themselves_would_be_found_out(fields):
+def test_a_kernel_that_rounds_each_64_of_a_wide_group_separately_is_detected(fields):
     reference, problem = library_states(Plugins.discover())[-1].native, problems.problem(fields)
     case = small(problem, next(k for k in reference.kernels if k.op == fields["op"] and k.accepts(problem)))
     columns = case["heads"] * case["head_dim"] if fields["op"] == "attention" else case["n"]
@@ -303,7 +303,7 @@ def test_the_smallest_models_pose_problems_that_can_be_checked(fields):
     assert firstuse.difference(kernel, reference, case) is None  # NoJudgeError where the case is at fault
 
 
-def test_a_child_that_is_asked_what_a_kernel_takes_does_not_import_numpy():
+def test_a_child_that_only_answers_fits_does_not_import_numpy():
     path = next(state.path for state in library_states(Plugins.discover()) if state.name == "reference")
     question = {"fits": "embed_f32", "problem": problems.fields(Workshop.embed), "open": str(path), "features": ""}
     code = (
@@ -346,7 +346,7 @@ ADAPTED = [fields for fields in PROBLEMS if fields["op"] == "shrink" or "lora" i
 
 
 @pytest.mark.parametrize("fields", ADAPTED, ids=lambda fields: problems.kind(fields))
-def test_a_kernel_that_leaves_adapters_out_would_be_found(fields, monkeypatch):
+def test_a_kernel_that_ignores_adapters_is_detected(fields, monkeypatch):
     tried = []
     for op, adapters, counts in variants(fields):
         whole = [op.run(step)[0][1] for step in range(len(counts))]

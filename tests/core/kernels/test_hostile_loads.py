@@ -1,4 +1,4 @@
-"""A library that misbehaves while it is loaded costs its plugin, never the engine."""
+"""A library that misbehaves at loading loses its plugin, and the engine goes on."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_the_engine_goes_on_and_names_the_culprit(workshop, monkeypatch, capsys, kind):
+def test_the_engine_continues_and_names_the_faulty_library(workshop, monkeypatch, capsys, kind):
     macros, spoil, code, words = HOSTILE[kind]
     monkeypatch.setattr(trial, "CPU_S", 0.7)
     source = {"source": macros} if isinstance(macros, str) else {}
@@ -88,7 +88,7 @@ def test_a_library_whose_yaml_names_a_refused_abi_is_not_tried(workshop, monkeyp
     assert f"built for ABI {abi}, this engine has" in state.reason.text and said in state.reason.text
 
 
-def test_a_library_that_sleeps_is_given_up_but_not_condemned(workshop, monkeypatch):
+def test_a_library_that_sleeps_is_given_up_without_a_stored_verdict(workshop, monkeypatch):
     monkeypatch.setattr(trial, "WALL_S", 1.0)
     path = workshop.plugin("sleeper", ON_LOAD="sleep(60)")
     begin = time.monotonic()
@@ -146,7 +146,7 @@ def test_a_missing_library_file_is_named(workshop):
     assert "libfirst.so" in str(state.reason)
 
 
-def test_a_reference_that_would_be_missing_is_an_error_of_the_installation(workshop, monkeypatch):
+def test_a_missing_reference_library_is_an_installation_error(workshop, monkeypatch):
     from infeng_core import builtin
     from infeng_core.plug.hookspecs import KernelLibrary
 

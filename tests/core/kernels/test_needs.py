@@ -118,6 +118,6 @@ def test_a_kernel_without_the_bit_is_not_bound_and_one_that_claims_and_ignores_i
 
 
 @pytest.mark.parametrize("bit", sorted(PROBLEMS))
-def test_a_kernel_that_does_what_it_says_is_bound(selector_of: Callable[..., Selector], bit: str) -> None:
+def test_a_kernel_that_handles_its_claimed_need_is_bound(selector_of: Callable[..., Selector], bit: str) -> None:
     library, codes = reasons(selector_of("honest", "-DHONEST"), bit)
     assert (library, codes[bit]) == ("honest", "chosen")

@@ -1,4 +1,4 @@
-"""Which kernel wins, and why the others do not."""
+"""The choice of the kernel, and the reasons against the others."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_an_unknown_force_names_what_is_known(workshop, force, words):
         ("disable", "first/embed_tinny", r"kernels\.disable: first/embed_tinny.*no such kernel.*`embed_tiny`"),
     ],
 )
-def test_a_name_that_no_library_has_is_said_and_under_strict_an_error(workshop, capsys, setting, names, words):
+def test_a_name_that_no_library_has_is_a_warning_and_under_strict_an_error(workshop, capsys, setting, names, words):
     path = workshop.plugin("first")
     workshop.selector(path, **{f"kernels__{setting}": names})
     assert re.search(words, capsys.readouterr().err)
@@ -171,7 +171,7 @@ def test_a_name_of_the_default_order_is_right_where_its_plugin_is_not_installed(
     assert "is ignored" not in capsys.readouterr().err
 
 
-def test_a_disabled_plugin_that_is_nearly_one_that_there_is_is_said(workshop, capsys):
+def test_a_misspelled_disabled_plugin_is_a_warning(workshop, capsys):
     path = workshop.plugin("first")
     workshop.plugins(path, plugins__disable="frist")
     assert "did you mean `first`?" in capsys.readouterr().err
@@ -220,7 +220,7 @@ def test_force_comes_from_the_environment(workshop, monkeypatch):
     assert workshop.chosen(workshop.selector(workshop.plugin("first"))) == "reference/embed_f32"
 
 
-def test_no_kernel_at_all_says_what_to_change(workshop):
+def test_no_fitting_kernel_is_an_error_with_a_remedy(workshop):
     selector = workshop.selector(workshop.plugin("first"), kernels__order="first")
     with pytest.raises(KernelError, match=r"add reference to kernels\.order"):
         selector.choose(type(workshop.embed)("rope", rows=(1, 1), heads=2, kv_heads=1, head_dim=8, context=64))

@@ -1,4 +1,4 @@
-"""What is known of a library: read once by a process, and again where others have written."""
+"""Verdicts about a library: read once per process, and again after other processes have written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def line(text: str) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(text.encode()), text.encode())
 
 
-def test_what_others_have_learnt_is_read_and_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdicts_of_other_processes_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = verdicts(tmp_path)
     first.put("one", {"fits": True})
     three = line('["three",{"fits":true}]')
@@ -43,7 +43,7 @@ def test_what_others_have_learnt_is_read_and_nothing_twice(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("keeps_its_start", [False, True])
-def test_a_file_that_has_become_another_one_is_read_anew(tmp_path: Path, keeps_its_start: bool) -> None:
+def test_a_replaced_file_is_read_anew(tmp_path: Path, keeps_its_start: bool) -> None:
     first = verdicts(tmp_path)
     first.put("one", {"fits": True})
     first.put("two", {"fits": True})
@@ -55,7 +55,7 @@ def test_a_file_that_has_become_another_one_is_read_anew(tmp_path: Path, keeps_i
     assert found.get("two") is None
 
 
-def test_one_engine_s_verdicts_are_not_those_of_another(tmp_path: Path) -> None:
+def test_an_engine_does_not_see_verdicts_added_after_its_read(tmp_path: Path) -> None:
     one = verdicts(tmp_path)
     one.path.parent.mkdir(parents=True)
     one.path.write_bytes(line('["x", {"fits": true}]'))
@@ -82,7 +82,7 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
     ))  # fmt: skip
 
 
-def test_whatever_has_happened_to_a_file_each_line_of_it_is_what_was_written_or_none(tmp_path: Path) -> None:
+def test_each_line_of_a_damaged_file_is_read_correctly_or_ignored(tmp_path: Path) -> None:
     first = verdicts(tmp_path)
     written = {f"fits kernel-{n} {{}}": {"fits": bool(n % 2), "case": {"k": n}} for n in range(30)}
     for key, value in written.items():
@@ -97,7 +97,7 @@ def test_whatever_has_happened_to_a_file_each_line_of_it_is_what_was_written_or_
     assert kept > 600 * 15  # what is whole is used
 
 
-def test_a_file_that_has_grown_too_large_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_has_grown_too_large_is_started_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = verdicts(tmp_path)
     first.put("one", {"fits": True})
     first.put("long", {"text": "x" * module.MOST_LINE})
@@ -140,7 +140,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files aw
     ],
     ids=["file", "folder", "cache", "open file", "open folder", "open cache", "pipe", "directory", "link", "device"],
 )
-def test_what_somebody_else_could_have_written_is_neither_believed_nor_added_to(
+def test_a_file_that_another_user_could_have_written_is_neither_read_nor_extended(
     tmp_path: Path, change: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     cache = tmp_path / "of its own"
@@ -157,7 +157,7 @@ def test_what_somebody_else_could_have_written_is_neither_believed_nor_added_to(
     assert [path.read_bytes() for path in held] == [before]
 
 
-def test_verdicts_written_without_a_mask_are_our_own(tmp_path: Path) -> None:
+def test_verdicts_written_under_an_open_umask_are_trusted(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         verdicts(tmp_path / "made").put("one", {"fits": True})

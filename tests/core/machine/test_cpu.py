@@ -1,4 +1,4 @@
-"""What the processor offers, less what is taken away."""
+"""The features of the processor, without the masked ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_every_feature_that_can_be_found_has_a_place_in_the_order():
     assert detect({}).features <= NEEDS.keys()
 
 
-def test_a_feature_goes_with_all_that_need_it():
+def test_masking_a_feature_masks_all_that_need_it():
     masked = parse_mask("-avx512f", SERVER)
     assert set(masked) == {name for name in SERVER if name.startswith("avx512")}
     assert masked["avx512f"] == "masked by INFENG_CPU_FEATURES"
@@ -29,7 +29,7 @@ def test_a_feature_goes_with_all_that_need_it():
     assert set(parse_mask("-avx", SERVER)) == SERVER - {"bmi2", "amx_tile"}
 
 
-def test_a_feature_that_is_not_there_can_be_taken_away_too():
+def test_masking_an_absent_feature_is_no_error():
     assert parse_mask("-sve", SERVER) == {}
 
 
@@ -47,7 +47,7 @@ def test_a_wrong_mask_is_an_error(text, words):
         detect({"INFENG_CPU_FEATURES": text})
 
 
-def test_the_order_has_no_cycle_and_no_stranger():
+def test_the_order_has_no_cycle_and_no_unknown_feature():
     for name in NEEDS:
         assert closure([name]) <= NEEDS.keys()
         assert all(name not in closure(NEEDS[name]) for name in NEEDS)

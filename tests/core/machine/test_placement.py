@@ -1,4 +1,4 @@
-"""Which CPUs workers get on simulated machines, in which order, and where their memory lies."""
+"""The CPUs of workers on simulated machines, their order, and the place of their memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_each_worker_has_a_core_for_itself(laptop) -> None:
         (False, 4, 4, [0, 1]),  # they share
     ],
 )
-def test_siblings_are_used_as_the_settings_say(laptop, smt, count, workers, used) -> None:
+def test_the_settings_decide_about_sibling_threads(laptop, smt, count, workers, used) -> None:
     found = place(laptop.read(range(4)), smt=smt, count=count)
     assert (found.workers, list(found.cpus)) == (workers, used)
 
@@ -173,7 +173,7 @@ def test_one_node_needs_no_placement(laptop, setting) -> None:
     assert memory(topology, place(topology), place=setting) == ("first-touch", [], False)
 
 
-def test_people_read_which_cpus_are_chosen_and_why(server) -> None:
+def test_the_report_names_the_chosen_cpus_and_the_reasons(server) -> None:
     topology = server.read(range(16))
     found = place(topology)
     assert doctor._cpus({"cpus": found.cpus, "pinned": found.pinned, "why": found.why}) == (

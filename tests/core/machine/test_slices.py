@@ -1,4 +1,4 @@
-"""Slices of the processor: asked for by one thread, and for that one alone."""
+"""Scheduler slices: requested by one thread, and only for that thread."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ def test_a_thread_has_short_slices_until_it_has_its_usual_ones_and_its_children_
     assert (short, of_child, again, change) == (500_000, usual, usual, 0)
 
 
-def test_a_system_that_has_no_such_call_is_left_alone(monkeypatch: pytest.MonkeyPatch):
+def test_a_system_without_the_call_is_left_alone(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(platform, "machine", lambda: "abacus")
     assert shorten_slice() is False

@@ -1,4 +1,4 @@
-"""Cores, hardware threads and NUMA nodes: this machine's, and those of simulated ones."""
+"""Cores, hardware threads and NUMA nodes of this machine and of simulated ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_offline_hardware_threads_are_left_out(server) -> None:
     assert (found.online, len(found.threads), found.cores) == (15, 15, 8)
 
 
-def test_a_container_sees_what_it_may_use_of_the_machine(server) -> None:
+def test_a_container_sees_its_allowed_part_of_the_machine(server) -> None:
     server.status("1")
     found = server.read([5, 6, 13])
     assert [(thread.cpu, thread.core, thread.node) for thread in found.threads] == [(5, 5, 1), (6, 6, 1), (13, 5, 1)]
@@ -66,7 +66,7 @@ def test_nodes_may_differ_in_cores_and_memory_or_have_no_cores(folder) -> None:
     ]
 
 
-def test_what_is_not_told_is_left_out(folder) -> None:
+def test_missing_topology_files_are_left_out(folder) -> None:
     found = folder.read([0, 1])
     assert found.facts() == {"allowed": 2, "nodes": []}
     assert found.threads == (HardwareThread(0, 0, 0, 0, -1), HardwareThread(1, 1, 0, 0, -1))
@@ -83,7 +83,7 @@ def test_a_node_without_its_files_and_garbage_are_no_error(laptop) -> None:
     assert found.facts()["nodes"] == [{"node": 0, "cpus": 0}]
 
 
-def test_this_machine() -> None:
+def test_this_machines_topology_is_consistent() -> None:
     found = read()
     assert {thread.cpu for thread in found.threads} == os.sched_getaffinity(0)
     facts = found.facts()
@@ -99,7 +99,7 @@ def test_lists_are_written_as_the_kernel_writes_them(text: str, cpus: set[int]) 
     assert cpu_list(text) == cpus
 
 
-def test_people_read_what_the_machine_has(server) -> None:
+def test_the_report_describes_the_machine(server) -> None:
     facts = server.read([0, 1, 2, 8, 9]).facts()
     machine = {"cores": 5, "quota": 2.5, "topology": facts}
     assert doctor._cores(machine) == (

@@ -1,4 +1,4 @@
-"""Whole cache blocks as bytes: what was read can be written elsewhere, between steps, and nowhere else."""
+"""Whole cache blocks as bytes: read between steps, and written to other blocks alone."""
 
 import importlib.util
 import threading
@@ -66,7 +66,7 @@ def test_blocks_are_copied_in_order(model, cache):
     assert np.array_equal([block_of(cache, block) for block in range(5)], [before[0]] * 3 + before[3:])
 
 
-def test_no_blocks_are_no_bytes(model, cache):
+def test_reading_no_blocks_gives_no_bytes(model, cache):
     assert model.program.read_blocks(cache, ids()).shape == (0, cache.block_bytes)
     model.program.write_blocks(cache, ids(), np.zeros((0, cache.block_bytes), np.uint8))
     model.program.copy_blocks(cache, ids(), ids())
@@ -102,7 +102,7 @@ def test_arrays_of_another_shape_or_type_are_errors(model, cache, expect):
         model.program.copy_blocks(cache, ids(0, 1), ids(2))
 
 
-def test_a_sequence_goes_on_in_restored_blocks_with_the_same_bytes(reference):
+def test_a_sequence_continues_in_restored_blocks_with_the_same_bytes(reference):
     table = [7, 2, 11]
     expected = tiny.Tiny(_native.Pool(2), reference, "int8-row", "int8").run((TOKENS, 0, table))[32:]
     first = tiny.Tiny(_native.Pool(2), reference, "int8-row", "int8")
@@ -113,7 +113,7 @@ def test_a_sequence_goes_on_in_restored_blocks_with_the_same_bytes(reference):
     assert np.array_equal(second.run((TOKENS[32:], 32, [4, 9, 1])), expected)
 
 
-def test_one_who_goes_on_in_a_copy_of_a_block_changes_nothing_for_the_other(reference):
+def test_continuing_in_a_copied_block_does_not_change_the_original(reference):
     model = tiny.Tiny(_native.Pool(2), reference)
     expected = model.run((TOKENS, 0, [0, 1, 2]))[24:]
     model.run((TOKENS[:24], 0, [3, 4]))

@@ -1,4 +1,4 @@
-"""What the core says about this machine, against what the system says."""
+"""The core's facts about this machine, compared with the system's."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""Opening kernel libraries: good ones of any minor, and every way in which one can be bad."""
+"""Opening kernel libraries: good ones of any minor version, and every kind of bad one."""
 
 import os
 import struct
@@ -58,7 +58,7 @@ def test_an_exception_thrown_from_the_entry_is_an_error_like_others(build, expec
 
 
 @pytest.mark.parametrize("case", ["PLAIN", "UNKNOWN_EXTENSION"])
-def test_a_good_library_tells_what_it_has(build, case):
+def test_a_good_library_describes_its_kernels(build, case):
     path = build("hostile.c", f"-DCASE_{case}")
     library = _native.open_library(str(path), "avx2,fma")
     assert (library.name, library.path, library.abi) == ("hostile", str(path), _native.ABI_VERSION)
@@ -86,7 +86,7 @@ def test_a_kernel_that_requires_an_unknown_extension_is_left_out(build):
     assert [kernel.name for kernel in library.kernels] == ["second"]
 
 
-def test_of_a_shorter_kernel_only_the_fields_that_it_has_are_read(build, steps):
+def test_only_the_existing_fields_of_a_shorter_kernel_are_read(build, steps):
     library = _native.open_library(str(build("hostile.c", "-DCASE_SHORT_KERNEL")))
     steps(_native.Pool(1), library.kernels[0]).run()  # would jump to address 16 if pack_size were read
 
@@ -167,7 +167,7 @@ def test_problems_are_compared_and_printed_by_value():
     )
 
 
-def test_unknown_words_are_answered_with_the_known_ones(expect):
+def test_errors_about_unknown_words_list_the_known_ones(expect):
     with expect("unknown_name", "known are embed, rmsnorm, linear"):
         _native.Problem("linera")
     with expect("unknown_name", "weight format"):

@@ -1,4 +1,4 @@
-"""The step path takes no memory: every malloc of the process is counted while programs run."""
+"""The step path does not allocate: every malloc of the process is counted while programs run."""
 
 import json
 import os

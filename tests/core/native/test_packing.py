@@ -1,4 +1,4 @@
-"""Packing: the bytes of each format, the quantization rule of docs/numerics.md, and what is refused."""
+"""Packing: the bytes of each format, the quantization rule of docs/numerics.md, and refused values."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Where pages lie and whether they are locked, as the kernel reports it, and what happens when it refuses."""
+"""The place and the locking of pages, as the kernel reports them, and refusals."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_without_a_policy_the_system_decides():
 
 
 @needs_numa
-def test_a_refused_policy_is_told_and_the_memory_is_there():
+def test_a_refused_policy_is_reported_and_the_memory_is_usable():
     missing = 1 + max(int(path.name[4:]) for path in Path("/sys/devices/system/node").glob("node[0-9]*"))
     arena = _native.Arena(HUGE, pages=_native.Pages("interleave", [missing]))
     assert os.strerror(arena.place_error) == "Invalid argument"

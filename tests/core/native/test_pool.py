@@ -1,4 +1,4 @@
-"""The pool: who runs what, in which order, in which mode, and what happens when something goes wrong."""
+"""The pool: workers, order, floating-point mode, and failures."""
 
 import contextlib
 import os
@@ -59,7 +59,7 @@ def test_a_whole_kernel_runs_on_worker_zero_between_tiled_ones(toy, steps):
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_a_phase_sees_all_of_the_phase_before(toy, steps, threads):
+def test_a_phase_sees_all_writes_of_the_previous_phase(toy, steps, threads):
     chain = steps(_native.Pool(threads), toy["total"], rows=32)
     chain.program.view(chain.buffers[0])[:] = np.arange(32, dtype=np.float32)[:, None]
     for _ in range(10):
@@ -83,7 +83,7 @@ def test_a_failing_tile_stops_the_run_and_names_op_kernel_and_row(toy, steps, ex
     assert "row 2 holds NaN" in str(caught.value)
 
 
-def test_a_message_of_an_earlier_step_is_not_told_again(toy, steps, expect):
+def test_a_message_of_an_earlier_step_is_not_repeated(toy, steps, expect):
     pool = _native.Pool(1)
     first, second = steps(pool, toy["fail_last_row"]), steps(pool, toy["fail_silently"])
     for chain, code in ((first, "not_finite"), (second, "out_of_range"), (first, "not_finite")):

@@ -1,4 +1,4 @@
-"""What a program measures of its own steps: sums, workers, events, and nothing where it was not asked."""
+"""A program's measurements of its own steps: sums, workers, events, and nothing unless enabled."""
 
 import importlib.util
 import json

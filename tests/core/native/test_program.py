@@ -1,4 +1,4 @@
-"""A small model through the executor: right against NumPy, and the same bytes however the work is cut."""
+"""A small model through the executor: equal to NumPy, and the same bytes for any chunks."""
 
 import importlib.util
 import itertools
@@ -108,7 +108,7 @@ def test_a_private_layout_is_packed_once_for_all_that_share_it(toy):
     second, shown = layout_and_packs()
     assert shown == [77, packs, 1]
     del first, second
-    assert layout_and_packs()[1] == [77, packs + 1, 1]  # nobody held the copy any longer
+    assert layout_and_packs()[1] == [77, packs + 1, 1]  # the copy had no reference any longer
 
 
 def test_views_are_windows_into_the_program_s_memory(toy, steps):

@@ -1,4 +1,4 @@
-"""What a program refuses: ops that do not fit together when it is built, arrays that lie when it runs."""
+"""Refusals of a program: ops that do not fit together when it is built, bad arrays when it runs."""
 
 import importlib.util
 from pathlib import Path

@@ -200,7 +200,7 @@ def test_typical_tokens_are_those_of_the_paper() -> None:
         assert set(picks) >= {i for i in expected if p[i] > 0.01}
 
 
-def test_xtc_acts_as_often_as_it_is_to_and_by_numbers_of_its_own() -> None:
+def test_xtc_acts_at_its_probability_with_its_own_random_numbers() -> None:
     logits = np.log(np.array([0.6, 0.3, 0.1], np.float32))
     n = 20_000
     rows, at = np.tile(logits, (n, 1)), np.arange(n)
@@ -214,7 +214,7 @@ def test_xtc_acts_as_often_as_it_is_to_and_by_numbers_of_its_own() -> None:
     assert abs((picks == 0)[plain == 0].mean() - 0.7) < 0.03, "whether it acts does not depend on what is drawn"
 
 
-def test_top_k_of_1_is_what_is_left_of_those_before_it() -> None:
+def test_top_k_of_1_keeps_the_best_token_of_earlier_filters() -> None:
     row = np.array([3.0, 2.9, 1.0, 0.5], np.float32)
     removed = {"xtc_probability": 1.0, "xtc_threshold": 0.1}
     assert sample(row, top_k=1, **removed) == [0]
@@ -432,7 +432,7 @@ def test_changes_that_change_nothing_change_nothing() -> None:
         )
 
 
-def test_a_row_of_which_nothing_is_allowed_gives_no_token_and_its_neighbours_theirs() -> None:
+def test_a_row_without_allowed_tokens_gives_none_and_its_neighbours_theirs() -> None:
     logits = np.random.default_rng(2).standard_normal((3, 40)).astype(np.float32)
     nothing = masks(40, (1, range(40, 64)))  # bits behind the vocabulary are none of it
     between = masks(40, (1, [3]), (1, [4]))
@@ -443,7 +443,7 @@ def test_a_row_of_which_nothing_is_allowed_gives_no_token_and_its_neighbours_the
             assert found == [first, native.NOTHING_ALLOWED, last]
 
 
-def test_what_would_be_infinite_is_the_largest_number() -> None:
+def test_overflowing_logits_are_clamped_to_the_largest_number() -> None:
     logits = np.array([3e38, -3e38, 1, 2], np.float32)
     assert sample(logits, temperature=0, **changes((0, 2, 1e-38, 3.4e38), (0, 3, 1, 3.4e38))) == [2]
     assert sample(logits, temperature=0, **changes((0, 0, 1, -3.4e38), (0, 0, 1, -3.4e38))) == [3]

@@ -1,4 +1,4 @@
-"""The stub of each extension module says what the built module has: names, members, fields, parameters, defaults."""
+"""The stub of each extension module matches it: names, members, fields, parameters, defaults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def stub(module: ModuleType) -> Path:
 
 
 @pytest.mark.parametrize("module", MODULES, ids=IDS)
-def test_the_stub_is_what_the_module_has(module: ModuleType) -> None:
+def test_the_stub_matches_the_module(module: ModuleType) -> None:
     assert not differences(module, stub(module))
 
 
@@ -59,7 +59,7 @@ def records(module: ModuleType) -> set[str]:
     return {name for name, value in vars(module).items() if hasattr(value, "_fields")}
 
 
-def test_what_crosses_the_border_has_names() -> None:
+def test_arguments_across_the_native_border_have_names() -> None:
     """A call takes and gives single values and NamedTuples: no dictionary of anything, no tuple of five and more."""
     for module in MODULES:
         text = stub(module).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Plugins are looked for with a cache of the test's own."""
+"""Plugins are discovered with a separate cache for each test."""
 
 from __future__ import annotations
 

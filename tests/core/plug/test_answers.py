@@ -1,4 +1,4 @@
-"""Hooks that a plugin declares for others: who is asked, and what becomes of those that answer wrong."""
+"""Hooks that a plugin declares for others: which plugins are called, and invalid answers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def plugins_of(monkeypatch: pytest.MonkeyPatch, *paths: Path) -> Plugins:
     return Plugins.discover(load_config(overrides={"plugins.paths": [str(path) for path in paths]}))
 
 
-def test_those_that_list_the_hook_are_asked_each_with_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_plugins_that_list_the_hook_are_called_with_their_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     files = [
         plugin(tmp_path, "first", "{'a': settings['size']}"),
         plugin(tmp_path, "second", "{'b': 4}"),
@@ -49,7 +49,7 @@ def test_those_that_list_the_hook_are_asked_each_with_its_settings(tmp_path: Pat
     assert "plug_silent" not in sys.modules
 
 
-def test_one_that_answers_wrong_costs_a_warning(
+def test_a_plugin_with_an_invalid_answer_causes_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     files = [plugin(tmp_path, "wrong", "{'a': 'three'}"), plugin(tmp_path, "right", "{'b': 4}")]
@@ -58,9 +58,7 @@ def test_one_that_answers_wrong_costs_a_warning(
     assert "plugin wrong is not used" in said and "has an entry 'a' that is 'three', not int" in said
 
 
-def test_a_plugin_is_used_for_other_things_where_nobody_declares_the_hook(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_undeclared_hook_does_not_disable_a_plugins_other_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = plugin(tmp_path, "both", "{}", "{hooks: [infeng_test_words], drafters: [both]}")
     code = path.with_name("__init__.py")
     code.write_text(code.read_text() + "@hookimpl\ndef infeng_drafters(settings):\n    return {'both': print}\n")

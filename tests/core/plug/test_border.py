@@ -1,4 +1,4 @@
-"""Whatever a plugin's objects do, the error names the plugin and what it owed, and other plugins go on."""
+"""An error of a plugin's object names the plugin and the expected type, and other plugins go on."""
 
 from __future__ import annotations
 
@@ -66,18 +66,18 @@ SPOILT = [
     ("tokenizer", "Tokenizer.vocab_size = 'many'", "tokenizer odd: vocab_size is 'many', not int"),
     ("tokenizer", RAISES + "Tokenizer.bos_id = property(raises)", "tokenizer odd: bos_id raised Odd: by design"),
     ("tokenizer", RAISES + "Tokenizer.encode = raises", "tokenizer odd: encode() raised Odd: by design"),
-    ("tokenizer", "Tokenizer.encode = lambda *_: None", "what encode() returned is None, not list"),
+    ("tokenizer", "Tokenizer.encode = lambda *_: None", "the result of encode() is None, not list"),
     ("tokenizer", "Tokenizer.encode = lambda *_: []", "encode() returned ids of 0 texts for 1"),
     ("tokenizer", "Tokenizer.encode = lambda *_: [['a']]", "has an item that has an item that is 'a', not int"),
     ("tokenizer", "Tokenizer.detokenizer = lambda *_: 3", "tokenizer odd: it has no push"),
     ("tokenizer", "class D:\n    def push(self, token): return b'x'\n    def finish(self): return ''\n"
-                  "Tokenizer.detokenizer = lambda *_: D()", "what push() returned is b'x', not str"),
+                  "Tokenizer.detokenizer = lambda *_: D()", "the result of push() is b'x', not str"),
     ("tokenizer", "class D:\n    def push(self, token): 1 / 0\n    def finish(self): return ''\n"
                   "Tokenizer.detokenizer = lambda *_: D()", "push() raised ZeroDivisionError"),
     ("scheduler", "policies = {'odd': lambda limits: object()}", "scheduler odd: it has no add"),
     ("scheduler", RAISES + "policies = {'odd': raises}", "scheduler odd: making it raised Odd"),
     ("scheduler", RAISES + "Policy.add = raises", "scheduler odd: add() raised Odd: by design"),
-    ("scheduler", "Policy.order = lambda self, now: 3", "what order() returned is 3, not"),
+    ("scheduler", "Policy.order = lambda self, now: 3", "the result of order() is 3, not"),
     ("scheduler", RAISES + "Policy.order = raises", "order() raised Odd: by design"),
     ("scheduler", RAISES + "Policy.served = raises", "served() raised Odd: by design"),
     ("scheduler", RAISES + "Policy.ended = raises", "ended() raised Odd: by design"),
@@ -85,7 +85,7 @@ SPOILT = [
     ("backend", RAISES + "Backend.compile = raises", "backend odd: compile() raised Odd: by design"),
     ("backend", "Backend.compile = lambda *_: None", "backend odd: it has no kv_bytes"),
     ("backend", RAISES + "Executable.run = raises", "backend odd: run() raised Odd: by design"),
-    ("backend", "Executable.run = lambda *_: None", "what run() returned is None, not ndarray"),
+    ("backend", "Executable.run = lambda *_: None", "the result of run() is None, not ndarray"),
     ("backend", "Executable.run = lambda *_: np.zeros((1, 320))", "is of float64, not float32"),
     ("backend", "Executable.run = lambda *_: np.zeros((7, 320), np.float32)", "returned (7, 320) for 1 sampled rows"),
     ("backend", "Executable.kv_bytes = None", "kv_bytes is None, not int"),
@@ -95,7 +95,7 @@ SPOILT = [
 
 
 @pytest.mark.parametrize(("use", "code", "words"), SPOILT, ids=[f"{use}: {words}" for use, _, words in SPOILT])
-def test_a_spoilt_part_is_named_with_its_plugin(odd, tiny, use, code, words):
+def test_a_broken_part_is_named_with_its_plugin(odd, tiny, use, code, words):
     odd(code)
     with pytest.raises((PluginError, RequestError)) as caught:
         answer(tiny, use)
@@ -126,7 +126,7 @@ def test_a_spoilt_part_is_named_with_its_plugin(odd, tiny, use, code, words):
         ),
         (
             "class F(QuantFormat):\n    def panel_bytes(self, k): return 'x'\n" + MADE,
-            "what panel_bytes() returned is 'x', not int",
+            "the result of panel_bytes() is 'x', not int",
         ),
         (
             "class F(QuantFormat):\n    def panel_bytes(self, k): return -64\n" + MADE,
@@ -134,14 +134,14 @@ def test_a_spoilt_part_is_named_with_its_plugin(odd, tiny, use, code, words):
         ),
     ],
 )
-def test_a_spoilt_format_is_named_with_its_plugin(odd, tiny, code, words):
+def test_a_broken_format_is_named_with_its_plugin(odd, tiny, code, words):
     odd(code)
     with pytest.raises(PluginError, match="plugin odd") as caught:
         Engine(tiny, format="odd")
     assert words in str(caught.value)
 
 
-def test_a_method_that_a_face_does_not_name_is_watched_as_well(odd, tiny):
+def test_a_method_outside_the_interface_is_checked_as_well(odd, tiny):
     odd(RAISES + "Backend.block_windows = raises")
     with pytest.raises(PluginError, match=r"plugin odd: backend odd: block_windows\(\) raised Odd: by design"):
         answer(tiny, "backend")
@@ -156,11 +156,11 @@ def test_a_method_that_a_face_does_not_name_is_watched_as_well(odd, tiny):
         ("del Command.configure", "command odd: it has no configure"),
         (RAISES + "Command.configure = raises", "command odd: configure() raised Odd: by design"),
         (RAISES + "Command.run = raises", "command odd: run() raised Odd: by design"),
-        ("Command.run = lambda *_: 'fine'", "what run() returned is 'fine', not int"),
+        ("Command.run = lambda *_: 'fine'", "the result of run() is 'fine', not int"),
         ("def twice(self, parser): parser.add_argument('--help')\nCommand.configure = twice", "raised ArgumentError"),
     ],
 )
-def test_a_broken_command_takes_no_other_with_it(odd, capsys, code, words):
+def test_a_broken_command_does_not_affect_others(odd, capsys, code, words):
     odd(code)
     assert cli.main(["odd"]) == 1
     err = capsys.readouterr().err
@@ -198,5 +198,5 @@ def test_a_broken_command_takes_no_other_with_it(odd, capsys, code, words):
         ("x" * 500, int, f"is '{'x' * 26} ... (502 characters) ... {'x' * 26}', not int"),
     ],
 )
-def test_what_is_wrong_with_a_value_is_said(value, owed, text):
+def test_an_invalid_value_is_described(value, owed, text):
     assert wrong(value, owed) == text

@@ -1,4 +1,4 @@
-"""Plugins are found by entry point or by name, read as static files, and cost nothing when they are broken."""
+"""Plugins are found by entry point or by name, read as static files, and broken ones are skipped."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_an_installed_plugin_is_found_without_importing_it(install):
     assert "infeng_shout" not in sys.modules
 
 
-def test_only_what_is_asked_for_is_imported(install):
+def test_only_requested_parts_are_imported(install):
     install("shout")
     install("whisper")
     plugins = discover()
@@ -160,7 +160,7 @@ BROKEN = {
     "a hook that raises": ({"hooks": HOOKS.replace("return {{", "raise OSError() #")}, "tokenizers() raised OSError"),
     "a hook that panics": ({"hooks": HOOKS.replace("return {{", "raise BaseException('panic') #")}, "panic"),
     "a hook that returns nothing of use": (
-        {"hooks": HOOKS.replace("return {{", "return 3 #")}, "what infeng_tokenizers() returned is 3, not dict"),
+        {"hooks": HOOKS.replace("return {{", "return 3 #")}, "the result of infeng_tokenizers() is 3, not dict"),
     "a hook that returns another kind of thing": (
         {"hooks": HOOKS.replace("return {{\"{name}\": Tokenizer}}", "return {{\"{name}\": 'text'}}")},
         "that is 'text', which cannot be called"),
@@ -206,7 +206,7 @@ def test_a_missing_plugin_yaml_is_named(install, capsys):
     assert "infeng_shout/plugin.yaml" in capsys.readouterr().err
 
 
-def test_what_nobody_provides_is_an_error_with_what_there_is(install):
+def test_a_name_that_no_plugin_provides_is_an_error_that_lists_the_known_ones(install):
     install("shout")
     with pytest.raises(PluginError, match=r"tokenizer shuot: no plugin provides it: did you mean `shout`\?"):
         discover().tokenizer("shuot")
@@ -218,7 +218,7 @@ def test_what_nobody_provides_is_an_error_with_what_there_is(install):
         discover().quant_format("int4-g6")
 
 
-def test_what_a_disabled_plugin_provides_says_so(install):
+def test_a_name_of_a_disabled_plugin_is_an_error_that_says_so(install):
     install("shout")
     with pytest.raises(PluginError, match=r"tokenizer shout: plugin shout cannot be used: listed in plugins.disable"):
         discover(plugins__disable="shout").tokenizer("shout")
@@ -302,7 +302,7 @@ def test_a_mistake_in_plugin_yaml_is_named_with_its_line(tmp_path, text):
     assert WRONG[text] in str(caught.value)
 
 
-def test_what_the_core_announces_is_what_it_brings():
+def test_the_core_provides_exactly_what_its_plugin_yaml_announces():
     plugins = discover()
     core = plugins.plugin("core").manifest
     assert plugins.tokenizer("hf")  # imports the hooks
@@ -313,7 +313,7 @@ def test_what_the_core_announces_is_what_it_brings():
     assert dict(core.commands) == commands
 
 
-def test_what_an_installed_kernel_plugin_announces_is_what_it_brings():
+def test_installed_kernel_plugins_provide_exactly_what_they_announce():
     for state in library_states(discover(kernels__order="*")):
         if state.native is not None:
             unused = set(state.plugin.kernels)

@@ -1,4 +1,4 @@
-"""Settings of a plugin: declared in its plugin.yaml, set under its name, checked as the engine's own are."""
+"""Settings of a plugin: declared in its plugin.yaml, set under its name, checked like the engine's."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def voice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     sys.modules.pop("voice_hooks", None)
 
 
-def test_what_is_not_set_has_its_default(voice):
+def test_unset_settings_have_their_defaults(voice):
     assert voice() == DEFAULTS
     assert voice("loud-voice: {}\n") == DEFAULTS
 
@@ -96,7 +96,7 @@ def test_argument_outranks_environment_outranks_manifest(voice, monkeypatch):
     }  # fmt: skip
 
 
-def test_where_a_setting_comes_from_is_known(voice, monkeypatch, tmp_path):
+def test_each_setting_has_its_origin(voice, monkeypatch, tmp_path):
     voice("loud-voice:\n  volume: 5\n")
     config = load_config(tmp_path / "engine.yaml", overrides={"loud-voice.names.k": "v"})
     assert config.provenance["loud-voice.volume"].endswith("engine.yaml:3")

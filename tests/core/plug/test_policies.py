@@ -1,4 +1,4 @@
-"""A policy that raises, or answers with nonsense, costs one request, or all by its name; the engine goes on."""
+"""A policy that raises or gives invalid answers ends one request, or all with its name; the engine goes on."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Torn(FirstCome):
 """
 
 
-def test_an_add_that_raises_costs_its_request_and_nothing_is_left_of_that_one(odd, tiny):
+def test_an_add_that_raises_ends_only_its_request(odd, tiny):
     expected = tokens(tiny)
     odd(TORN + "policies = {'odd': Torn}")
     with started(tiny) as engine:
@@ -93,7 +93,7 @@ HOOKS = [
     ("nobody active", "Policy.active = lambda self, running, now: []", "it has no batch"),
     ("prompts", "Policy.prompts = lambda self, running, now: [3]", ""),
     ("seconds", RAISES + "Policy.seconds = raises", "seconds() raised Odd"),
-    ("seconds of text", "Policy.seconds = lambda self, decoding, now: 'x'", "what seconds() returned is 'x'"),
+    ("seconds of text", "Policy.seconds = lambda self, decoding, now: 'x'", "the result of seconds() is 'x'"),
     ("seconds of nan", "Policy.seconds = lambda self, decoding, now: float('nan')", "seconds() returned nan"),
     ("seconds below 0", "Policy.seconds = lambda self, decoding, now: -1.0", "seconds() returned -1.0"),
     ("served", RAISES + "Policy.served = raises", "served() raised Odd"),
@@ -104,7 +104,7 @@ HOOKS = [
 
 
 @pytest.mark.parametrize(("code", "words"), [case[1:] for case in HOOKS], ids=[case[0] for case in HOOKS])
-def test_a_hook_that_fails_ends_what_is_in_flight_by_its_name_and_nobody_hangs(odd, tiny, code, words):
+def test_a_failing_policy_method_is_named_and_ends_the_requests_in_flight(odd, tiny, code, words):
     odd(code)
     with started(tiny) as engine:
         for _ in range(2):
@@ -120,7 +120,7 @@ def test_a_hook_that_fails_ends_what_is_in_flight_by_its_name_and_nobody_hangs(o
 
 @pytest.mark.parametrize("hook", ["victim", "displaced"])
 @pytest.mark.parametrize("answer", ["raises", "lambda *_: None", "lambda *_: 3", "lambda self, *_: [][0]"])
-def test_a_hook_for_want_of_room_that_fails_is_named(odd, tiny, hook, answer):
+def test_a_failing_victim_or_displaced_method_is_named(odd, tiny, hook, answer):
     odd(f"{RAISES}Policy.{hook} = {answer}")
     many = SamplingParams(temperature=0.0, max_tokens=120, ignore_eos=True)
     with started(tiny, scheduler__max_running=2 if hook == "displaced" else 8, kv_cache__memory=200_000) as engine:
@@ -132,7 +132,7 @@ def test_a_hook_for_want_of_room_that_fails_is_named(odd, tiny, hook, answer):
                 assert "scheduler odd" in str(error)
 
 
-def test_a_policy_that_cannot_be_made_again_ends_those_that_come_as_well(odd, tiny):
+def test_a_policy_that_cannot_be_made_again_ends_later_requests_too(odd, tiny):
     code = "made = []\ndef make(limits):\n    made.append(1)\n    if len(made) > 1: raise Odd('once')\n"
     odd(RAISES + code + "    return Policy(limits)\nPolicy.order = raises\npolicies = {'odd': make}")
     with started(tiny) as engine:
@@ -141,7 +141,7 @@ def test_a_policy_that_cannot_be_made_again_ends_those_that_come_as_well(odd, ti
                 engine.submit(Request("the quick", PARAMS)).result()
 
 
-def test_a_policy_of_text_priorities_never_sees_them(odd, tiny):
+def test_invalid_priorities_never_reach_a_policy(odd, tiny):
     """``fair`` computes with a priority, so that is a number before any policy sees the request."""
     odd("")
     with Engine(tiny, threads=1, overrides={"scheduler.use": "fair"}) as engine:

@@ -1,4 +1,4 @@
-"""An error about a part that is in none of the installed wheels names the wheel that has it."""
+"""An error about a part that no installed wheel provides names the wheel that has it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_files_of_a_missing_wheel_are_an_error_that_names_the_wheel(
     assert said.rstrip().endswith("install the wheel infeng-gguf") and said.count("\n") == 1
 
 
-def test_without_the_wheel_of_calibration_text_is_refused_and_what_needs_none_goes_on(
+def test_without_the_calibration_wheel_only_conversions_with_text_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = tiny_model.write(tmp_path / "source", tiny_model.Shape(tie=False))

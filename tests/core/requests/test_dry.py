@@ -1,4 +1,4 @@
-"""DRY: penalties are those of its definition, however a text came about, and at what cost."""
+"""DRY: penalties follow the definition for any chunks of text, at bounded cost."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ arguments = st.tuples(
 
 @given(text=texts, more=texts, cuts=st.lists(st.integers(0, 90), max_size=4), argument=arguments)
 @example(text=[1] * 120, more=[1, 1, 2], cuts=[1, 60], argument=(0.8, 1.75, 2, -1, ""))
-def test_penalties_are_those_of_the_definition_however_the_text_came(
+def test_penalties_follow_the_definition_for_any_chunks_of_text(
     text: list[int], more: list[int], cuts: list[int], argument: Any
 ):
     processor = made(text, *argument)
@@ -84,7 +84,7 @@ def test_penalties_are_those_of_the_definition_however_the_text_came(
 
 
 @given(text=texts, guesses=st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=4), argument=arguments)
-def test_a_row_behind_guesses_is_as_if_they_stood_there_and_leaves_no_trace(
+def test_a_row_after_guesses_equals_one_after_real_tokens_and_keeps_no_state(
     text: list[int], guesses: list[list[int]], argument: Any
 ):
     processor = made(text, *argument)
@@ -148,7 +148,7 @@ def test_breakers_that_cannot_be_encoded_are_the_requests_error():
         breaker_ids(Strict(), (":",))  # type: ignore[arg-type]
 
 
-def test_a_token_costs_one_look_at_the_text(monkeypatch: pytest.MonkeyPatch):
+def test_a_token_costs_one_pass_over_the_text(monkeypatch: pytest.MonkeyPatch):
     processor = made([1, 2] * 4000, 0.8, 1.75, 2, -1, "")
     looks: list[int] = []
     real = Dry._after
@@ -164,11 +164,11 @@ def test_a_token_costs_one_look_at_the_text(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("values", [{}, {"dry_base": 3.0}, {"dry_multiplier": 0.8, "dry_penalty_last_n": 0}])
-def test_who_does_not_ask_for_it_has_none(values: dict[str, Any]):
+def test_requests_without_dry_have_no_dry_processor(values: dict[str, Any]):
     assert requested_processors(SamplingParams(**values), ()) == []
 
 
-def test_it_comes_behind_the_other_penalties():
+def test_dry_acts_after_the_other_penalties():
     params = SamplingParams(dry_multiplier=0.8, repetition_penalty=1.1, dry_sequence_breakers=":")
     assert requested_processors(params, ()) == [("penalties", (1.1, 0.0, 0.0)), ("dry", (0.8, 1.75, 2, -1, (":",)))]
 

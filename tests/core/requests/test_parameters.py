@@ -1,4 +1,4 @@
-"""The table of sampling parameters is what is checked, offered and documented."""
+"""The table of sampling parameters drives checks, options and docs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_field_has_a_row_and_every_row_a_field():
 
 
 @pytest.mark.parametrize("name", [name for name, row in SAMPLING.items() if row.kind in ("number", "integer")])
-def test_what_is_out_of_the_rows_range_is_refused_with_its_remedy(name: str):
+def test_a_value_out_of_range_is_refused_with_its_remedy(name: str):
     row = SAMPLING[name]
     most = 256 if name == "min_tokens" else row.high  # max_tokens where none is given
     for value in (row.low, most):
@@ -63,7 +63,7 @@ def test_every_parameter_has_an_option_that_reaches_it(name: str):
         assert found == wanted
 
 
-def test_options_repeat_and_what_is_not_given_is_left_to_the_defaults():
+def test_options_repeat_and_omitted_ones_keep_their_defaults():
     assert sampling_fields(parsed()) == {}
     arguments = parsed("--stop", "a", "--stop", "b", "--stop-token-ids", "1 2", "--stop-token-ids", "3", "-n", "5")
     assert sampling_fields(arguments) == {"stop": ["a", "b"], "stop_token_ids": [1, 2, 3], "max_tokens": 5}
@@ -73,7 +73,7 @@ def test_options_repeat_and_what_is_not_given_is_left_to_the_defaults():
 
 
 @pytest.mark.parametrize("words", [["--logit-bias", "7"], ["--stop-token-ids", "a"], ["--top-p", "x"]])
-def test_what_cannot_be_read_is_refused_as_such(words: list[str]):
+def test_an_unreadable_value_is_refused(words: list[str]):
     with pytest.raises(argparse.ArgumentError, match=words[1]):
         parsed(*words)
 

@@ -1,4 +1,4 @@
-"""Each field of a request is checked once, where the request is made: whatever gets past that is fit for any policy."""
+"""Each field of a request is checked once, at its creation, so that policies see only valid values."""
 
 from __future__ import annotations
 
@@ -90,6 +90,6 @@ def test_a_flag_is_true_or_false(field: str):
         SamplingParams(**{field: "no"})
 
 
-def test_what_is_usual_passes():
+def test_usual_values_are_accepted():
     request = Request([1, 2], priority=-3, tenant="t", cache_salt="s" * MOST_CHARACTERS, timeout=1, adapter=[("a", 2)])
     assert (request.prompt, request.timeout, request.adapter) == ((1, 2), 1.0, (("a", 2.0),))

@@ -1,4 +1,4 @@
-"""Stop strings: the text given out never contains one, however it was cut into pieces."""
+"""Stop strings: the returned text never contains one, for any pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text to ids and back: the published vectors, and a stream that says exactly what a full decode says."""
+"""Text to ids and back: the published vectors, and streams equal to a full decode."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_a_tokenizer_json_that_names_a_part_twice_is_refused(tmp_path):
     ],
     ids=["panic", "no unknown word", "no unknown piece"],
 )
-def test_what_fails_while_a_prompt_is_encoded_is_that_prompt_s_error(tmp_path, parts):
+def test_a_failure_while_encoding_is_that_prompts_error(tmp_path, parts):
     tokenizer = hf(spoilt(tmp_path / "model", **parts))
     with pytest.raises(RequestError, match="prompt: the tokenizer failed on it"):
         tokenizer.encode(["aaaa aaa"])
@@ -304,7 +304,7 @@ def test_a_text_is_the_bytes_of_its_tokens(sentencepiece, byte_level, text):
         assert spelled.removeprefix(b" ") == text.encode()
 
 
-def test_what_is_no_token_has_no_bytes(byte_level):
+def test_an_id_outside_the_vocabulary_has_no_bytes(byte_level):
     assert [byte_level.token_bytes(token) for token in (-1, tiny_model.VOCAB + 9, 2**31, 2**70)] == [b""] * 4
     assert IdsTokenizer(Path(), EngineConfig()).token_bytes(12) == b"12"
 
@@ -350,12 +350,12 @@ def test_without_the_spelled_tokens_whole_characters_are_the_same(byte_level, to
         assert REPLACEMENT in found or found.replace("<s>", "").replace("</s>", "") == whole
 
 
-def test_special_tokens_are_told(byte_level):
+def test_special_tokens_are_listed_with_their_ids(byte_level):
     assert byte_level.special_tokens == {"<s>": 0, "</s>": 1}
     assert [byte_level.special_text(token) for token in (0, 1, 2)] == ["<s>", "</s>", ""]
 
 
-def test_nothing_is_said_beside_the_error_of_a_hostile_tokenizer(tmp_path, capfd):
+def test_a_hostile_tokenizer_prints_nothing_but_its_error(tmp_path, capfd):
     """A panic of the library would be lines of its own on standard error."""
     for number, parts in enumerate(
         [

@@ -1,4 +1,4 @@
-"""Who may wait: bounds in requests, tokens and seconds, and when a refused one may come again."""
+"""Admission: bounds in requests, tokens and seconds, and the time to retry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def backlog(**bounds) -> Backlog:
     return Backlog(Bounds(**bounds), COSTS, chunk=100)
 
 
-def test_without_bounds_everybody_waits():
+def test_without_bounds_every_request_may_wait():
     made = backlog()
     for id_ in range(10_000):
         made.check(1 << 20)
@@ -60,7 +60,7 @@ def test_tokens_are_bounded_but_for_one_alone():
     assert made.tokens == 0
 
 
-def test_who_would_wait_too_long_is_refused_at_once():
+def test_a_request_with_a_too_long_predicted_wait_is_refused_at_once():
     made = backlog(seconds=0.5)
     made.check(4000)  # alone: its own prompt is no wait
     made.enter(0, 300)
@@ -82,10 +82,10 @@ def test_the_wait_follows_the_rate_at_which_others_have_started():
     for id_ in range(10, 20):
         made.leave(id_, 20.0)
     made.enter(99, 100)
-    assert made.seconds() == pytest.approx(0.15), "since then nobody waited"
+    assert made.seconds() == pytest.approx(0.15), "since then no request waited"
 
 
-def test_where_tenants_take_turns_nobody_waits_for_more_of_another_than_of_its_own():
+def test_with_tenants_in_turn_a_request_waits_for_no_more_of_another_tenant_than_of_its_own():
     made = backlog(seconds=0.5)
     for id_ in range(20):
         made.enter(id_, 100, "busy")

@@ -1,4 +1,4 @@
-"""Cache blocks and their holders, against a model that counts them in a dictionary."""
+"""Cache blocks and their references, against a model that counts them in a dictionary."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ calls = st.one_of(
 @pytest.mark.parametrize("few", [0, 64])
 @settings(max_examples=examples(300), deadline=None)
 @given(calls=st.lists(calls, max_size=40))
-def test_every_block_is_free_or_held_as_often_as_it_was_given_out_less_what_came_back(few, calls):
+def test_every_block_has_as_many_references_as_allocations_less_releases(few, calls):
     pool, watcher, model = BlockPool(TOTAL), Watcher(), Counter[int]()
     pool.watcher = watcher
     with pytest.MonkeyPatch.context() as patch:
@@ -84,7 +84,7 @@ def test_every_block_is_free_or_held_as_often_as_it_was_given_out_less_what_came
 
 
 @pytest.mark.usefixtures("few")
-def test_the_block_that_became_free_last_is_handed_out_first():
+def test_the_block_freed_last_is_allocated_first():
     pool = BlockPool(8)
     first, second = pool.allocate(3), pool.allocate(2)
     assert first.tolist() == [0, 1, 2]
@@ -95,7 +95,7 @@ def test_the_block_that_became_free_last_is_handed_out_first():
 
 
 @pytest.mark.usefixtures("few")
-def test_a_shared_block_is_free_only_when_its_last_holder_lets_go():
+def test_a_shared_block_is_freed_by_its_last_holder():
     pool = BlockPool(4)
     blocks = pool.allocate(2)
     pool.retain(blocks[:1])
@@ -116,7 +116,7 @@ def test_a_block_that_is_named_twice_counts_twice_and_becomes_free_once():
 
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("wrong", [[0, 0], [0, 1], [0, -4], [0, 4]])
-def test_what_is_not_held_cannot_be_released_and_nothing_changes(wrong):
+def test_releasing_an_unheld_block_is_an_error_without_effect(wrong):
     pool = BlockPool(4)
     pool.allocate(1)
     with pytest.raises(ValueError, match="block"):

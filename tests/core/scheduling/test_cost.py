@@ -1,4 +1,4 @@
-"""What a step will cost, learnt from the steps that ran."""
+"""The cost of a step, learnt from the steps that ran."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def learnt(noise: float = 0.0, outliers: float = 0.0) -> CostModel:
 
 
 @pytest.mark.parametrize(("noise", "outliers", "error"), [(0.0, 0.0, 0.13), (0.1, 0.05, 0.16)])
-def test_it_predicts_steps_it_has_not_seen(noise, outliers, error):
+def test_the_cost_model_predicts_unseen_steps(noise, outliers, error):
     costs = learnt(noise, outliers)
     off = sorted(abs(costs.seconds(shape) / truth(shape) - 1.0) for shape in shapes(200, seed=2))
     assert off[100] < error / 2
@@ -47,7 +47,7 @@ def test_it_predicts_steps_it_has_not_seen(noise, outliers, error):
 @pytest.mark.parametrize("seconds", [0.001, 0.04, 0.05, 0.1, 0.7, 2.0])
 @pytest.mark.parametrize("base", [StepShape(0, 0, 0), StepShape(1, 1, 10), StepShape(20, 20, 9000, 2)])
 @pytest.mark.parametrize("position", [0, 3000])
-def test_the_rows_that_fit_into_a_time_are_as_many_as_do(seconds, base, position):
+def test_rows_within_a_time_are_exactly_as_many_as_fit(seconds, base, position):
     costs = learnt()
 
     def after(rows: int) -> float:
@@ -59,7 +59,7 @@ def test_the_rows_that_fit_into_a_time_are_as_many_as_do(seconds, base, position
     assert rows == 300 or after(rows + 1) > seconds - 1e-9
 
 
-def test_without_steps_it_knows_nothing():
+def test_the_cost_model_predicts_nothing_before_steps():
     costs = CostModel()
     assert not costs.is_fitted
     assert costs.seconds(StepShape(5, 5, 5)) == 0.0
@@ -75,7 +75,7 @@ def test_steps_far_larger_than_any_seen_are_approached_gradually():
     assert costs.rows_within(0.1, StepShape(4, 4, 10), 0, 512) <= 2 * 4 + 2 * KNOTS[2]
 
 
-def test_its_coefficients_make_an_equal_one():
+def test_coefficients_reproduce_the_cost_model():
     costs = learnt()
     again = CostModel(costs.coefficients)
     assert [again.seconds(shape) for shape in shapes(20)] == [costs.seconds(shape) for shape in shapes(20)]

@@ -1,4 +1,4 @@
-"""A scheduler that has served many keeps nothing of them."""
+"""A scheduler keeps nothing of served requests."""
 
 from __future__ import annotations
 

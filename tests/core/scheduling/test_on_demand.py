@@ -1,4 +1,4 @@
-"""Blocks are taken as sequences grow and given back when they run out; time bounds what prompts take of a step."""
+"""Blocks are allocated as sequences grow and freed when they run out; time bounds the prompts' part of a step."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_sequence_takes_blocks_as_it_grows_and_not_for_what_it_may_become():
     assert scheduler.pool.free == 8
 
 
-def test_where_blocks_run_out_the_last_that_started_waits_again_and_keeps_its_tokens():
+def test_without_free_blocks_the_latest_sequence_is_preempted_and_keeps_its_tokens():
     scheduler = make(blocks=5)
     first, second = sequence(0, 20, 28), sequence(1, 20, 28)
     for one in (first, second):
@@ -93,7 +93,7 @@ def test_tokens_that_were_computed_twice_are_counted_once():
 
 
 @pytest.mark.parametrize("seconds", [0.03, 0.1, 0.5, None])
-def test_prompts_get_the_rows_that_leave_those_that_decode_their_pace(seconds):
+def test_prompts_get_only_rows_that_keep_the_step_time_of_decoding_requests(seconds):
     costs = CostModel(
         {**dict.fromkeys(CostModel().names, 0.004), "fixed": 0.02, "attended": 1e-6, "sampled": 0.0, "adapters": 0.0}
     )
@@ -114,18 +114,18 @@ def test_prompts_get_the_rows_that_leave_those_that_decode_their_pace(seconds):
     assert sum(rows) == 2000
 
 
-def test_before_costs_are_known_prompts_get_few_rows_beside_those_that_decode():
+def test_before_costs_are_known_prompts_get_few_rows_beside_decoding_requests():
     limits = Limits(256, 4, 4, 4096, 1024)
     scheduler = Scheduler(limits, BlockPool(1024), FirstCome(limits), step_seconds=0.1)
     scheduler.add(sequence(0, 300, 9), 0.0)
-    assert len(scheduler.next_batch(0.0).tokens) == 256, "nobody decodes"
+    assert len(scheduler.next_batch(0.0).tokens) == 256, "no request decodes"
     step(scheduler)
     step(scheduler)
     scheduler.add(sequence(1, 300, 9), 0.0)
     assert len(scheduler.next_batch(0.0).tokens) == 1 + UNKNOWN_CHUNK
 
 
-def test_who_has_passed_the_deadline_is_named_once_wherever_it_is():
+def test_a_request_past_its_deadline_is_returned_once_waiting_or_running():
     scheduler = make(running=1)
     runs, waits, ends, lasts = (sequence(i, 4, 20) for i in range(4))
     runs.deadline, waits.deadline, ends.deadline = 5.0, 4.0, 3.0
@@ -152,7 +152,7 @@ class Urgent(FirstCome):
 
 
 @pytest.mark.parametrize("blocks", [3, 64])
-def test_a_policy_may_let_one_that_waits_take_the_place_of_one_that_runs(blocks):
+def test_a_policy_may_preempt_a_running_request_for_a_waiting_one(blocks):
     scheduler = make(blocks=blocks, running=1 if blocks == 64 else 4, policy=Urgent)
     slow = sequence(0, 20, 20)
     scheduler.add(slow, 0.0)
@@ -162,7 +162,7 @@ def test_a_policy_may_let_one_that_waits_take_the_place_of_one_that_runs(blocks)
         scheduler.add(quick, 0.0)
         batch = step(scheduler)
         runs_first = [segment.sequence.id for segment in batch.segments] == [id_]
-        assert runs_first == (id_ <= MOST_DISPLACED), "nobody is displaced for ever"
+        assert runs_first == (id_ <= MOST_DISPLACED), "no request is displaced for ever"
         if runs_first:
             while quick.length < 22:
                 step(scheduler)
@@ -182,7 +182,7 @@ def test_a_policy_may_let_one_that_waits_take_the_place_of_one_that_runs(blocks)
         ("prompts", lambda self, running, now: [*running, *running], "prompts.. names others than it was given"),
     ],
 )
-def test_a_policy_that_talks_nonsense_is_named(method, result, message):
+def test_a_policy_with_invalid_answers_is_named(method, result, message):
     scheduler = make(blocks=5, policy=type("Odd", (FirstCome,), {method: result}), rows=24)
     for id_ in (0, 1, 2):
         scheduler.add(sequence(id_, 20, 28), 0.0)
@@ -191,7 +191,7 @@ def test_a_policy_that_talks_nonsense_is_named(method, result, message):
             pass
 
 
-def test_who_made_room_and_starts_again_in_the_same_step_has_its_rows_once():
+def test_a_displaced_request_that_restarts_in_the_same_step_has_its_rows_once():
     class Back(FirstCome):
         """Sends the other away and then lets it go first."""
 
@@ -217,7 +217,7 @@ def test_who_made_room_and_starts_again_in_the_same_step_has_its_rows_once():
     assert (first.length, second.length) == (24, 24)
 
 
-def test_who_is_held_back_is_asked_for_again_though_nothing_else_has_changed():
+def test_a_held_back_request_is_considered_again_without_other_changes():
     class Later(FirstCome):
         def order(self, now: float) -> Iterable[RunningRequest]:
             return super().order(now) if now >= 5.0 else []
@@ -229,7 +229,7 @@ def test_who_is_held_back_is_asked_for_again_though_nothing_else_has_changed():
     assert step(scheduler, 5.0) is not None
 
 
-def test_a_policy_may_ask_what_of_a_request_is_in_the_cache():
+def test_a_policy_may_ask_how_much_of_a_request_is_cached():
     found: list[int] = []
 
     class Asking(FirstCome):

@@ -55,7 +55,7 @@ class Machine(RuleBasedStateMachine):
         self.requests: list[Request] = []
 
     def idle(self) -> set[Path]:
-        """Prefixes that nobody else holds, neither them nor any longer one."""
+        """Prefixes without other holders, of themselves and of every longer one."""
         held = {block for request in self.requests for block in request.blocks.tolist()}
         return {
             path
@@ -198,7 +198,7 @@ def test_a_block_that_is_not_full_is_neither_kept_nor_found():
     assert (tree.tokens_queried, tree.tokens_hit) == (31 + 15, 16)
 
 
-def test_of_two_that_computed_the_same_prefix_the_first_writer_keeps_its_place():
+def test_the_first_writer_of_a_prefix_keeps_its_blocks_in_the_tree():
     pool = BlockPool(8)
     tree = PrefixTree(pool)
     first, second = pool.allocate(2), pool.allocate(3)
@@ -219,7 +219,7 @@ def test_a_node_stays_while_a_request_holds_a_block_below_it_but_not_its_own():
     assert (tree.evictable, tree.evict(4), pool.free) == (2, 2, 4)
 
 
-def test_what_a_request_uses_again_outlives_what_came_later():
+def test_a_reused_prefix_is_evicted_after_later_unused_ones():
     pool = BlockPool(4)
     tree = PrefixTree(pool)
     for piece in (1, 2):

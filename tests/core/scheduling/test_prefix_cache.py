@@ -1,4 +1,4 @@
-"""What the scheduler sees of shared prefixes: blocks that are found once, and held until they are taken."""
+"""The prefix cache of the scheduler: blocks are found once, and held until they are taken."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def made() -> tuple[BlockPool, PrefixCache, Keys]:
     return pool, cache, keys
 
 
-def test_what_was_found_is_taken_without_looking_again():
+def test_found_blocks_are_taken_without_a_second_search():
     pool, cache, _ = made()
     one = sequence(1, PROMPT, 1)
     found = cache.find(one)
@@ -45,7 +45,7 @@ def test_what_was_found_is_taken_without_looking_again():
     assert [pool.references(block) for block in taken] == [2, 2]
 
 
-def test_what_nobody_takes_is_let_go():
+def test_found_blocks_that_are_not_taken_are_released():
     _, cache, _ = made()
     cache.find(sequence(1, PROMPT, 1))
     cache.find(sequence(2, [2] * 40, 1))
@@ -56,7 +56,7 @@ def test_what_nobody_takes_is_let_go():
     assert cache.tree.evictable == 2
 
 
-def test_what_was_found_before_its_adapters_changed_is_not_given():
+def test_blocks_found_before_a_change_of_adapters_are_not_used():
     _, cache, keys = made()
     one = sequence(1, PROMPT, 1)
     assert len(cache.find(one)) == 2

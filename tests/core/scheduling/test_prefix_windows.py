@@ -1,4 +1,4 @@
-"""The prefix tree of models with windows, against a model that looks at every prefix by itself."""
+"""The prefix tree of models with windows, against a model that checks every prefix."""
 
 from __future__ import annotations
 
@@ -227,14 +227,14 @@ def known(windows: tuple[int, ...], pieces: list[int], first: int = 0, total: in
 
 
 @pytest.mark.parametrize("windows", [(0, 33), (33,)])
-def test_a_prefix_is_found_where_all_that_its_next_row_sees_is_there(windows):
+def test_a_prefix_is_found_if_all_blocks_in_the_next_rows_window_exist(windows):
     tree = known(windows, [0, 1, 0, 1, 0, 1], first=2)
     ends = {n: tree.peek(KEY, tokens_of([0, 1, 0, 1, 0, 1]), 16 * n) // 16 for n in range(7)}
     # A row at 16 n sees the 32 positions before it, two blocks: those from 2 on serve the ends from 4 on.
     assert ends == {0: 0, 1: 0, 2: 0, 3: 0, 4: 4, 5: 5, 6: 6}
 
 
-def test_what_nobody_sees_any_more_goes_before_what_the_end_needs():
+def test_blocks_behind_every_window_are_evicted_before_needed_ones():
     tree = known((0, 17), [0, 1, 0, 1, 0, 1])
     tree.pool.release(held(tree.match(KEY, tokens_of([0, 1, 0, 1, 0, 1]), 96)))
     tree.evict(5)
@@ -242,7 +242,7 @@ def test_what_nobody_sees_any_more_goes_before_what_the_end_needs():
     assert tree.peek(KEY, tokens_of([0, 1, 0, 1, 0, 1]), 95) == 0
 
 
-def test_blocks_of_a_window_that_somebody_holds_stay():
+def test_held_window_blocks_stay():
     tree = known((0, 17), [0, 1, 0])
     held_now = tree.match(KEY, tokens_of([0, 1, 0]), 48)
     assert held_now[1].tolist()[:2] == [-1, -1]
@@ -251,11 +251,11 @@ def test_blocks_of_a_window_that_somebody_holds_stay():
     assert tree.peek(KEY, tokens_of([0, 1, 0]), 48) == 48
 
 
-def test_blocks_that_were_lost_come_back_with_the_next_who_computes_them():
+def test_lost_blocks_return_when_a_sequence_computes_them_again():
     tree = known((0, 17), [0, 1, 0], first=2)
     assert tree.peek(KEY, tokens_of([0, 1]), 32) == 0
     tables = tree.pool.allocate(4).reshape(2, 2)
-    assert tree.insert(KEY, tokens_of([0, 1]), tables) == 2, "those that see all are there"
+    assert tree.insert(KEY, tokens_of([0, 1]), tables) == 2, "the wide blocks exist"
     assert tree.peek(KEY, tokens_of([0, 1]), 32) == 32
 
 

@@ -1,4 +1,4 @@
-"""The first-come scheduler under random loads: what it may never do, whatever comes when."""
+"""The first-come scheduler under random loads: its invariants."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_every_sequence_ends_and_no_block_is_lost(arrivals, max_rows, running, b
         assert step < 10_000, "a sequence never ends"
     arrived = [i for _, i in sorted((arrives, i) for i, (arrives, *_) in enumerate(arrivals))]
     started = [first_step[i] for i in arrived if i in first_step]
-    assert started == sorted(started), "somebody was overtaken"
+    assert started == sorted(started), "a request was overtaken"
     assert (scheduler.running, scheduler.waiting, pool.free) == (0, 0, blocks)
 
 
@@ -157,7 +157,7 @@ class Repeat:
     more=st.integers(0, 8),
     right=st.lists(st.integers(0, 6), min_size=1, max_size=20),
 )
-def test_guesses_take_only_rows_that_nobody_needs(sizes, max_rows, running, more, right):
+def test_guesses_take_only_free_rows(sizes, max_rows, running, more, right):
     bounds = replace(limits(max_rows, running, blocks=16), max_samples=min(max_rows, running + more))
     scheduler = first_come(bounds, BlockPool(16))
     for i, (prompt, new, guessed) in enumerate(sizes):
@@ -207,7 +207,7 @@ def test_a_sequence_that_no_cache_could_hold_is_refused():
         scheduler.add(sequence(0, 40, 41), 0.0)
 
 
-def test_the_first_that_waits_is_not_overtaken_by_one_that_would_fit():
+def test_the_first_waiting_request_is_not_overtaken_by_one_that_would_fit():
     scheduler = first_come(limits(max_rows=64, blocks=4), BlockPool(4))
     big, next_big, small = sequence(0, 40, 48), sequence(1, 40, 48), sequence(2, 2, 4)
     for s in (big, next_big, small):
@@ -218,7 +218,7 @@ def test_the_first_that_waits_is_not_overtaken_by_one_that_would_fit():
     assert (scheduler.running, scheduler.waiting) == (1, 2)
 
 
-def test_blocks_are_handed_out_once_and_come_back_once():
+def test_blocks_are_allocated_once_and_freed_once():
     pool = BlockPool(4)
     first, second = pool.allocate(3), pool.allocate(1)
     assert sorted([*first, *second]) == [0, 1, 2, 3]

@@ -1,4 +1,4 @@
-"""The scheduler under whatever may come: every row sees its own prefix, nothing is lost, and all that comes ends."""
+"""The scheduler under random events: every row sees its own prefix, nothing is lost, and every request ends."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ class World:
             assert rows <= UNKNOWN_CHUNK
             return
         if any(g.sequence.report_from is not None for g in first_rows):
-            return  # whose sampled rows nobody plans
+            return  # its sampled rows are not planned
         attended = sum(g.sequence.length for g in decoding)
         for g in first_rows:
             count = g.row_end - g.row_begin
@@ -330,7 +330,7 @@ class World:
             assert self.scheduler.free_blocks == self.pool.total
 
     def what_is_kept_is_what_its_tokens_say(self):
-        """Every block that is shared holds what anybody with its key and its tokens would compute."""
+        """Every shared block holds the result of computing its tokens under its key."""
         if self.prefixes is None:
             return
         ends: dict[tuple[bytes, int], int | None] = {}
@@ -372,7 +372,7 @@ class World:
         self.adapters_are_held_by_those_that_run()
 
     def drain(self) -> None:
-        """Let everything end: whoever is here runs to its end, and nothing is left."""
+        """Let every request run to its end; nothing is left."""
         for _ in range(6000):
             if not self.here:
                 break
@@ -380,7 +380,7 @@ class World:
                 assert self.scheduler.running == 0, "there is work, and no batch"
                 assert self.adapters.loading, "all wait, and for nothing"
                 self.adapters.loaded(self.adapters.loading[0])
-        assert not self.here, "somebody never ends"
+        assert not self.here, "a request never ends"
         self.check()
         scheduler = self.scheduler
         assert not (scheduler._reached or scheduler._displaced or scheduler._prompts or scheduler._deadlines)
@@ -451,7 +451,7 @@ TestScheduler.settings = settings(max_examples=examples(100), stateful_step_coun
         *(pytest.param(many, many, marks=pytest.mark.nightly) for many in (100, 1000)),
     ],
 )
-def test_whatever_comes_when_rows_see_their_own_prefix_and_all_requests_end(first, count):
+def test_under_random_events_rows_see_their_own_prefix_and_all_requests_end(first, count):
     worlds = [wander(seed) for seed in range(first, first + count)]
     ends = Counter(why for world in worlds for why in world.ended)
     assert ends.keys() == {"finished", "cancelled", "expired", "failed"}
@@ -463,7 +463,7 @@ def test_whatever_comes_when_rows_see_their_own_prefix_and_all_requests_end(firs
     ("first", "count"),
     [(0, 6), pytest.param(6, 194, marks=pytest.mark.slow), pytest.param(1000, 1000, marks=pytest.mark.nightly)],
 )
-def test_with_windows_rows_see_what_they_should_and_blocks_behind_go_back(first, count):
+def test_with_windows_rows_see_their_window_and_blocks_behind_it_are_freed(first, count):
     worlds = [wander(seed, has_windows=True) for seed in range(first, first + count)]
     assert sum(world.scheduler.preempted for world in worlds) > count
     assert sum(world.prefixes.tokens_hit for world in worlds if world.prefixes is not None) > 10 * count

@@ -1,4 +1,4 @@
-"""Who starts, when, and with what: the corners that random loads rarely reach."""
+"""Starts of requests: corner cases that random loads rarely reach."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def step(scheduler: Scheduler, now: float = 1.0) -> Batch | None:
     return batch
 
 
-def test_whoever_starts_beside_a_reported_prompt_finds_a_sampled_row_left():
+def test_a_request_that_starts_beside_a_reported_prompt_finds_a_sampled_row():
     scheduler = make()
     first, second = sequence(0, [0] * 9, 5), sequence(1, [0] * 9, 5)
     first.report_from = 0
@@ -57,7 +57,7 @@ class Waver(FirstCome):
         return running[0] if request.id == 1 else None
 
 
-def test_one_that_is_displaced_and_starts_again_in_one_step_has_its_rows_once():
+def test_a_sequence_displaced_and_restarted_in_one_step_has_its_rows_once():
     scheduler = make(running=1, rows=64, policy=Waver)
     first, second = sequence(0, [0] * 9, 20), sequence(1, [0] * 4, 20)
     scheduler.add(first, 1.0)
@@ -72,13 +72,13 @@ def test_one_that_is_displaced_and_starts_again_in_one_step_has_its_rows_once():
 
 
 class Urgent(FirstCome):
-    """Lets whoever has adapters take the place of others."""
+    """Lets requests with adapters take the place of others."""
 
     def displaced(self, request: RunningRequest, running: list[RunningRequest], now: float) -> RunningRequest | None:
         return running[0] if request.adapters is not None else None
 
 
-def test_an_adapter_that_leaves_as_somebody_was_displaced_for_it_is_no_fault_of_the_policy():
+def test_an_adapter_evicted_after_a_displacement_is_no_fault_of_the_policy():
     scheduler = make(blocks=3, policy=Urgent)
     registry = Adapters(1, resident={"c0": 0})
     slow, other, urgent = sequence(0, [0] * 20, 20), sequence(1, [0] * 20, 20), sequence(2, [0] * 20, 20)
@@ -108,7 +108,7 @@ class Narrow(FirstCome):
         return next((one for one in running if one.id == 1), None)
 
 
-def test_where_all_that_were_active_made_room_in_vain_others_have_their_turn():
+def test_if_all_active_requests_made_room_in_vain_others_get_rows():
     scheduler = make(blocks=5, policy=Narrow)
     first, second, large = (sequence(id_, [0] * prompt, 10) for id_, prompt in enumerate([20, 4, 60]))
     large.arrived = -1.0
@@ -124,13 +124,13 @@ def test_where_all_that_were_active_made_room_in_vain_others_have_their_turn():
 
 
 class Evening(FirstCome):
-    """Holds everybody back until it is late."""
+    """Holds every request back until a late time."""
 
     def order(self, now: float) -> list[RunningRequest]:
         return self._waiting if now > 5.0 else []
 
 
-def test_a_policy_that_holds_somebody_back_is_asked_again():
+def test_a_policy_that_holds_a_request_back_is_called_again():
     scheduler = make(policy=Evening)
     scheduler.add(sequence(0, [0] * 4, 4), 1.0)
     assert step(scheduler, 2.0) is None
@@ -148,7 +148,7 @@ class Yielding(FirstCome):
 
 
 @pytest.mark.parametrize("blocks", [3, 16])
-def test_those_that_made_way_for_one_that_cannot_start_have_their_turn(blocks: int):
+def test_requests_displaced_for_one_that_cannot_start_get_rows_again(blocks: int):
     scheduler = make(blocks=blocks, policy=Yielding)
     for id_ in (0, 1):
         scheduler.add(sequence(id_, [0] * 40, 4), 1.0)
@@ -156,7 +156,7 @@ def test_those_that_made_way_for_one_that_cannot_start_have_their_turn(blocks: i
         assert [segment.sequence.id for segment in batch.segments] == [id_ if blocks == 16 else 0]
 
 
-def test_what_another_has_computed_meanwhile_may_make_room_for_one_that_found_none():
+def test_blocks_computed_by_another_request_may_let_a_waiting_one_start():
     limits = Limits(16, 4, 4, 256, 6)
     pool = BlockPool(6)
     scheduler = Scheduler(limits, pool, FirstCome(limits), prefixes=PrefixCache(PrefixTree(pool), key_of(limits)))
@@ -170,7 +170,7 @@ def test_what_another_has_computed_meanwhile_may_make_room_for_one_that_found_no
     assert [*scheduler._running] == [first, second], "48 tokens are shared, two blocks are left"
 
 
-def test_who_has_started_at_the_beginning_of_time_starts_once():
+def test_a_request_started_at_time_zero_starts_once():
     scheduler = make(blocks=5)
     for id_ in (0, 1):
         scheduler.add(sequence(id_, [0] * 20, 28), 0.0)
@@ -182,7 +182,7 @@ def test_who_has_started_at_the_beginning_of_time_starts_once():
 
 
 @pytest.mark.parametrize("hot", [None, "a"])
-def test_one_whose_adapter_lacks_room_is_overtaken_by_twice_as_many_as_may_run(hot):
+def test_a_request_whose_adapter_lacks_room_is_overtaken_at_most_twice_the_slots(hot):
     scheduler = make()
     registry = Adapters(1, resident={"c0": 0})
 
@@ -207,7 +207,7 @@ def test_one_whose_adapter_lacks_room_is_overtaken_by_twice_as_many_as_may_run(h
     assert step(scheduler).segments[0].sequence is cold
 
 
-def test_chunks_and_their_adapters_leave_those_that_decode_their_pace():
+def test_chunks_with_adapters_keep_the_step_time_of_decoding_requests():
     costs = linear(0.01, 0.001, attended=1e-5, adapters=0.01)
     limits = Limits(256, 8, 8, 2048, 1024)
     scheduler = Scheduler(limits, BlockPool(1024), FirstCome(limits), step_seconds=0.1, costs=costs)
@@ -237,7 +237,7 @@ class Handle:
     """An adapter in memory."""
 
 
-def test_no_handle_outlives_its_use():
+def test_no_adapter_handle_outlives_its_use():
     scheduler = make()
     one = sequence(0, [0] * 4, 4)
     one.adapters = Reference(Adapters(1, resident={"c0": 0}), ("a",), (1.0,))

@@ -1,4 +1,4 @@
-"""Layers with a window: groups, how many blocks sequences need, and that they hold no more than that."""
+"""Layers with a window: groups, and the numbers of blocks that sequences need and hold."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_layers_with_and_without_windows_have_groups_of_equal_size():
     assert sorted(layer for group in three for layer in group.layers) == [*range(32)]
 
 
-def test_windows_of_several_sizes_are_kept_for_the_widest_and_one_as_wide_as_the_context_is_none():
+def test_groups_keep_the_widest_window_and_one_as_wide_as_the_context_is_none():
     assert grouped(8, 20) == (LayerGroup(20, (0, 1)),)
     assert grouped(1000, 1000) == (LayerGroup(0, (0, 1)),)
     assert grouped(0, 8, 1000, 8) == (LayerGroup(0, (0, 2)), LayerGroup(8, (1, 3)))
@@ -134,7 +134,7 @@ def test_two_long_texts_side_by_side_make_way_for_each_other_and_both_end():
 
 
 @pytest.mark.parametrize("windows", [(20,), (0, 20)])
-def test_who_parts_from_a_long_prompt_anywhere_finds_what_it_needs(windows: tuple[int, ...]):
+def test_a_request_that_diverges_anywhere_in_a_long_prompt_finds_its_blocks(windows: tuple[int, ...]):
     limits = Limits(16, 1, 1, 320, 200, windows)
     pool = BlockPool(limits.kv_blocks)
     prefixes = PrefixCache(tree_of(pool, limits), lambda one: b"k")

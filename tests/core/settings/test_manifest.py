@@ -1,4 +1,4 @@
-"""Manifests, environment and arguments become one configuration; what is wrong is named with its place."""
+"""Manifests, environment and arguments become one configuration; errors name their place."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_argument_beats_environment_beats_manifest_beats_default(write):
         ("model.formats", "layers.*.down_proj=int8-row", {"layers.*.down_proj": "int8-row"}),
     ],
 )
-def test_text_is_read_as_the_setting_demands(key, text, value):
+def test_text_is_parsed_by_the_settings_kind(key, text, value):
     section, name = key.split(".")
     variable = f"INFENG_{section}_{name}".upper()
     for config in (load_config(overrides={key: text}, environ={}), load_config(environ={variable: text})):
@@ -190,7 +190,7 @@ def test_one_entry_of_a_map_can_be_set(write):
     assert config.kernels.force == {"linear": "avx512", "rope": "reference"}
 
 
-def test_short_variables(write):
+def test_short_environment_variables_set_their_settings(write):
     config = load_config(environ={"INFENG_FORCE": "linear=avx512", "INFENG_DISABLE": "amx,avx2"})
     assert config.kernels.force == {"linear": "avx512"}
     assert config.kernels.disable == ("amx", "avx2")
@@ -215,7 +215,7 @@ def test_a_wrong_variable_is_named(environ, words):
     assert words in str(caught.value)
 
 
-def test_variables_of_others_are_left_alone():
+def test_unrelated_environment_variables_are_ignored():
     assert load_config(environ={"INFENG_LOG": "debug", "INFENG_CACHE": "/x", "INFENG_MYPLUGIN": "1"}) == EngineConfig()
 
 
@@ -243,7 +243,7 @@ def test_a_path_in_a_manifest_is_beside_the_manifest(write, tmp_path, monkeypatc
     assert config.plugins.paths == (str(tmp_path / "weights"), "org/name")
 
 
-def test_assignments_of_the_command_line():
+def test_command_line_assignments_are_split_at_the_first_equals_sign():
     assert parse_assignment("kernels.force=linear=avx512") == ("kernels.force", "linear=avx512")
     for text in ("kernels", "kernels=1", "=1"):
         with pytest.raises(ManifestError, match="write --set"):
@@ -318,7 +318,7 @@ def test_yaml_of_any_kind_is_read_or_refused_by_name_wherever_it_stands(tmp_path
             read()
 
 
-def test_a_tag_in_a_variable_is_refused_with_what_it_says():
+def test_a_yaml_tag_in_a_variable_is_refused_by_name():
     with pytest.raises(ManifestError, match=r"INFENG_MODEL_FORMATS: not valid YAML: .*'' is not what its tag says"):
         load_config(environ={"INFENG_MODEL_FORMATS": "{a: !!int ''}"})
 

@@ -1,4 +1,4 @@
-"""Hardware counters: the kernel's own where it gives them, the reason where not, and the arithmetic in between."""
+"""Hardware counters: the kernel's own if available, else the reason, and the arithmetic in between."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_the_real_kernel_s_software_clock_runs_where_it_is_permitted() -> None:
     assert counts.values["task_clock"] > 1_000_000
 
 
-def test_a_system_without_the_call_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_perf_event_open_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counters.platform, "system", lambda: "Darwin")
     found = Counters()
     assert all("ENOSYS" in why for why in found.read().unavailable.values())

@@ -1,4 +1,4 @@
-"""Observers are told what an engine does, cost nothing where there are none, and change no answer."""
+"""Observers are notified of an engine's work, cost nothing if there are none, and change no answer."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ def test_stages_follow_each_other_within_their_step(make_engine: MakeEngine) -> 
         assert [begin, *times, end] == sorted([begin, *times, end])
 
 
-def test_steps_tell_their_rows_requests_and_new_tokens(make_engine: MakeEngine) -> None:
+def test_steps_report_their_rows_requests_and_new_tokens(make_engine: MakeEngine) -> None:
     engine, kept = make_engine(), Kept()
     with engine.observe(kept):
         engine.generate([PROMPT, [8, 9]], GREEDY)
     assert kept.steps == [StepReport(5, 2, 2), *[StepReport(2, 2, 2)] * 5]
 
 
-def test_requests_are_told_once_when_they_come_and_once_when_they_end(make_engine: MakeEngine, broken: Path) -> None:
+def test_requests_are_reported_once_at_submission_and_once_at_their_end(make_engine: MakeEngine, broken: Path) -> None:
     engine, kept = make_engine(), Kept()
     engine.adapters.load("broken", broken)
     with engine.observe(kept):
@@ -106,7 +106,7 @@ def test_requests_are_told_once_when_they_come_and_once_when_they_end(make_engin
     assert isinstance(over[2], AdapterError)
 
 
-def test_requests_that_the_end_of_the_engine_cancels_are_told_before_it_is_closed(make_engine: MakeEngine) -> None:
+def test_requests_cancelled_by_closing_are_reported_before_the_engine_is_closed(make_engine: MakeEngine) -> None:
     engine, kept = make_engine(), Kept()
     context = engine.observe(kept)
     context.__enter__()
@@ -118,7 +118,7 @@ def test_requests_that_the_end_of_the_engine_cancels_are_told_before_it_is_close
     assert kept.closings == 1
 
 
-def test_changes_of_adapters_are_told_before_their_caller_goes_on(
+def test_changes_of_adapters_are_reported_before_their_caller_continues(
     make_engine: MakeEngine, bard: Path, broken: Path
 ) -> None:
     engine, kept = make_engine(), Kept()
@@ -136,7 +136,7 @@ def test_changes_of_adapters_are_told_before_their_caller_goes_on(
         assert kept.adapters[3:] == [("failed", "broken", str(caught.value))]
 
 
-def test_a_load_for_a_request_is_told(make_engine: MakeEngine, bard: Path) -> None:
+def test_a_load_for_a_request_is_reported(make_engine: MakeEngine, bard: Path) -> None:
     engine, kept = make_engine(), Kept()
     engine.adapters.load("bard", bard)
     with engine.observe(kept):
@@ -165,7 +165,7 @@ def calls_of_a_step(engine: Engine) -> Counter[str]:
     return calls
 
 
-def test_a_step_that_nobody_observes_calls_nothing_of_telemetry_and_reads_no_clock_for_it(
+def test_a_step_without_observers_calls_no_telemetry_and_reads_no_clock(
     make_engine: MakeEngine,
 ) -> None:
     engine = make_engine()
@@ -192,7 +192,7 @@ class Raising(Kept):
         raise ValueError("it is full")
 
 
-def test_an_observer_that_raises_is_named_once_and_told_nothing_more(
+def test_an_observer_that_raises_is_named_once_and_disabled(
     make_engine: MakeEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine, raising, kept = make_engine(), Raising(), Kept()
@@ -213,6 +213,6 @@ def test_the_built_in_observer_logs_each_request(
     assert '"reason": "length"' in line and '"prompt_tokens": 3' in line and '"completion_tokens": 6' in line
 
 
-def test_an_observer_that_nobody_brings_is_an_error(make_engine: MakeEngine) -> None:
+def test_an_unknown_observer_is_an_error(make_engine: MakeEngine) -> None:
     with pytest.raises(PluginError, match="observer lug: no plugin provides it: did you mean `log`"):
         make_engine(observers__use=["lug"])

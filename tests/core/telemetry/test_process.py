@@ -1,4 +1,4 @@
-"""What a process used of the machine, from /proc as it is and from a /proc made for the test."""
+"""Resources of a process, from the real /proc and from one made for the test."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_cores_are_those_we_may_use_with_what_the_hypervisor_took(
     ]  # fmt: skip
 
 
-def test_where_the_system_tells_nothing_there_is_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usage_is_empty_if_the_system_reports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "PROC", tmp_path / "none")
     usage = Meter().read()
     assert (usage.cores, usage.threads) == ((), ())
@@ -114,7 +114,7 @@ ROLLUP = "Rss: 8000 kB\nPss: 5800 kB\nPss_Anon: 4900 kB\nPss_File: 900 kB\nSwapP
         ({"status": "VmRSS:\t 8000 kB\n"}, None),
     ],
 )
-def test_of_shared_pages_a_process_counts_its_part(
+def test_a_process_counts_its_part_of_shared_pages(
     files: dict[str, str], found: Footprint | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_proc(tmp_path, monkeypatch, "", {})

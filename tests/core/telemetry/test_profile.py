@@ -1,4 +1,4 @@
-"""A profile of an engine: its sums, its table, its trace, and that it changes nothing."""
+"""A profile of an engine: its sums, its table, its trace, and no effect on results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def slices_of(path: Path) -> list[dict[str, Any]]:
     return [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
 
 
-def test_tokens_are_the_same_with_and_without(make_engine: MakeEngine) -> None:
+def test_a_profile_changes_no_token(make_engine: MakeEngine) -> None:
     engine = make_engine()
     params = SamplingParams(temperature=0.8, seed=3, max_tokens=16, ignore_eos=True)
     plain = [answer.token_ids for answer in engine.generate(PROMPTS, params)]
@@ -186,7 +186,7 @@ def test_the_trace_is_valid_and_its_slices_nest(measured: tuple[Engine, Profile]
     assert {event["args"]["index"] for event in slices if event["cat"] != "stage"} == ran
 
 
-def test_a_short_memory_keeps_the_totals_and_a_valid_trace(make_engine: MakeEngine, tmp_path: Path) -> None:
+def test_a_small_number_of_events_keeps_the_totals_and_a_valid_trace(make_engine: MakeEngine, tmp_path: Path) -> None:
     engine = make_engine()
     with engine.profile(events=10) as profile:
         engine.generate(PROMPTS, GREEDY)
@@ -245,7 +245,7 @@ def test_a_backend_that_does_not_measure_gives_stages_alone(make_engine: MakeEng
     assert {event["cat"] for event in slices_of(tmp_path / "trace.json")} == {"stage"}
 
 
-def test_everything_is_there_for_machines_too(measured: tuple[Engine, Profile]) -> None:
+def test_the_profile_as_data_has_every_value(measured: tuple[Engine, Profile]) -> None:
     _, profile = measured
     facts = json.loads(json.dumps(profile.as_dict()))
     assert facts["stages"]["step"]["calls"] == profile.stages["step"].calls

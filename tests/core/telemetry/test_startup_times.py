@@ -1,4 +1,4 @@
-"""Phases of a start: every second belongs to one of them."""
+"""Phases of a start: every second belongs to one phase."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_phases_add_up_to_the_whole_time_in_the_order_in_which_they_came():
     assert 2.26 < times.total <= 2.25 + time.perf_counter() - begin
 
 
-def test_what_was_read_does_not_change():
+def test_phases_that_were_read_do_not_change():
     times = StartupTimes()
     times.record("one")
     read = times.seconds

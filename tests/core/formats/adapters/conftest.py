@@ -1,4 +1,4 @@
-"""What tests of adapter files share."""
+"""Shared parts of tests of adapter files."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from infeng_core.formats.adapters import snapshot
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else writes these files: what was just written is read at once."""
+    """No other process writes these files, so files are read right after they were written."""
     monkeypatch.setattr(snapshot, "PAUSE", 0.0)

@@ -1,4 +1,4 @@
-"""The engine-native adapter: what comes back is what was packed, damage is found, another base is refused."""
+"""The engine-native adapter: it returns the packed values, detects damage, and refuses another base."""
 
 import dataclasses
 import json
@@ -62,7 +62,7 @@ def equal(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "int8"])
 @pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
-def test_an_artifact_is_the_adapter_that_it_was_made_from(
+def test_an_artifact_loads_as_the_adapter_that_it_was_made_from(
     case: Adapted, dtype: Any, bases: Bases, tmp_path: Path
 ) -> None:
     model = bases(case, "int8-row")
@@ -142,7 +142,7 @@ def test_plain_lora_fits_every_base_of_its_shapes(artifact: Path, bases: Bases) 
 
 
 @pytest.mark.parametrize("name", ["dora", "bias-all", "lora-bias", "saved"])
-def test_what_depends_on_the_base_is_bound_to_it(name: str, bases: Bases, tmp_path: Path) -> None:
+def test_an_adapter_that_depends_on_the_base_is_bound_to_it(name: str, bases: Bases, tmp_path: Path) -> None:
     case = CASES[name]
     made = convert_adapter(case.directory, tmp_path / "bound", bases(case, "f32"), "int8")
     assert made.bound
@@ -260,7 +260,7 @@ def test_a_forged_description_that_does_not_fit_the_data_is_refused(
         load_adapter(forged(artifact, tmp_path, change), model, "int8")
 
 
-def test_an_artifact_that_could_be_read_without_end_is_not_read(bases: Bases, tmp_path: Path) -> None:
+def test_an_artifact_that_is_no_regular_file_is_not_read(bases: Bases, tmp_path: Path) -> None:
     model, path = bases(CASES["lora"], "f32"), tmp_path / FILE
     for make in (lambda: os.mkfifo(path), lambda: path.symlink_to("/dev/zero"), path.mkdir):
         make()
@@ -364,7 +364,7 @@ def test_the_command_converts_and_says_what_it_fits(tmp_path: Path, capsys: pyte
     assert "holds no adapter" in capsys.readouterr().err
 
 
-def test_errors_are_of_one_class(artifact: Path, bases: Bases) -> None:
+def test_errors_of_artifacts_are_adapter_errors(artifact: Path, bases: Bases) -> None:
     assert issubclass(AdapterError, InfengError)
     with pytest.raises(AdapterError, match="no such adapter directory"):
         load_adapter(artifact / "absent", bases(CASES["lora"], "f32"), "int8")

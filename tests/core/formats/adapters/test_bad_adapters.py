@@ -271,7 +271,7 @@ def test_files_that_are_missing_are_named(adapter: Path, base: LoadedModel, tmp_
 
 
 @pytest.mark.parametrize("name", [CONFIG, WEIGHTS])
-def test_what_could_be_read_without_end_is_not_read(adapter: Path, base: LoadedModel, name: str) -> None:
+def test_files_that_are_not_regular_are_not_read(adapter: Path, base: LoadedModel, name: str) -> None:
     path = adapter / name
     path.unlink()
     path.symlink_to("/dev/zero")

@@ -1,4 +1,4 @@
-"""Packed adapters in the cache: the same contents, read instead of packed, and never those of other files."""
+"""Cached packed adapters have the same contents as packing, and never those of other files."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def arrays(adapter: PackedAdapter) -> list[bytes]:
 
 
 @pytest.mark.parametrize("case", [case for case in ADAPTED if not case.combines], ids=lambda case: case.name)
-def test_what_comes_from_the_cache_is_what_was_packed(
+def test_a_cached_adapter_equals_the_packed_one(
     case: Adapted, bases: Callable[[Adapted, str], LoadedModel], entries: Path, packed: list[Path]
 ):
     base = bases(case, "int8-row")
@@ -96,7 +96,7 @@ def test_a_damaged_entry_is_packed_again(adapter: Path, base: LoadedModel, entri
         assert load_adapter(adapter, base, "int8", cache=GB).id == good and not packed
 
 
-def test_what_has_just_been_written_is_not_kept(
+def test_files_that_were_just_written_are_not_cached(
     adapter: Path, base: LoadedModel, entries: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(cached, "REST_SECONDS", 60.0)
@@ -104,7 +104,7 @@ def test_what_has_just_been_written_is_not_kept(
     assert not entries.exists()
 
 
-def test_no_more_is_kept_than_may_be_and_only_the_owner_reads_it(
+def test_the_adapter_cache_is_bounded_and_readable_only_by_its_owner(
     adapter: Path, base: LoadedModel, entries: Path, packed: list[Path]
 ):
     load_adapter(adapter, base, "int8", cache=GB)
@@ -118,7 +118,7 @@ def test_no_more_is_kept_than_may_be_and_only_the_owner_reads_it(
     assert len(list(entries.iterdir())) == 1
 
 
-def test_a_cache_that_cannot_be_used_is_done_without(adapter: Path, base: LoadedModel, entries: Path):
+def test_an_unusable_cache_is_ignored(adapter: Path, base: LoadedModel, entries: Path):
     entries.parent.mkdir()
     entries.write_text("no folder")
     assert load_adapter(adapter, base, "int8", cache=GB).id == load_adapter(adapter, base, "int8").id

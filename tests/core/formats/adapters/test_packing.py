@@ -1,4 +1,4 @@
-"""Packed adapters hold what PEFT's files say: the files of the goldens, unpacked again, against their mathematics."""
+"""Packed adapters have the values of PEFT's files: golden files, unpacked, against their mathematics."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -63,7 +63,7 @@ def close(found: Any, wanted: Any, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "int8"])
 @pytest.mark.parametrize("case", SINGLE, ids=lambda case: case.name)
-def test_a_packed_adapter_is_the_one_of_the_file(case: Adapted, dtype: Any, bases: Bases) -> None:
+def test_a_packed_adapter_has_the_values_of_the_file(case: Adapted, dtype: Any, bases: Bases) -> None:
     model = bases(case, "f32")
     wanted = read(case.directory, dict(case.base.tensors()))
     adapter = load_adapter(case.directory, model, dtype)
@@ -182,7 +182,7 @@ def test_b_is_rounded_under_the_scale_that_is_stored() -> None:
     assert (np.abs(values - q * scales) <= np.where(kept, scales, 1) * 0.5001)[kept.repeat(8, axis=1)].all()
 
 
-def test_equal_contents_have_equal_ids_and_others_have_not(bases: Bases, tmp_path: Path) -> None:
+def test_ids_are_equal_for_equal_contents_only(bases: Bases, tmp_path: Path) -> None:
     case = next(case for case in SINGLE if case.name == "lora")
     model = bases(case, "f32")
     copy = tmp_path / "copy"

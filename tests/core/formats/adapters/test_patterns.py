@@ -1,4 +1,4 @@
-"""Patterns of strangers: the same answers as Python's ``re``, and an answer in bounded time."""
+"""Untrusted patterns: the same matches as Python's ``re``, in bounded time."""
 
 import re
 import time
@@ -65,7 +65,7 @@ choosing = pattern | st.lists(looking, min_size=1, max_size=3).map("|".join)
 
 @settings(max_examples=examples(600), deadline=None)
 @given(pattern=choosing, text=st.text("ab1._", min_size=1, max_size=7))  # \w and \d are of ASCII, as module names are
-def test_it_matches_what_re_matches(pattern: str, text: str) -> None:
+def test_patterns_match_the_same_names_as_re(pattern: str, text: str) -> None:
     assert (compiled(pattern).fullmatch(text) == 0) == (re.fullmatch(pattern, text) is not None)
 
 
@@ -86,7 +86,7 @@ def test_the_first_pattern_that_fits_an_end_decides(texts: list[str], name: str)
         (r"^(?![)\](|]).*[|)].*|(?!\(|.*\.).*", ["v_proj"]),
     ],
 )
-def test_lookaheads_as_adapters_have_them(pattern: str, names: list[str]) -> None:
+def test_negative_lookaheads_at_the_beginning_are_supported(pattern: str, names: list[str]) -> None:
     given = ["a.q_proj", "v_proj", "vision.v_proj", "vision.q_proj"]
     assert [name for name in given if compiled(pattern).fullmatch(name) == 0] == names
     assert [name for name in given if re.fullmatch(pattern, name)] == names
@@ -113,7 +113,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("pattern", HOSTILE, ids=lambda pattern: pattern[:20])
-def test_patterns_on_which_backtracking_never_ends_are_answered(pattern: str) -> None:
+def test_patterns_with_catastrophic_backtracking_are_matched(pattern: str) -> None:
     begin = time.thread_time()
     made = compiled(pattern)
     for name in MODULES:
@@ -142,14 +142,14 @@ def test_thousands_of_patterns_cost_hardly_more_than_one() -> None:
         ([f"{number}(a|b){{500}}" for number in range(500)], "too many states, alone or with the others"),
     ],
 )
-def test_more_than_can_be_matched_in_a_moment_is_refused(texts: list[str], reason: str) -> None:
+def test_patterns_that_take_too_long_are_refused(texts: list[str], reason: str) -> None:
     begin = time.thread_time()
     with pytest.raises(RefusedError, match=reason):
         compiled(*texts)
     assert time.thread_time() - begin < 1.0
 
 
-def test_memory_that_does_not_suffice_is_an_error_and_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_for_matching_is_an_error_and_not_a_wrong_result(monkeypatch: pytest.MonkeyPatch) -> None:
     class Exhausted:
         """What RE2 gives where its automaton has no room for one more state: nothing, and no error."""
 
@@ -194,13 +194,13 @@ def test_memory_that_does_not_suffice_is_an_error_and_no_answer(monkeypatch: pyt
         ("(" * 3000 + ")" * 3000, "it may have 4096"),
     ],
 )
-def test_what_is_no_pattern_or_cannot_be_bounded_is_an_error(pattern: str, reason: str) -> None:
+def test_an_invalid_or_unbounded_pattern_is_an_error(pattern: str, reason: str) -> None:
     with pytest.raises(RefusedError, match=reason):
         compiled(pattern)
 
 
 @pytest.mark.parametrize("pattern", [r"\\1", r"[\]]:a", r"a{1,}", r"\.", "(?i)A", "(?:a)"])
-def test_what_only_looks_like_it_is_taken(pattern: str) -> None:
+def test_harmless_patterns_that_resemble_refused_ones_are_accepted(pattern: str) -> None:
     text = {r"\\1": r"\1", r"[\]]:a": "]:a", r"\.": "."}.get(pattern, "a")
     assert compiled(pattern).fullmatch(text) == 0 and re.fullmatch(pattern, text)
 

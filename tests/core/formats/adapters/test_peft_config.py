@@ -1,4 +1,4 @@
-"""adapter_config.json means here what it means to PEFT, and what is not run is refused by name."""
+"""adapter_config.json has PEFT's meaning, and unsupported fields are refused by name."""
 
 import contextlib
 import json
@@ -34,7 +34,7 @@ LOOKING = [config for config in targets.CONFIGS if ".(?!" in str(config["target_
 
 
 @pytest.mark.parametrize(("config", "answer"), [golden for golden in GOLDENS if golden[0] not in LOOKING])
-def test_the_modules_ranks_and_scalings_are_pefts(config: Any, answer: Any, tmp_path: Path) -> None:
+def test_modules_ranks_and_scalings_equal_pefts(config: Any, answer: Any, tmp_path: Path) -> None:
     found = read(tmp_path, **config)
     lora = {
         name: [found.rank_of(name), found.scaling_of(name)]
@@ -46,7 +46,7 @@ def test_the_modules_ranks_and_scalings_are_pefts(config: Any, answer: Any, tmp_
     assert answer is None or saved == set(answer["saved"])
 
 
-def test_a_tower_is_left_out_by_a_lookahead(tmp_path: Path) -> None:
+def test_a_lookahead_excludes_a_vision_tower(tmp_path: Path) -> None:
     found = read(tmp_path, target_modules=r"^(?!.*(?:vision|layers\.0\.))(?!.*mlp).*(q_proj|up_proj)$")
     assert {name for name in SITES.matrices if found.is_target(name)} == {
         name for name in SITES.matrices if name.endswith("q_proj") and ".0." not in name
@@ -54,13 +54,13 @@ def test_a_tower_is_left_out_by_a_lookahead(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("config", LOOKING)
-def test_a_pattern_that_looks_ahead_further_on_is_refused_by_name(config: Any, tmp_path: Path) -> None:
+def test_a_lookahead_inside_a_pattern_is_refused_by_name(config: Any, tmp_path: Path) -> None:
     wanted = r"target_modules holds .*, which uses a negative lookahead that is not at the beginning \(\(\?!\)"
     with pytest.raises(ModelError, match=wanted):
         read(tmp_path, **config)
 
 
-def test_fields_that_do_not_decide_the_output_are_passed_over(tmp_path: Path) -> None:
+def test_fields_without_effect_on_the_output_are_ignored(tmp_path: Path) -> None:
     for changes in (
         {"inference_mode": True, "lora_dropout": 0.1, "task_type": "CAUSAL_LM", "revision": "main"},
         {"auto_mapping": {"base_model_class": "X"}, "peft_version": "0.99", "megatron_core": "megatron.core"},
@@ -122,7 +122,9 @@ def test_fields_that_do_not_decide_the_output_are_passed_over(tmp_path: Path) ->
         ({"base_model_name_or_path": 5}, "base_model_name_or_path", "string"),
     ],
 )
-def test_what_is_wrong_or_not_run_is_refused_by_name(changes: Any, field: str, reason: str, tmp_path: Path) -> None:
+def test_wrong_and_unsupported_fields_are_refused_by_name(
+    changes: Any, field: str, reason: str, tmp_path: Path
+) -> None:
     with pytest.raises(ModelError, match=reason) as caught:
         read(tmp_path, **changes)
     assert caught.value.why.startswith(field) and caught.value.remedy
@@ -144,11 +146,11 @@ def test_a_bad_pattern_among_good_ones_is_named(key: str, tmp_path: Path) -> Non
         read(tmp_path, **{key: {f"layers.{i}": 4 for i in range(5000)}})
 
 
-def test_a_pattern_may_leave_the_case_open(tmp_path: Path) -> None:
+def test_a_pattern_may_ignore_case(tmp_path: Path) -> None:
     assert read(tmp_path, target_modules="(?i).*Q_PROJ").is_target("model.layers.0.self_attn.q_proj")
 
 
-def test_a_hostile_pattern_in_each_field_is_answered(tmp_path: Path) -> None:
+def test_a_hostile_pattern_in_any_field_is_refused_quickly(tmp_path: Path) -> None:
     hostile = "((.*)*)*x"
     config = read(
         tmp_path,

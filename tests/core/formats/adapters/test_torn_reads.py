@@ -1,4 +1,4 @@
-"""Adapters that somebody overwrites while they are read: their old contents, their new ones, or an error."""
+"""Adapters that are overwritten while they are read give old contents, new ones, or an error."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ def base(bases: Callable[[Adapted, str], LoadedModel]) -> LoadedModel:
 
 @pytest.fixture(autouse=True)
 def no_pause() -> None:
-    """Here somebody else writes them: pauses are as they are."""
+    """Other threads write the files here, so pauses keep their length."""
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def ids(path: Path, contents: list[bytes], base: LoadedModel) -> set[str]:
     return found
 
 
-def test_a_file_that_is_overwritten_again_and_again_is_never_mixed(adapter: Path, base: LoadedModel) -> None:
+def test_a_file_that_is_overwritten_repeatedly_is_never_read_mixed(adapter: Path, base: LoadedModel) -> None:
     contents = versions(adapter)
     known = ids(adapter / WEIGHTS, contents, base)
     assert len(known) == 2

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a quantized checkpoint is an error that names the tensor or the key, why, and what to do."""
+"""Any fault of a quantized checkpoint is an error with the tensor or key, the reason and the remedy."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def read(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_is_damaged_is_named(tmp_path: Path, case: str) -> None:
+def test_a_damaged_tensor_is_named(tmp_path: Path, case: str) -> None:
     method, change, text = BROKEN[case]
     directory = write(tmp_path / "m", method, change)
     with pytest.raises(ModelError, match=text) as caught:
@@ -122,7 +122,7 @@ def test_what_is_damaged_is_named(tmp_path: Path, case: str) -> None:
     assert caught.value.remedy and "model.safetensors" in caught.value.what
 
 
-def test_a_model_that_is_to_have_an_order_must_have_it(tmp_path: Path) -> None:
+def test_a_declared_activation_order_must_be_present(tmp_path: Path) -> None:
     kind = Kind(desc_act=True)
     pack: parts.Pack = lambda weight, kind: parts.gptq(weight, kind, 1)  # noqa: E731
     made = parts.write(tmp_path / "m", parts.gptq_scheme(kind), pack, kind, change=without("g_idx"))
@@ -130,7 +130,7 @@ def test_a_model_that_is_to_have_an_order_must_have_it(tmp_path: Path) -> None:
         open_checkpoint(made.directory)
 
 
-def test_packed_weights_of_which_config_json_says_nothing_name_the_way_out(tmp_path: Path) -> None:
+def test_packed_weights_without_a_quantization_config_get_a_remedy(tmp_path: Path) -> None:
     directory = write(tmp_path / "m", GPTQ, lambda tensors: None)
     path = directory / "config.json"
     said = json.loads(path.read_text())
@@ -178,7 +178,7 @@ SCHEMES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", SCHEMES)
-def test_what_is_not_read_is_refused_by_its_name(case: str) -> None:
+def test_an_unsupported_scheme_is_refused_by_name(case: str) -> None:
     said, text = SCHEMES[case]
     with pytest.raises(ModelError, match=text.replace("(", r"\(")) as caught:
         scheme.read({"quantization_config": said}, SOURCE)
@@ -201,7 +201,7 @@ def test_a_scheme_is_found_in_all_of_its_places() -> None:
     assert scheme.read({"quantization_config": old}, SOURCE) == scheme.Scheme("AWQ", (scheme.Way(4, 64),), "awq")
 
 
-def test_it_is_refused_before_weights_are_there(tmp_path: Path) -> None:
+def test_an_unsupported_scheme_is_refused_before_weights_exist(tmp_path: Path) -> None:
     directory = write(tmp_path / "m", GPTQ, lambda tensors: None)
     (directory / "model.safetensors").unlink()
     assert read_config(directory).hidden == 128
@@ -285,13 +285,13 @@ def fuzz(directory: Path, method: str, count: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("method", [GPTQ, AWQ, PACKED, BYTES, FP8])
-def test_damage_of_any_kind_is_an_error_of_ours(tmp_path: Path, method: str) -> None:
+def test_any_damage_is_an_infeng_error(tmp_path: Path, method: str) -> None:
     _, errors = fuzz(tmp_path / "m", method, 12)
     assert errors > 4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", [GPTQ, AWQ, PACKED, BYTES, FP8])
-def test_a_great_deal_of_damage_is_nothing_but_errors_of_ours(tmp_path: Path, method: str) -> None:
+def test_many_random_damages_are_only_infeng_errors(tmp_path: Path, method: str) -> None:
     _, errors = fuzz(tmp_path / "m", method, 200)
     assert errors > 100

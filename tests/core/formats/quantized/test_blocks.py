@@ -47,7 +47,7 @@ def test_experts_keep_their_values_and_routers_stay_floats(tmp_path: Path) -> No
     assert checkpoint.changes(made) == {}
 
 
-def test_it_computes_what_the_same_numbers_in_floats_do(tmp_path: Path) -> None:
+def test_mxfp4_computes_the_same_as_equal_floats(tmp_path: Path) -> None:
     stored, floats = tensors()
     plain = CASE.write(tmp_path / "floats")
     save(plain / "model.safetensors", {name: ("F32", values) for name, values in floats.items()})
@@ -59,7 +59,7 @@ def test_it_computes_what_the_same_numbers_in_floats_do(tmp_path: Path) -> None:
     assert found[0].std() > 0.5
 
 
-def test_a_survey_says_what_experts_are_stored_in(tmp_path: Path) -> None:
+def test_a_survey_names_the_stored_type_of_experts(tmp_path: Path) -> None:
     made = survey(write(tmp_path / "m", tensors()[0]), choose(load_config(None), builtin_format), builtin_format)
     assert (made.why_not, made.method, made.stored["MXFP4"]) == ("", "MXFP4", 2 * CASE.config["num_hidden_layers"])
     assert "U8" not in made.stored and made.rounded_again == {}
@@ -79,7 +79,7 @@ def test_blocks_below_the_least_scale_are_rounded_and_counted(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("exponent", "why"), [(150, "has powers up to 2.23, beyond fp16"), (255, "holds nan")])
-def test_a_scale_that_fp16_has_not_is_named(tmp_path: Path, exponent: int, why: str) -> None:
+def test_a_scale_beyond_fp16_is_named(tmp_path: Path, exponent: int, why: str) -> None:
     stored, _ = tensors()
     stored[f"{FIRST}_scales"][1][3, 7, 1] = exponent
     directory = write(tmp_path / "m", stored)
@@ -116,7 +116,7 @@ BROKEN: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_is_missing_or_of_another_shape_is_named(tmp_path: Path, case: str) -> None:
+def test_a_missing_or_misshapen_tensor_is_named(tmp_path: Path, case: str) -> None:
     change, why = BROKEN[case]
     stored, _ = tensors()
     change(stored)

@@ -1,4 +1,4 @@
-"""Checkpoints that others quantized: what they mean, what is kept of them as it is, and what is rounded again."""
+"""Quantized checkpoints: their values, the parts kept unchanged, and the parts rounded again."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ SOME = [pytest.param(case, marks=pytest.mark.nightly) if case in MORE else case 
 
 
 @pytest.mark.parametrize("case", SOME)
-def test_what_a_format_holds_is_kept_as_it_is(tmp_path: Path, case: str) -> None:
+def test_values_that_a_format_holds_are_kept_unchanged(tmp_path: Path, case: str) -> None:
     write, kind, format = EXACT[case]
     model = write(tmp_path / "m", kind)
     checkpoint = open_checkpoint(model.directory)
@@ -119,7 +119,7 @@ def test_what_a_format_holds_is_kept_as_it_is(tmp_path: Path, case: str) -> None
 
 
 @pytest.mark.parametrize("case", ROUNDED)
-def test_what_no_format_holds_is_rounded_again_and_said_so(tmp_path: Path, case: str) -> None:
+def test_values_that_no_format_holds_are_rounded_again_and_reported(tmp_path: Path, case: str) -> None:
     write, kind, format, label = ROUNDED[case]
     model = write(tmp_path / "m", kind)
     checkpoint = open_checkpoint(model.directory)
@@ -276,7 +276,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return gptq(tmp_path_factory.mktemp("sound") / "m", Kind())
 
 
-def test_in_floats_it_is_the_model_of_its_weights(sound: Model, tmp_path: Path) -> None:
+def test_a_float_format_reproduces_the_quantized_weights(sound: Model, tmp_path: Path) -> None:
     directory = parts.plain(sound, tmp_path / "plain")
     answers = []
     for source in (sound.directory, directory):
@@ -289,7 +289,7 @@ def test_in_floats_it_is_the_model_of_its_weights(sound: Model, tmp_path: Path) 
     assert answers[0][0].logprobs == answers[1][0].logprobs
 
 
-def test_what_is_asked_for_outranks_what_the_checkpoint_has(sound: Model) -> None:
+def test_a_requested_format_outranks_the_checkpoints(sound: Model) -> None:
     checkpoint = open_checkpoint(sound.directory)
     asked = formats(checkpoint, format="int4-g32")
     assert (asked["layers.0.o_proj"], asked["embed"]) == ("int4-g32", "int8-row")
@@ -299,7 +299,7 @@ def test_what_is_asked_for_outranks_what_the_checkpoint_has(sound: Model) -> Non
     assert checkpoint.changes(some) == {"int4-g64 -> bf16": "2 tensors"}
 
 
-def test_a_format_that_is_asked_for_is_another_conversion(sound: Model) -> None:
+def test_a_requested_format_is_another_conversion(sound: Model) -> None:
     kept, asked = loaded(sound.directory), loaded(sound.directory, model__format="int4-g64")
     assert kept.id != asked.id and asked.formats_used["lm_head"] == "int4-g64"
 
@@ -319,7 +319,7 @@ def test_a_quantized_head_is_not_tied(tmp_path: Path) -> None:
     assert np.array_equal(found.matrix("lm_head.weight"), model.weights["lm_head.weight"])
 
 
-def test_biases_that_add_nothing_are_passed_over(tmp_path: Path) -> None:
+def test_zero_biases_are_ignored(tmp_path: Path) -> None:
     def change(value: float) -> Callable[[Tensors], object]:
         return lambda tensors: tensors.update(
             {"model.layers.0.mlp.up_proj.bias": ("F16", np.full(256, value, np.float16))}

@@ -1,4 +1,4 @@
-"""What the libraries that people quantize with store, and what they make of it (``goldens/make_quantized.py``)."""
+"""The files of quantization libraries, and their own values for them (``goldens/make_quantized.py``)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from infeng_core.formats.safetensors import SafetensorsFile
 FILES = sorted((Path(goldens.__path__[0]) / "quantized").glob("*.safetensors"))
 
 
-def test_there_are_files_of_each_library() -> None:
+def test_there_are_published_files_of_each_library() -> None:
     makers = {SafetensorsFile(path).header.metadata["made_by"].split()[0] for path in FILES}
     assert makers == {"compressed-tensors", "gptqmodel", "autoawq", "auto-round", "transformers"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_it_means_what_its_maker_says(path: Path) -> None:
+def test_published_weights_equal_their_librarys_values(path: Path) -> None:
     file = SafetensorsFile(path)
     scheme = read({"quantization_config": json.loads(file.header.metadata["quantization_config"])}, path)
     assert scheme is not None
