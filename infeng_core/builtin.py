@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from infeng_core.plug import hookimpl
+from infeng_core.plug.markers import hookimpl
 from infeng_core.plug.hookspecs import (
     Backend,
     Command,

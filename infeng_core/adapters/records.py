@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakSet
 
+from infeng_core.record import Record
 if TYPE_CHECKING:
     from infeng_core.formats.adapters.packed import PackedAdapter
 
@@ -17,8 +18,7 @@ AdapterChange = Literal["loaded", "reloaded", "failed", "unloaded"]
 """What can happen to an adapter."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterInfo:
+class AdapterInfo(Record):
     """An adapter as ``Engine.adapters`` shows it."""
 
     name: str

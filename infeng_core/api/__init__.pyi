@@ -140,10 +140,10 @@ from infeng_core.models.ops import (
     writes,
 )
 from infeng_core.models.weights import ExpertNames, Layout, Part, TensorSpec, VectorSpec, decoder, layout
-from infeng_core.plug import hookimpl, hookspec
+from infeng_core.plug.markers import hookimpl, hookspec
 from infeng_core.plug.assembly import load_config
+from infeng_core.plug.plugin import API_VERSION
 from infeng_core.plug.hookspecs import (
-    API_VERSION,
     CalibratorFactory,
     Command,
     KernelLibrary,

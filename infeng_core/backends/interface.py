@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.record import Record
 from infeng_core.errors import KernelError
 from infeng_core.step import AdapterHandle, Batch, Limits
 
@@ -28,8 +28,7 @@ class NotFiniteError(KernelError):
     """An op met NaN or infinity and refused: the rows of some requests are at fault, and the others can run."""
 
 
-@dataclass(frozen=True, slots=True)
-class BoundOp:
+class BoundOp(Record):
     """One line of what runs: an op of the model, for a range of batch sizes, and the kernel that it got."""
 
     op: str
@@ -83,8 +82,7 @@ class Executable(Protocol):
         """Give memory and threads back; the executable cannot run afterwards."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpNames:
+class OpNames(Record):
     """One op of a program."""
 
     op: str
@@ -94,8 +92,7 @@ class OpNames:
     """"library/kernel" of each range of batch sizes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Record):
     """What an executable measured of its own steps; times in nanoseconds of ``time.perf_counter_ns``.
 
     step_ns = head_ns + sum of wall_ns + tail_ns. The fields of the arrays are those of ``_native.ProfileReading``.

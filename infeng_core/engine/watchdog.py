@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import monotonic
 
+from infeng_core.record import Record
 from infeng_core.log import get_logger
 from infeng_core.plug.border import inside
 
@@ -35,8 +35,7 @@ class Place:
         """None: it sleeps, for as long as it likes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stall:
+class Stall(Record):
     """A step that does not end."""
 
     place: str

@@ -1,9 +1,1 @@
 """Everything that can differ: its hooks, what is installed, and what each plugin owes."""
-
-import pluggy
-
-PROJECT = "infeng"
-
-hookspec = pluggy.HookspecMarker(PROJECT)
-hookimpl = pluggy.HookimplMarker(PROJECT)
-"""Marks a function of a plugin's ``python`` module as an implementation of the hook of the same name."""

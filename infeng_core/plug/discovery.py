@@ -10,15 +10,14 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from infeng_core import _native
+from infeng_core.record import Record
 from infeng_core.errors import ManifestError, PluginError
 from infeng_core.machine.cpu import Cpu
-from infeng_core.plug.hookspecs import API_VERSION
-from infeng_core.plug.plugin import PluginManifest, read_plugin
+from infeng_core.plug.plugin import API_VERSION, PluginManifest, read_plugin
 from infeng_core.plug.reason import READY, Reason, unmet
 from infeng_core.settings.config import EngineConfig
 
@@ -27,8 +26,7 @@ NAMED = "plugins.paths"  # the origin of what a manifest names
 CORE = Path(__file__).parent.parent / "plugin.yaml"
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(Record):
     """Where a plugin.yaml is said to be."""
 
     name: str  # until the file is read
@@ -47,14 +45,15 @@ class Source:
         return f"{found.name} {found.version}"
 
 
-@dataclass
 class Plugin:
     """A plugin that was found, and whether it can be used."""
 
-    name: str
-    found: Source
-    manifest: PluginManifest | None
-    reason: Reason
+    def __init__(self, name: str, found: Source, manifest: PluginManifest | None, reason: Reason) -> None:
+        """Take the facts as they are found."""
+        self.name = name
+        self.found = found
+        self.manifest = manifest
+        self.reason = reason
 
     @property
     def origin(self) -> str:
@@ -85,7 +84,7 @@ def find(config: EngineConfig, cpu: Cpu) -> list[Plugin]:
         raise PluginError("plugin core", str(core.reason), "reinstall infeng-core")
     assert core.manifest is not None
     described = {**core.manifest.provides, "quant_formats": tuple(_native.WEIGHT_FORMATS)}
-    core.manifest = replace(core.manifest, provides=described)
+    core.manifest = core.manifest.replaced(provides=described)
     by_name: dict[str, Plugin] = {}
     for plugin in plugins:
         other = by_name.setdefault(plugin.name, plugin)

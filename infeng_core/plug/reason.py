@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from infeng_core.record import Record
 from infeng_core import _native
 from infeng_core.machine.cpu import Cpu, closure
 
@@ -37,8 +37,7 @@ CODES = {
 """Every code, with what it means in general; a Reason's text says it of one case."""
 
 
-@dataclass(frozen=True)
-class Reason:
+class Reason(Record):
     """A code of ``CODES``, why in this case, and what to do about it."""
 
     code: str

@@ -7,7 +7,6 @@ server its field of the request's body.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
@@ -29,8 +28,8 @@ MOST_DRY_LENGTH = 50
 _MOST = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+from infeng_core.record import Record
+class Parameter(Record):
     """One sampling parameter."""
 
     kind: Kind

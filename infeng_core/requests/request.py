@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
+from infeng_core.record import Record, entry
 from infeng_core.errors import RequestError
 from infeng_core.requests import checks
 from infeng_core.requests.parameters import SAMPLING
@@ -26,8 +27,7 @@ MOST_LOGPROBS = 256
 """Likely tokens that are reported beside each token."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
+class SamplingParams(Record, kw_only=True):
     """How tokens are chosen and where a completion ends.
 
     Raises RequestError for a value out of range. docs/numerics.md gives the order in which the filters apply.
@@ -133,8 +133,7 @@ class SamplingParams:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Record):
     """One prompt with everything that belongs to it.
 
     A text is turned into ids by the engine's tokenizer (with a beginning-of-text token where the model wants one); ids
@@ -142,7 +141,7 @@ class Request:
     """
 
     prompt: str | tuple[int, ...]
-    params: SamplingParams = field(default_factory=SamplingParams)
+    params: SamplingParams = entry(default_factory=SamplingParams)
     priority: int = 0
     """Larger is more urgent, of 32 bits; the built-in first-come scheduler does not look at it."""
     tenant: str = ""
@@ -186,8 +185,7 @@ class Request:
         return Request(ids, SamplingParams() if params is None else params, adapter=adapter)
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Record):
     """Tokens that a request took."""
 
     prompt_tokens: int
@@ -210,8 +208,7 @@ class Usage:
         return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else None
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
+class Timings(Record):
     """Wall-clock seconds of a request's way."""
 
     queued: float
@@ -237,8 +234,7 @@ class Logprob:
     """How many tokens are as likely or likelier, it among them; of equals, those of smaller ids. 1 is the likeliest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(Record):
     """The whole answer to a request."""
 
     text: str
@@ -254,5 +250,5 @@ class Completion:
     """Of each new token, where they were asked for."""
     prompt_logprobs: tuple[Logprob | None, ...] = ()
     """Of each token of the prompt, where they were asked for; None for the first, which follows nothing."""
-    logits: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
+    logits: NDArray[np.float32] | None = entry(default=None, compare=False, repr=False)
     """(new tokens, vocab) where they were asked for: what each was drawn from."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass
 
+from infeng_core.record import Record
 from infeng_core.errors import OverloadedError
 from infeng_core.scheduling.cost import CostModel
 
@@ -12,8 +12,7 @@ REMEMBERED = 64
 """Starts from which the rate is taken at which waiting requests come to run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Record):
     """Of what waits; None: any."""
 
     requests: int | None = None

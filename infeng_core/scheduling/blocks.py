@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.record import Record
 from infeng_core.errors import ResourceError
 from infeng_core.step import BLOCK_TOKENS as BLOCK_TOKENS
 
@@ -162,8 +162,7 @@ class BlockPool:
         return self._references[blocks]
 
 
-@dataclass(frozen=True, slots=True)
-class CacheSize:
+class CacheSize(Record):
     """How large the cache is and what bounds it."""
 
     blocks: int

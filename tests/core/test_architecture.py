@@ -319,7 +319,7 @@ def test_every_hook_is_called_for_a_plugin_and_implemented_by_the_core(tmp_path,
     library = workshop.plugin("first").parent / "libfirst.so"
     imported = f"from pathlib import Path\npath = Path({str(library)!r})\n"
     (tmp_path / "six_hooks.py").write_text(imported + """
-from infeng_core.plug import hookimpl
+from infeng_core.plug.markers import hookimpl
 from infeng_core.formats.quant import QuantFormat
 from infeng_core.plug.hookspecs import KernelLibrary, RunOptions
 called = set()

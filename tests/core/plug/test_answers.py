@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from infeng_core.plug import hookspec
+from infeng_core.plug.markers import hookspec
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
 
