@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakSet
 
 from infeng_core.record import Record
+
 if TYPE_CHECKING:
     from infeng_core.formats.adapters.packed import PackedAdapter
 

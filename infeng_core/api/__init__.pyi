@@ -140,9 +140,7 @@ from infeng_core.models.ops import (
     writes,
 )
 from infeng_core.models.weights import ExpertNames, Layout, Part, TensorSpec, VectorSpec, decoder, layout
-from infeng_core.plug.markers import hookimpl, hookspec
 from infeng_core.plug.assembly import load_config
-from infeng_core.plug.plugin import API_VERSION
 from infeng_core.plug.hookspecs import (
     CalibratorFactory,
     Command,
@@ -154,6 +152,8 @@ from infeng_core.plug.hookspecs import (
     TokenizerFactory,
 )
 from infeng_core.plug.manager import Plugins
+from infeng_core.plug.markers import hookimpl, hookspec
+from infeng_core.plug.plugin import API_VERSION
 from infeng_core.requests.hftokenizer import HfTokenizer
 from infeng_core.requests.output import Event, Output
 from infeng_core.requests.parameters import SAMPLING, Parameter

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from infeng_core import _native
-from infeng_core.record import Record, entry
 from infeng_core.errors import UsageError, unknown_key_remedy
+from infeng_core.record import Record, entry
 
 if TYPE_CHECKING:
     from infeng_core.machine.placement import Placement, ThreadSettings

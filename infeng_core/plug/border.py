@@ -13,8 +13,8 @@ from threading import get_ident
 from typing import Any, Literal, NoReturn, Protocol, Union, get_args, get_origin, get_type_hints
 
 from infeng_core._native import NativeError
-from infeng_core.record import Record, has_entries
 from infeng_core.errors import InfengError, PluginError, printable
+from infeng_core.record import Record, has_entries
 
 REMEDY = "reinstall the plugin or ask its author for a repair"
 

@@ -14,11 +14,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from infeng_core import _native
-from infeng_core.record import Record
 from infeng_core.errors import ManifestError, PluginError
 from infeng_core.machine.cpu import Cpu
 from infeng_core.plug.plugin import API_VERSION, PluginManifest, read_plugin
 from infeng_core.plug.reason import READY, Reason, unmet
+from infeng_core.record import Record
 from infeng_core.settings.config import EngineConfig
 
 GROUP = "infeng.plugins"

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from infeng_core.record import Record
 from infeng_core.plug.markers import hookspec
+from infeng_core.record import Record
 
 if TYPE_CHECKING:
     from infeng_core.formats.adapters.readers import AdapterReader

@@ -20,6 +20,15 @@ from infeng_core.plug.reason import Reason
 from infeng_core.settings.config import EngineConfig, default_of
 
 if TYPE_CHECKING:
+    from infeng_core.formats.adapters.readers import AdapterReader
+    from infeng_core.formats.calibrators import Calibrator
+    from infeng_core.formats.locators import Locator
+    from infeng_core.formats.model_readers import ModelReader
+    from infeng_core.formats.model_writers import ModelWriter
+    from infeng_core.formats.quant import QuantFormat
+    from infeng_core.formats.quantizers import QuantizerChoice
+    from infeng_core.formats.sources import Source
+    from infeng_core.models.families import Family
     from infeng_core.plug.hooks import Hooks
     from infeng_core.plug.hookspecs import (
         Backend,
@@ -33,15 +42,6 @@ if TYPE_CHECKING:
         RunOptions,
         TokenizerFactory,
     )
-    from infeng_core.formats.adapters.readers import AdapterReader
-    from infeng_core.formats.calibrators import Calibrator
-    from infeng_core.formats.locators import Locator
-    from infeng_core.formats.model_readers import ModelReader
-    from infeng_core.formats.model_writers import ModelWriter
-    from infeng_core.formats.quant import QuantFormat
-    from infeng_core.formats.quantizers import QuantizerChoice
-    from infeng_core.formats.sources import Source
-    from infeng_core.models.families import Family
 
 log = get_logger(__name__)
 
@@ -65,6 +65,8 @@ FACES = {
     "calibrators": "infeng_core.formats.calibrators:Calibrator",
 }
 """What each kind owes, imported when one is used."""
+
+_COMMAND = "infeng_core.plug.hookspecs:Command"
 
 SINGULAR = {"model_families": "model family"}
 
@@ -248,7 +250,9 @@ class Plugins:
             if plugin.usable and plugin.manifest and name in plugin.manifest.commands:
                 for command in self._ask(plugin, "infeng_commands") or []:
                     if getattr(command, "name", None) == name:
-                        held: Command = self._held(plugin, "infeng_core.plug.hookspecs:Command", f"command {name}", command)
+                        held: Command = self._held(
+                            plugin, "infeng_core.plug.hookspecs:Command", f"command {name}", command
+                        )
                         return held
                 if plugin.usable:
                     self._fail(plugin, f"plugin.yaml promises the command {name}, its hooks do not bring it")

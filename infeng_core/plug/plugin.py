@@ -9,9 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.record import Entry, Record, entry
 from infeng_core.errors import ManifestError
 from infeng_core.machine.cpu import NEEDS
+from infeng_core.record import Entry, Record, entry
 from infeng_core.settings import yamlfile
 from infeng_core.settings.config import OPS, SCHEMA, setting
 from infeng_core.settings.schema import (

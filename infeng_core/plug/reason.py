@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from infeng_core.record import Record
 from infeng_core import _native
 from infeng_core.machine.cpu import Cpu, closure
+from infeng_core.record import Record
 
 CODES = {
     "ready": "can be used",

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
+from infeng_core.record import Record
+
 Kind = Literal["number", "integer", "flag", "texts", "tokens", "biases"]
 """``texts`` and ``tokens`` are several; ``biases`` are numbers by token ids."""
 
@@ -28,7 +30,6 @@ MOST_DRY_LENGTH = 50
 _MOST = 2**31 - 1
 
 
-from infeng_core.record import Record
 class Parameter(Record):
     """One sampling parameter."""
 

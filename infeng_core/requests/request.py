@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
-from infeng_core.record import Record, entry
 from infeng_core.errors import RequestError
+from infeng_core.record import Record, entry
 from infeng_core.requests import checks
 from infeng_core.requests.parameters import SAMPLING
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
-from infeng_core.record import Record
 from infeng_core.errors import OverloadedError
+from infeng_core.record import Record
 from infeng_core.scheduling.cost import CostModel
 
 REMEMBERED = 64

@@ -7,8 +7,8 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.record import Record
 from infeng_core.errors import ResourceError
+from infeng_core.record import Record
 from infeng_core.step import BLOCK_TOKENS as BLOCK_TOKENS
 
 AUTO_SEQUENCES = 8

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from infeng_core.record import Record, entry
 from infeng_core.errors import ManifestError
 from infeng_core.files import read_text
+from infeng_core.record import Record, entry
 
 if TYPE_CHECKING:
     from infeng_core.yamltree import Key

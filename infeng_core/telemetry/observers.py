@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Literal, ParamSpec, TypeVar
 
-from infeng_core.record import Record
 from infeng_core.adapters.records import AdapterChange, AdapterInfo
 from infeng_core.log import get_logger
+from infeng_core.record import Record
 from infeng_core.requests.request import Completion, Request
 
 Stage = Literal["tokenize", "schedule", "run", "sample", "detokenize", "step"]

@@ -16,14 +16,14 @@ import infeng_core
 from infeng_core import api
 from infeng_core.api import formats as api_formats
 from infeng_core.kernels.libraries import libraries
-from infeng_core.plug import hookspecs, manager
+from infeng_core.plug import hookspecs, manager, plugin
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
 
 CORE = Path(infeng_core.__file__).parent
 ROOT = Path(__file__).parents[2]
 
-BASE = {"documents", "errors", "files", "log", "tokenizerjson", "version", "yamltree"}  # known by all
+BASE = {"documents", "errors", "files", "log", "record", "tokenizerjson", "version", "yamltree"}  # known by all
 KNOWS = {
     **{leaf: set() for leaf in BASE},
     "_native": set(),
@@ -273,7 +273,7 @@ def test_the_api_is_documented_and_holds_what_it_names():
     for module in (api, api_formats):
         assert not [name for name in module.__all__ if f"`{name}`" not in page]
         assert all(hasattr(module, name) for name in module.__all__)
-    assert api.API_VERSION == hookspecs.API_VERSION
+    assert api.API_VERSION == plugin.API_VERSION
 
 
 def test_the_core_imports_with_no_plugin_and_no_engine_loaded():

@@ -13,9 +13,8 @@ from infeng_core.errors import ManifestError, PluginError
 from infeng_core.kernels.libraries import libraries, library_states
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.discovery import sources
-from infeng_core.plug.plugin import API_VERSION
 from infeng_core.plug.manager import Plugins
-from infeng_core.plug.plugin import read_plugin
+from infeng_core.plug.plugin import API_VERSION, read_plugin
 
 GOOD = """infeng_plugin: 1
 name: {name}
