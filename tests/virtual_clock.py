@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from infeng_core.api import BlockPool, CostModel, Limits, Policy, PrefixCache, PrefixTree, Request, Scheduler, Sequence
+from infeng_core.api import Request
+from infeng_core.api.engines import BlockPool, CostModel, Limits, Policy, PrefixCache, PrefixTree, Scheduler, Sequence
 
 FIXED, ROW = 0.008, 0.001
 """Seconds of a step, and of each of its rows: of a model of a billion weights on a few cores."""

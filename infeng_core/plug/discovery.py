@@ -146,8 +146,10 @@ def _installed_wheels() -> Iterator[Path]:
             continue
         for name in names:
             stem, _, kind = name.rpartition(".")
+            if kind not in ("dist-info", "egg-info"):
+                continue
             project = re.sub(r"[-_.]+", "-", stem.partition("-")[0]).lower()
-            if kind in ("dist-info", "egg-info") and project not in seen:
+            if project not in seen:
                 seen.add(project)
                 yield Path(place, name)
 
@@ -155,11 +157,13 @@ def _installed_wheels() -> Iterator[Path]:
 def _entries(path: Path) -> Iterator[tuple[str, str]]:
     """Yield the names and values of the group GROUP in an entry_points.txt, if there is one."""
     try:
-        lines = path.read_text("utf-8").splitlines()
+        text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError):
         return
+    if GROUP not in text:
+        return
     group = ""
-    for line in map(str.strip, lines):
+    for line in map(str.strip, text.splitlines()):
         if line.startswith("["):
             group = line.strip("[] ")
         elif group == GROUP and "=" in line and not line.startswith(("#", ";")):

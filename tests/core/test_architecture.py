@@ -14,7 +14,7 @@ import pytest
 
 import infeng_core
 from infeng_core import api
-from infeng_core.api import formats as api_formats
+from infeng_core.api import engines, formats, kernels, servers
 from infeng_core.kernels.libraries import libraries
 from infeng_core.plug import hookspecs, manager, plugin
 from infeng_core.plug.assembly import load_config
@@ -268,11 +268,27 @@ def test_the_core_knows_gguf_by_the_name_of_its_wheel_alone():
     assert knowing == {"plug/wheels.py"}
 
 
-def test_the_api_is_documented_and_holds_what_it_names():
+API = (api, engines, formats, kernels, servers)
+
+
+@pytest.mark.parametrize("module", API)
+def test_the_api_is_documented_and_holds_what_it_names(module):
     page = (ROOT / "docs" / "adding-a-plugin.md").read_text(encoding="utf-8")
-    for module in (api, api_formats):
-        assert not [name for name in module.__all__ if f"`{name}`" not in page]
-        assert all(hasattr(module, name) for name in module.__all__)
+    assert not [name for name in module.__all__ if f"`{name}`" not in page]
+    assert all(getattr(module, name) is not None for name in module.__all__)
+
+
+@pytest.mark.parametrize("module", API)
+def test_a_module_of_the_api_has_the_names_of_its_stub(module):
+    tree = ast.parse(Path(module.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    stub = {one.asname or one.name: (node.module, one.name) for node in imports for one in node.names}
+    [listed] = [ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign)]
+    assert sorted(stub) == sorted(listed) == sorted(module.__all__)
+    assert stub == {name: module.homes()[name] for name in stub}
+
+
+def test_the_version_of_the_api_is_that_of_the_hooks():
     assert api.API_VERSION == plugin.API_VERSION
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from infeng_core.api import Sequence as Request
+from infeng_core.api.engines import Sequence as Request
 
 OTHERS = "(others)"
 """Stands for all tenants, or adapters, beyond those that are told apart."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import Batch, Executable, Limits
+from infeng_core.api.engines import Batch, Executable, Limits
 
 ROWS = 128
 """Rows of one step, and so of the logits that are in memory: 64 MB at a vocabulary of 128k."""

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import AdapterError, ModelConfig, hookimpl
+from infeng_core.api import AdapterError, hookimpl
 from infeng_core.api.formats import (
     AdapterReader,
     AdapterWeights,
     Delta,
+    ModelConfig,
     sites,
 )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from infeng_core.api import FirstCome
-from infeng_core.api import Sequence as Request
+from infeng_core.api.engines import FirstCome
+from infeng_core.api.engines import Sequence as Request
 
 NAME = "bench-turns"
 

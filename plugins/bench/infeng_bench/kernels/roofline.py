@@ -8,8 +8,9 @@ from pathlib import Path
 
 from infeng_bench.kernels import probe
 from infeng_bench.reports import machine, results
-from infeng_core import api
-from infeng_core.api import UsageError, closure, detect
+from infeng_core.api import UsageError
+from infeng_core.api import kernels as kernels_api
+from infeng_core.api.kernels import closure, detect
 
 KIND = "roofline"
 
@@ -102,7 +103,7 @@ def default_buffer() -> int:
     """Return bytes that are read: 1 GB, more where the caches are larger, at most a quarter of the free memory."""
     caches = detect().caches
     wanted = max(BUFFER, 2 * int(caches.get("l3") or 0))
-    return min(wanted, max(api.memory().get("available", wanted) // 4, probe.HUGE))
+    return min(wanted, max(kernels_api.memory().get("available", wanted) // 4, probe.HUGE))
 
 
 def _reading(streams: int, prefetch: int) -> dict[str, int]:

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import FormatChoice, FormatLookup, ModelConfig, Part, QuantFormat, Quantized, layout
+from infeng_core.api.formats import FormatChoice, FormatLookup, ModelConfig, Part, QuantFormat, Quantized, layout
 
 POOL = (1 << 22) + 39  # values, a prime number of them: rows of a matrix begin at other places of the pool
 DEVIATION = 0.02
 
 
 class Drawn:
-    """What ``infeng_core.api.Checkpoint`` is of a file. A matrix begins where its name says in one pool of values."""
+    """A ``Checkpoint`` that no file holds. A matrix begins where its name says in one pool of values."""
 
     def __init__(self, name: str, config: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
         """Draw the pool. ``config``: config.json; ``files``: those that a converted model keeps."""

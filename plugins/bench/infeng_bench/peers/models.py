@@ -11,6 +11,7 @@ from infeng_bench.peers import Peer, PeerError
 from infeng_bench.peers.environment import Environment
 from infeng_core import api
 from infeng_core.api import UsageError, cache_root, get_logger
+from infeng_core.api import formats as formats_api
 
 VERSION = 1  # counts changes of what exporters write: other versions do not share a place in the cache
 
@@ -45,7 +46,7 @@ def peer_model(peer: Peer, source: Path, format: str) -> Path:
 def _stored(format: str) -> str:
     """Return the format of the same bytes over groups of 64 inputs as they are, which is all that a file shows."""
     try:
-        return api.builtin_format(format).stored
+        return formats_api.builtin_format(format).stored
     except UsageError:  # a plugin's, or none
         return format
 

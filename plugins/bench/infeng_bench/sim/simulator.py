@@ -18,20 +18,8 @@ from infeng_bench.load.traffic import ABSENT, Arrival, Traffic
 from infeng_bench.sim.activity import Activity
 from infeng_bench.sim.adapters import VirtualRegistry
 from infeng_bench.sim.step_costs import Step, StepCosts
-from infeng_core.api import (
-    Batch,
-    InfengError,
-    Limits,
-    PluginError,
-    Policy,
-    Request,
-    SamplingParams,
-    Scheduler,
-    Schedulers,
-    Segment,
-    Sequence,
-    rows_of_prompt,
-)
+from infeng_core.api import InfengError, PluginError, Request, SamplingParams
+from infeng_core.api.engines import Batch, Limits, Policy, Scheduler, Schedulers, Segment, Sequence, rows_of_prompt
 
 ORIGIN = 1.0  # what the scheduler is told of the beginning: 0 stands for what never was
 BLOCK = 16  # positions of a block of the cache
