@@ -16,6 +16,7 @@ from pathlib import Path
 from infeng_core import _native
 from infeng_core.errors import ManifestError, PluginError
 from infeng_core.machine.cpu import Cpu
+from infeng_core.plug.kept import kept
 from infeng_core.plug.plugin import API_VERSION, PluginManifest, read_plugin
 from infeng_core.plug.reason import READY, Reason, unmet
 from infeng_core.record import Record
@@ -77,6 +78,7 @@ def find(config: EngineConfig, cpu: Cpu) -> list[Plugin]:
     Raises PluginError if two that are not disabled have one name, or if the core's own file is broken.
     """
     plugins = [_read(source, config, cpu) for source in sources(config)]
+    kept().save()
     core = plugins[0]
     if core.reason.code == "disabled":
         raise PluginError("plugin core", "cannot be disabled", "take it out of plugins.disable")

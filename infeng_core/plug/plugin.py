@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from infeng_core.errors import ManifestError
 from infeng_core.machine.cpu import NEEDS
+from infeng_core.plug.kept import kept
 from infeng_core.record import Entry, Record, entry
 from infeng_core.settings import yamlfile
 from infeng_core.settings.config import OPS, SCHEMA, setting
@@ -156,17 +157,17 @@ def read_plugin(path: Path) -> PluginManifest:
     try:
         found = path.stat()
     except OSError:
-        return _read(path)  # which says what is wrong
+        return _checked(yamlfile.read(path))  # which says what is wrong
     return _read_once(path, found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
 
 
 @lru_cache(maxsize=256)
-def _read_once(path: Path, *_state: int) -> PluginManifest:
-    return _read(path)
+def _read_once(path: Path, *state: int) -> PluginManifest:
+    return _checked(kept().document(path, state))
 
 
-def _read(path: Path) -> PluginManifest:
-    document = yamlfile.read(path)
+def _checked(document: Document) -> PluginManifest:
+    path = document.path
     top = _section(document, (), _TOP)
     document.require_version("infeng_plugin", VERSION, "version of plugin files")
     for key in ("name", "version"):
