@@ -20,7 +20,7 @@ _NAMES = Names(
         "infeng_core.adapters.records": ("AdapterChange", "AdapterInfo"),
         "infeng_core.cli": ("say",),
         "infeng_core.cli.options": ("add_config_options", "config_from"),
-        "infeng_core.documents": ("DOCUMENT_KEYS", "document_text"),
+        "infeng_core.jsonl": ("DOCUMENT_KEYS", "document_text"),
         "infeng_core.engine": ("Engine",),
         "infeng_core.errors": (
             "AdapterError",

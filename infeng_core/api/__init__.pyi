@@ -15,7 +15,6 @@ from infeng_core.adapters.names import BASE
 from infeng_core.adapters.records import AdapterChange, AdapterInfo
 from infeng_core.cli import say
 from infeng_core.cli.options import add_config_options, config_from
-from infeng_core.documents import DOCUMENT_KEYS, document_text
 from infeng_core.engine import Engine
 from infeng_core.errors import (
     AdapterError,
@@ -46,6 +45,7 @@ from infeng_core.files import (
 )
 from infeng_core.formats.atomic import locked, replace_file, replacing
 from infeng_core.formats.cache import require_own
+from infeng_core.jsonl import DOCUMENT_KEYS, document_text
 from infeng_core.log import get_logger
 from infeng_core.machine.memory import available_bytes
 from infeng_core.plug.assembly import load_config

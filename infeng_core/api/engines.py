@@ -27,10 +27,10 @@ _NAMES = Names(
         "infeng_core.scheduling.policy": ("Policy", "Served"),
         "infeng_core.scheduling.prefix": ("PrefixTree",),
         "infeng_core.scheduling.prefix_cache": ("PrefixCache",),
-        "infeng_core.scheduling.room": ("rows_of_prompt",),
+        "infeng_core.scheduling.step_budget": ("rows_of_prompt",),
         "infeng_core.scheduling.scheduler": ("Scheduler",),
         "infeng_core.scheduling.schedulers": ("Schedulers",),
-        "infeng_core.step": ("NOT_FINITE", "AdapterHandle", "Batch", "Limits", "Segment", "Sequence"),
+        "infeng_core.batch": ("NOT_FINITE", "AdapterHandle", "Batch", "Limits", "Segment", "Sequence"),
         "infeng_core.telemetry.observers": ("Observer", "Stage", "StepReport"),
     },
 )

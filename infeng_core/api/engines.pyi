@@ -13,6 +13,7 @@ from infeng_core.backends.interface import (
     OpNames,
 )
 from infeng_core.backends.saved_prefixes import PrefixEntry, PrefixStore
+from infeng_core.batch import NOT_FINITE, AdapterHandle, Batch, Limits, RunningRequest, Segment
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
 from infeng_core.formats.adapters.stacked import unpack_stacked
 from infeng_core.scheduling.blocks import BlockPool
@@ -22,10 +23,9 @@ from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.scheduling.policy import Policy, Served
 from infeng_core.scheduling.prefix import PrefixTree
 from infeng_core.scheduling.prefix_cache import PrefixCache
-from infeng_core.scheduling.room import rows_of_prompt
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.scheduling.schedulers import Schedulers
-from infeng_core.step import NOT_FINITE, AdapterHandle, Batch, Limits, Segment, Sequence
+from infeng_core.scheduling.step_budget import rows_of_prompt
 from infeng_core.telemetry.observers import Observer, Stage, StepReport
 
 __all__ = [
@@ -56,10 +56,10 @@ __all__ = [
     "PrefixEntry",
     "PrefixStore",
     "PrefixTree",
+    "RunningRequest",
     "Scheduler",
     "Schedulers",
     "Segment",
-    "Sequence",
     "Served",
     "Stage",
     "StepReport",

@@ -10,12 +10,12 @@ _NAMES = Names(
         "infeng_core.formats.adapters.bounds": ("MAX_RANK",),
         "infeng_core.formats.adapters.conversion": ("convert_adapter",),
         "infeng_core.formats.adapters.readers": ("AdapterReader",),
-        "infeng_core.formats.adapters.sites": ("Site", "sites"),
+        "infeng_core.formats.adapters.target_modules": ("Site", "sites"),
         "infeng_core.formats.adapters.snapshot": ("as_adapter_error",),
         "infeng_core.formats.adapters.weights": ("AdapterWeights", "Delta"),
         "infeng_core.formats.cache": ("cached_model",),
         "infeng_core.formats.calibrators": ("CalibrationSample", "Calibrator"),
-        "infeng_core.formats.choice": ("ROUTER", "FormatChoice", "choose"),
+        "infeng_core.formats.format_choice": ("ROUTER", "FormatChoice", "choose"),
         "infeng_core.formats.conversion": ("convert", "pack_checkpoint"),
         "infeng_core.formats.floats": ("widened",),
         "infeng_core.formats.huggingface": ("read_config",),
@@ -26,7 +26,7 @@ _NAMES = Names(
         "infeng_core.formats.model_readers": ("Checkpoint", "Description", "ModelFiles", "ModelReader"),
         "infeng_core.formats.model_writers": ("Export", "ExportPlan", "ModelWriter"),
         "infeng_core.formats.packing": ("gather_vector", "pack_tensor"),
-        "infeng_core.formats.pieces": (
+        "infeng_core.formats.sentencepiece_vocab": (
             "BYTE",
             "BYTE_PIECE",
             "CONTROL",
@@ -67,7 +67,7 @@ _NAMES = Names(
         "infeng_core.models": ("llama",),
         "infeng_core.models.config": ("ModelConfig", "RopeConfig"),
         "infeng_core.models.families": ("Family", "families"),
-        "infeng_core.models.fields": ("Fields", "show"),
+        "infeng_core.models.typed_fields": ("Fields", "show"),
         "infeng_core.models.ops": (
             "Apply",
             "Attention",

@@ -5,14 +5,14 @@ from infeng_core.formats.adapters.artifact import is_artifact
 from infeng_core.formats.adapters.bounds import MAX_RANK
 from infeng_core.formats.adapters.conversion import convert_adapter
 from infeng_core.formats.adapters.readers import AdapterReader
-from infeng_core.formats.adapters.sites import Site, sites
 from infeng_core.formats.adapters.snapshot import as_adapter_error
+from infeng_core.formats.adapters.target_modules import TargetModule, target_modules
 from infeng_core.formats.adapters.weights import AdapterWeights, Delta
 from infeng_core.formats.cache import cached_model
 from infeng_core.formats.calibrators import CalibrationSample, Calibrator
-from infeng_core.formats.choice import ROUTER, FormatChoice, choose
 from infeng_core.formats.conversion import convert, pack_checkpoint
 from infeng_core.formats.floats import widened
+from infeng_core.formats.format_choice import ROUTER, FormatChoice, choose
 from infeng_core.formats.hub import fetch as hub_fetch
 from infeng_core.formats.hub import listing as hub_listing
 from infeng_core.formats.hub_names import NAME as HUB_NAME
@@ -25,12 +25,22 @@ from infeng_core.formats.model_readers import Checkpoint, Description, ModelFile
 from infeng_core.formats.model_readers import Source as ModelSource
 from infeng_core.formats.model_writers import Export, ExportPlan, ModelWriter
 from infeng_core.formats.packing import gather_vector, pack_tensor
-from infeng_core.formats.pieces import BYTE, BYTE_PIECE, CONTROL, NORMAL, SPACE, UNKNOWN, UNUSED, USER_DEFINED, Pieces
 from infeng_core.formats.profiles import Losses, is_inner, weights_of
 from infeng_core.formats.providers import reader_of
 from infeng_core.formats.quant import BUILTIN, FormatLookup, Grid, QuantFormat, SubGrid, builtin_format, fitting
 from infeng_core.formats.quantizers import Kept, Moments, Nearest, Quantized, Quantizer, QuantTarget, Seen, WithMinima
 from infeng_core.formats.rotation import rotated
+from infeng_core.formats.sentencepiece_vocab import (
+    BYTE,
+    BYTE_PIECE,
+    CONTROL,
+    NORMAL,
+    SPACE,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    SentencePieceVocab,
+)
 from infeng_core.formats.shards import aligned_bytes, write_all
 from infeng_core.formats.sources import Source
 from infeng_core.formats.splitting import LLAMA3_SPLITTING, QWEN2_SPLITTING, Splitting
@@ -40,7 +50,6 @@ from infeng_core.machine.memory import require as require_memory
 from infeng_core.models import llama
 from infeng_core.models.config import ModelConfig, RopeConfig
 from infeng_core.models.families import Family, families
-from infeng_core.models.fields import Fields, show
 from infeng_core.models.ops import (
     Apply,
     Attention,
@@ -66,6 +75,7 @@ from infeng_core.models.ops import (
     writes,
 )
 from infeng_core.models.rope import inverse_frequencies
+from infeng_core.models.typed_fields import Fields, show
 from infeng_core.models.weights import ExpertNames, Layout, Part, TensorSpec, VectorSpec, decoder, layout
 from infeng_core.tokenizerjson.document import merges_of, read_settings, steps_of
 from infeng_core.tokenizerjson.library import opened as open_tokenizer
@@ -128,7 +138,6 @@ __all__ = [
     "Op",
     "PackedTensor",
     "Part",
-    "Pieces",
     "QuantFormat",
     "QuantTarget",
     "Quantized",
@@ -140,12 +149,13 @@ __all__ = [
     "Route",
     "Scale",
     "Seen",
+    "SentencePieceVocab",
     "SiluMul",
-    "Site",
     "Softcap",
     "Source",
     "Splitting",
     "SubGrid",
+    "TargetModule",
     "TensorSpec",
     "Value",
     "VectorSpec",
@@ -187,8 +197,8 @@ __all__ = [
     "require_unturned",
     "rotated",
     "show",
-    "sites",
     "steps_of",
+    "target_modules",
     "weights_of",
     "widened",
     "write_all",

@@ -21,8 +21,8 @@ _NAMES = Names(
         "infeng_core.machine.slices": ("shorten_slice",),
         "infeng_core.requests.parameters": ("SAMPLING",),
         "infeng_core.requests.sampler": ("draw_seed",),
-        "infeng_core.requests.words": ("bad_words",),
-        "infeng_core.telemetry.laps": ("Laps",),
+        "infeng_core.requests.bad_words": ("bad_words",),
+        "infeng_core.telemetry.startup_times": ("Laps",),
     },
 )
 

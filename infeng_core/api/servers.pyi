@@ -14,15 +14,15 @@ from infeng_core.cli.processors import processors_of, request_fields
 from infeng_core.formats.huggingface import side_files
 from infeng_core.log import hear_others, is_json
 from infeng_core.machine.slices import shorten_slice
+from infeng_core.requests.bad_words import bad_words
 from infeng_core.requests.parameters import SAMPLING
 from infeng_core.requests.sampler import draw_seed
-from infeng_core.requests.words import bad_words
-from infeng_core.telemetry.laps import Laps
+from infeng_core.telemetry.startup_times import StartupTimes
 
 __all__ = [
     "SAMPLING",
-    "Laps",
     "Parser",
+    "StartupTimes",
     "adapters_of",
     "add_lora_options",
     "add_model",

@@ -15,7 +15,7 @@ from infeng_core.log import get_logger, warn_once
 from infeng_core.machine.cpu import Cpu, detect
 from infeng_core.plug import border, wheels
 from infeng_core.plug.discovery import NAMED, Plugin, find
-from infeng_core.plug.plugin import PluginManifest
+from infeng_core.plug.plugin import RENAMED, PluginManifest
 from infeng_core.plug.reason import Reason
 from infeng_core.settings.config import EngineConfig, default_of
 
@@ -47,7 +47,7 @@ log = get_logger(__name__)
 
 FACES = {
     "tokenizers": "infeng_core.requests.tokenizer:Tokenizer",
-    "schedulers": "infeng_core.scheduling.policy:Policy",
+    "policies": "infeng_core.scheduling.policy:Policy",
     "backends": "infeng_core.backends.interface:Backend",
     "model_families": "infeng_core.models.families:Family",
     "sources": "infeng_core.formats.sources:Source",
@@ -68,14 +68,24 @@ FACES = {
 
 _COMMAND = "infeng_core.plug.hookspecs:Command"
 
-SINGULAR = {"model_families": "model family"}
+SINGULAR = {"model_families": "model family", "policies": "scheduler"}
 
-FACTORIES = ("tokenizers", "schedulers", "drafters", "logit_processors", "prefix_stores", "observers", "calibrators")
+FACTORIES = ("tokenizers", "policies", "drafters", "logit_processors", "prefix_stores", "observers", "calibrators")
 """Kinds whose hooks give what makes them."""
 
 
 Offer: TypeAlias = "tuple[KernelLibrary, PluginManifest, Reason]"
 """A kernel library, who offers it, and whether that plugin can be used."""
+
+
+class _Hooks(pluggy.PluginManager):
+    """Lets an implementation of a hook under its older name answer the hook that took its place."""
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
+        """Return what the marker of an implementation says, and which hook it is for."""
+        options = super().parse_hookimpl_opts(plugin, name)
+        new = RENAMED.get(name.removeprefix("infeng_"))
+        return {**options, "specname": f"infeng_{new}"} if options and new else options
 
 
 class Plugins:
@@ -117,9 +127,9 @@ class Plugins:
         factory: TokenizerFactory = self._provider("tokenizers", name)
         return factory
 
-    def scheduler(self, name: str) -> PolicyFactory:
+    def policy(self, name: str) -> PolicyFactory:
         """Return the policy of the scheduler called ``name``; raises PluginError naming what there is."""
-        factory: PolicyFactory = self._provider("schedulers", name)
+        factory: PolicyFactory = self._provider("policies", name)
         return factory
 
     def backend(self, name: str) -> Backend:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from infeng_core.batch import Limits, RunningRequest
 from infeng_core.record import Record
 from infeng_core.scheduling.admission import Backlog, Bounds
 from infeng_core.scheduling.blocks import BlockPool
@@ -13,7 +14,6 @@ from infeng_core.scheduling.prefix import PrefixTree
 from infeng_core.scheduling.prefix_cache import PrefixCache, Restore, prefix_key
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.scheduling.tables import Needs
-from infeng_core.step import Limits, Sequence
 
 if TYPE_CHECKING:
     from infeng_core.settings.config import EngineConfig
@@ -54,7 +54,7 @@ class Schedulers:
     ) -> None:
         """Make none yet.
 
-        policy: as the hook ``infeng_schedulers`` gives it. model_id: of the base's contents. restore: of PrefixCache.
+        policy: as the hook ``infeng_policies`` gives it. model_id: of the base's contents. restore: of PrefixCache.
         """
         self._restore = restore
         self._config = config
@@ -105,7 +105,7 @@ class Schedulers:
             prefix_hits=hits,
         )
 
-    def key_of(self, sequence: Sequence) -> bytes | None:
+    def key_of(self, sequence: RunningRequest) -> bytes | None:
         """Return what a sequence's prefix is shared under; None while its adapters' contents are not known."""
         adapters: tuple[tuple[str, float], ...] = ()
         if sequence.adapters is not None:

@@ -19,7 +19,16 @@ from infeng_bench.sim.activity import Activity
 from infeng_bench.sim.adapters import VirtualRegistry
 from infeng_bench.sim.step_costs import Step, StepCosts
 from infeng_core.api import InfengError, PluginError, Request, SamplingParams
-from infeng_core.api.engines import Batch, Limits, Policy, Scheduler, Schedulers, Segment, Sequence, rows_of_prompt
+from infeng_core.api.engines import (
+    Batch,
+    Limits,
+    Policy,
+    RunningRequest,
+    Scheduler,
+    Schedulers,
+    Segment,
+    rows_of_prompt,
+)
 
 ORIGIN = 1.0  # what the scheduler is told of the beginning: 0 stands for what never was
 BLOCK = 16  # positions of a block of the cache
@@ -28,7 +37,7 @@ SHARED_ID = 1 << 30  # stands for the tokens of shared beginnings, above the num
 
 
 @dataclass(slots=True, eq=False)
-class Simulated(Sequence):
+class Simulated(RunningRequest):
     """A sequence whose end is known."""
 
     place: int = 0  # of its request in the traffic
