@@ -6,7 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from infeng_core.plug import hookimpl
 from infeng_core.plug.hookspecs import (
     Backend,
     Command,
@@ -18,6 +17,7 @@ from infeng_core.plug.hookspecs import (
     RunOptions,
     TokenizerFactory,
 )
+from infeng_core.plug.markers import hookimpl
 
 if TYPE_CHECKING:
     from infeng_core.formats.adapters.readers import AdapterReader

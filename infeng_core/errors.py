@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 import re
 from collections.abc import Iterable
@@ -129,7 +128,9 @@ def explained(error: BaseException) -> InfengError:
 
 def closest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that a typing error could have turned into ``word``."""
-    matches = difflib.get_close_matches(word[:LONGEST], list(known), n=1, cutoff=0.6)
+    from difflib import get_close_matches  # only mistakes need it
+
+    matches = get_close_matches(word[:LONGEST], list(known), n=1, cutoff=0.6)
     return matches[0] if matches else None
 
 

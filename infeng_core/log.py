@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import MutableMapping
-from dataclasses import dataclass
 from typing import Any, TextIO
 
 from infeng_core.errors import UsageError, printable
@@ -18,13 +17,13 @@ LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}  # as in ``loggin
 _warned: set[str] = set()
 
 
-@dataclass
 class _Settings:
     """The settings that loggers read at each event, so that existing loggers follow a change."""
 
-    configured: bool = False
-    json: bool = False
-    level: int = LEVELS["warning"]
+    def __init__(self) -> None:
+        self.configured = False
+        self.json = False
+        self.level = LEVELS["warning"]
 
 
 _settings = _Settings()

@@ -12,7 +12,7 @@ import pytest
 
 HEAD = """
 import numpy as np
-from infeng_core.plug import hookimpl
+from infeng_core.plug.markers import hookimpl
 from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.formats.quant import QuantFormat
 from infeng_core.backends.native.executable import NativeBackend

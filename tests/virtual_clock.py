@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from infeng_core.api import (
+from infeng_core.api import Request
+from infeng_core.api.engines import (
     BlockPool,
     CostModel,
     Limits,
     Policy,
     PrefixCache,
     PrefixTree,
-    Request,
     RunningRequest,
     Scheduler,
 )

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakSet
 
+from infeng_core.record import Record
+
 if TYPE_CHECKING:
     from infeng_core.formats.adapters.packed import PackedAdapter
 
@@ -17,8 +19,7 @@ AdapterChange = Literal["loaded", "reloaded", "failed", "unloaded"]
 """The events of an adapter."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterInfo:
+class AdapterInfo(Record):
     """An adapter as ``Engine.adapters`` shows it."""
 
     name: str

@@ -1,40 +1,93 @@
-"""The names that plugins, benchmarks and servers may import; everything else may change without notice.
+"""What every plugin, benchmark and server may import: errors, hooks, the engine, requests, settings, files.
 
-``__init__.pyi`` beside this file lists the names with their modules; type checkers read it too. A name is imported at
-first use, so that a plugin's hooks load only the modules that they use.
+The modules beside this one hold the names for those who need more: ``kernels`` (native objects, problems, cases, the
+choice of kernels), ``formats`` (readers, writers, quantizers, the graph of a model), ``engines`` (backends, schedulers,
+prefix stores, observers) and ``servers`` (the command line and serving). Everything else of ``infeng_core`` may change
+without notice.
+
+``API_VERSION`` is the version of these modules and of the hooks. A plugin.yaml states the version that its plugin was
+written for (``api: 1``); a newer one than the engine's is refused. Names are added within a version; one that is taken
+away, or means something else, raises it.
 """
 
-from __future__ import annotations
+from infeng_core.api.lazy import Names
 
-import ast
-from functools import cache
-from importlib import import_module
-from pathlib import Path
-from typing import Any
+_NAMES = Names(
+    __name__,
+    {
+        "infeng_core._native": ("NativeError",),
+        "infeng_core.adapters.names": ("BASE",),
+        "infeng_core.adapters.records": ("AdapterChange", "AdapterInfo"),
+        "infeng_core.cli": ("say",),
+        "infeng_core.cli.options": ("add_config_options", "config_from"),
+        "infeng_core.jsonl": ("DOCUMENT_KEYS", "document_text"),
+        "infeng_core.engine": ("Engine",),
+        "infeng_core.errors": (
+            "AdapterError",
+            "EndedError",
+            "InfengError",
+            "KernelError",
+            "ManifestError",
+            "ModelError",
+            "OverloadedError",
+            "PluginError",
+            "RequestError",
+            "ResourceError",
+            "UsageError",
+            "printable",
+            "unknown_key_remedy",
+            "without_controls",
+        ),
+        "infeng_core.files": (
+            "cache_root",
+            "model_file",
+            "own_file",
+            "read_bytes",
+            "read_into",
+            "read_json",
+            "read_own",
+            "read_text",
+            "require_trusted",
+        ),
+        "infeng_core.formats.atomic": ("locked", "replace_file", "replacing"),
+        "infeng_core.formats.cache": ("require_own",),
+        "infeng_core.log": ("get_logger",),
+        "infeng_core.machine.memory": ("available_bytes",),
+        "infeng_core.plug.assembly": ("load_config",),
+        "infeng_core.plug.hookspecs": (
+            "CalibratorFactory",
+            "Command",
+            "KernelLibrary",
+            "ObserverFactory",
+            "PolicyFactory",
+            "PrefixStoreFactory",
+            "RunOptions",
+            "TokenizerFactory",
+        ),
+        "infeng_core.plug.manager": ("Plugins",),
+        "infeng_core.plug.markers": ("hookimpl", "hookspec"),
+        "infeng_core.plug.plugin": ("API_VERSION",),
+        "infeng_core.requests.hftokenizer": ("HfTokenizer",),
+        "infeng_core.requests.output": ("Event", "Output"),
+        "infeng_core.requests.processors": ("Adjustment", "Forcing", "LogitProcessor", "LogitProcessors", "Vocabulary"),
+        "infeng_core.requests.request": (
+            "Adapters",
+            "Completion",
+            "Logprob",
+            "Request",
+            "SamplingParams",
+            "Timings",
+            "Usage",
+        ),
+        "infeng_core.requests.stream": ("Stream",),
+        "infeng_core.requests.tokenizer": ("Detokenizer", "Tokenizer"),
+        "infeng_core.scheduling.schedulers": ("Load",),
+        "infeng_core.settings.config": ("EngineConfig",),
+        "infeng_core.version": ("__version__",),
+    },
+)
 
-
-@cache
-def _homes() -> dict[str, str]:
-    """Return the module of every name, as the imports of ``__init__.pyi`` say."""
-    tree = ast.parse(Path(__file__).with_suffix(".pyi").read_text("utf-8"))
-    imports = (node for node in tree.body if isinstance(node, ast.ImportFrom))
-    found = {alias.name: str(node.module) for node in imports for alias in node.names}
-    [listed] = (node.value for node in tree.body if isinstance(node, ast.Assign))
-    return {name: found[name] for name in ast.literal_eval(listed)}
-
-
-def __getattr__(name: str) -> Any:
-    """Import the name, once."""
-    if name == "__all__":
-        return list(_homes())
-    if name not in _homes():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(_homes()[name])
-    value = getattr(module, name) if hasattr(module, name) else import_module(f"{_homes()[name]}.{name}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """Return the names."""
-    return sorted(_homes())
+__all__ = _NAMES.all()
+__getattr__ = _NAMES.imported
+__dir__ = _NAMES.all
+homes = _NAMES.homes

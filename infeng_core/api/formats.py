@@ -1,98 +1,120 @@
-"""Further names that readers and writers of model and adapter files may import."""
+"""Further names that readers, writers and quantizers of models and adapters may import."""
 
-from infeng_core.files import opened, reading
-from infeng_core.formats.adapters.bounds import MAX_RANK
-from infeng_core.formats.adapters.readers import AdapterReader
-from infeng_core.formats.adapters.snapshot import as_adapter_error
-from infeng_core.formats.adapters.target_modules import TargetModule, target_modules
-from infeng_core.formats.adapters.weights import AdapterWeights, Delta
-from infeng_core.formats.floats import widened
-from infeng_core.formats.format_choice import ROUTER
-from infeng_core.formats.hub import fetch as hub_fetch
-from infeng_core.formats.hub import listing as hub_listing
-from infeng_core.formats.hub_names import NAME as HUB_NAME
-from infeng_core.formats.kept_integers import MXFP4_VALUES, NEAREST, halved, require_unturned
-from infeng_core.formats.locators import Located, Locator
-from infeng_core.formats.model_readers import Description, ModelFiles, ModelReader
-from infeng_core.formats.model_readers import Source as ModelSource
-from infeng_core.formats.model_writers import Export, ExportPlan, ModelWriter
-from infeng_core.formats.providers import reader_of
-from infeng_core.formats.quant import BUILTIN
-from infeng_core.formats.quantizers import Kept, WithMinima
-from infeng_core.formats.sentencepiece_vocab import (
-    BYTE,
-    BYTE_PIECE,
-    CONTROL,
-    NORMAL,
-    SPACE,
-    UNKNOWN,
-    UNUSED,
-    USER_DEFINED,
-    SentencePieceVocab,
+from infeng_core.api.lazy import Names
+
+_NAMES = Names(
+    __name__,
+    {
+        "infeng_core.files": ("opened", "reading"),
+        "infeng_core.formats.adapters.artifact": ("is_artifact",),
+        "infeng_core.formats.adapters.bounds": ("MAX_RANK",),
+        "infeng_core.formats.adapters.conversion": ("convert_adapter",),
+        "infeng_core.formats.adapters.readers": ("AdapterReader",),
+        "infeng_core.formats.adapters.target_modules": ("Site", "sites"),
+        "infeng_core.formats.adapters.snapshot": ("as_adapter_error",),
+        "infeng_core.formats.adapters.weights": ("AdapterWeights", "Delta"),
+        "infeng_core.formats.cache": ("cached_model",),
+        "infeng_core.formats.calibrators": ("CalibrationSample", "Calibrator"),
+        "infeng_core.formats.format_choice": ("ROUTER", "FormatChoice", "choose"),
+        "infeng_core.formats.conversion": ("convert", "pack_checkpoint"),
+        "infeng_core.formats.floats": ("widened",),
+        "infeng_core.formats.huggingface": ("read_config",),
+        "infeng_core.formats.identity": ("conversion_key",),
+        "infeng_core.formats.kept_integers": ("MXFP4_VALUES", "NEAREST", "halved", "require_unturned"),
+        "infeng_core.formats.loader": ("find",),
+        "infeng_core.formats.locators": ("Located", "Locator"),
+        "infeng_core.formats.model_readers": ("Checkpoint", "Description", "ModelFiles", "ModelReader"),
+        "infeng_core.formats.model_writers": ("Export", "ExportPlan", "ModelWriter"),
+        "infeng_core.formats.packing": ("gather_vector", "pack_tensor"),
+        "infeng_core.formats.sentencepiece_vocab": (
+            "BYTE",
+            "BYTE_PIECE",
+            "CONTROL",
+            "NORMAL",
+            "SPACE",
+            "UNKNOWN",
+            "UNUSED",
+            "USER_DEFINED",
+            "Pieces",
+        ),
+        "infeng_core.formats.profiles": ("Losses", "is_inner", "weights_of"),
+        "infeng_core.formats.providers": ("reader_of",),
+        "infeng_core.formats.quant": (
+            "BUILTIN",
+            "FormatLookup",
+            "Grid",
+            "QuantFormat",
+            "SubGrid",
+            "builtin_format",
+            "fitting",
+        ),
+        "infeng_core.formats.quantizers": (
+            "Kept",
+            "Moments",
+            "Nearest",
+            "QuantTarget",
+            "Quantized",
+            "Quantizer",
+            "Seen",
+            "WithMinima",
+        ),
+        "infeng_core.formats.rotation": ("rotated",),
+        "infeng_core.formats.shards": ("aligned_bytes", "write_all"),
+        "infeng_core.formats.sources": ("Source",),
+        "infeng_core.formats.splitting": ("LLAMA3_SPLITTING", "QWEN2_SPLITTING", "Splitting"),
+        "infeng_core.formats.tensors": ("LoadedModel", "PackedTensor"),
+        "infeng_core.machine.memory": ("gigabytes",),
+        "infeng_core.models": ("llama",),
+        "infeng_core.models.config": ("ModelConfig", "RopeConfig"),
+        "infeng_core.models.families": ("Family", "families"),
+        "infeng_core.models.typed_fields": ("Fields", "show"),
+        "infeng_core.models.ops": (
+            "Apply",
+            "Attention",
+            "Bias",
+            "Combine",
+            "Embed",
+            "ExpertLinear",
+            "GatedMul",
+            "Graph",
+            "KvAppend",
+            "Linear",
+            "Op",
+            "Residual",
+            "RmsNorm",
+            "Rope",
+            "Route",
+            "Scale",
+            "SiluMul",
+            "Softcap",
+            "Value",
+            "panel_columns",
+            "reads",
+            "writes",
+        ),
+        "infeng_core.models.rope": ("inverse_frequencies",),
+        "infeng_core.models.weights": (
+            "ExpertNames",
+            "Layout",
+            "Part",
+            "TensorSpec",
+            "VectorSpec",
+            "decoder",
+            "layout",
+        ),
+        "infeng_core.tokenizerjson.document": ("merges_of", "read_settings", "steps_of"),
+    },
+    {
+        "hub_fetch": ("infeng_core.formats.hub", "fetch"),
+        "hub_listing": ("infeng_core.formats.hub", "listing"),
+        "HUB_NAME": ("infeng_core.formats.hub_names", "NAME"),
+        "ModelSource": ("infeng_core.formats.model_readers", "Source"),
+        "require_memory": ("infeng_core.machine.memory", "require"),
+        "open_tokenizer": ("infeng_core.tokenizerjson.library", "opened"),
+    },
 )
-from infeng_core.formats.shards import aligned_bytes
-from infeng_core.formats.splitting import LLAMA3_SPLITTING, QWEN2_SPLITTING, Splitting
-from infeng_core.machine.memory import gigabytes
-from infeng_core.machine.memory import require as require_memory
-from infeng_core.models.families import families
-from infeng_core.models.rope import inverse_frequencies
-from infeng_core.models.typed_fields import Fields, show
-from infeng_core.tokenizerjson.document import merges_of, read_settings, steps_of
-from infeng_core.tokenizerjson.library import opened as open_tokenizer
 
-__all__ = [
-    "BUILTIN",
-    "BYTE",
-    "BYTE_PIECE",
-    "CONTROL",
-    "HUB_NAME",
-    "LLAMA3_SPLITTING",
-    "MAX_RANK",
-    "MXFP4_VALUES",
-    "NEAREST",
-    "NORMAL",
-    "QWEN2_SPLITTING",
-    "ROUTER",
-    "SPACE",
-    "UNKNOWN",
-    "UNUSED",
-    "USER_DEFINED",
-    "AdapterReader",
-    "AdapterWeights",
-    "Delta",
-    "Description",
-    "Export",
-    "ExportPlan",
-    "Fields",
-    "Kept",
-    "Located",
-    "Locator",
-    "ModelFiles",
-    "ModelReader",
-    "ModelSource",
-    "ModelWriter",
-    "SentencePieceVocab",
-    "Splitting",
-    "TargetModule",
-    "WithMinima",
-    "aligned_bytes",
-    "as_adapter_error",
-    "families",
-    "gigabytes",
-    "halved",
-    "hub_fetch",
-    "hub_listing",
-    "inverse_frequencies",
-    "merges_of",
-    "open_tokenizer",
-    "opened",
-    "read_settings",
-    "reader_of",
-    "reading",
-    "require_memory",
-    "require_unturned",
-    "show",
-    "steps_of",
-    "target_modules",
-    "widened",
-]
+__all__ = _NAMES.all()
+__getattr__ = _NAMES.imported
+__dir__ = _NAMES.all
+homes = _NAMES.homes

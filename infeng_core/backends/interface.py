@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from infeng_core.batch import AdapterHandle, Batch, Limits
 from infeng_core.errors import KernelError
+from infeng_core.record import Record
 
 if TYPE_CHECKING:
     from infeng_core.formats.adapters.packed import PackedAdapter
@@ -28,8 +28,7 @@ class NotFiniteError(KernelError):
     """An op refused NaN or infinity: the rows of some requests are at fault, and the other requests can run."""
 
 
-@dataclass(frozen=True, slots=True)
-class BoundOp:
+class BoundOp(Record):
     """A line of the bound program: an op of the model, for a range of batch sizes, and its kernel."""
 
     op: str
@@ -84,8 +83,7 @@ class Executable(Protocol):
         """Free memory and end threads; the executable cannot run afterwards."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpNames:
+class OpNames(Record):
     """One op of a program."""
 
     op: str
@@ -95,8 +93,7 @@ class OpNames:
     """"library/kernel" of each range of batch sizes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Record):
     """Measurements of an executable's own steps; times in nanoseconds of ``time.perf_counter_ns``.
 
     step_ns = head_ns + sum of wall_ns + tail_ns. The arrays have the fields of ``_native.ProfileReading``.

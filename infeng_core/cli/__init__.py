@@ -8,6 +8,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any, cast
 
 from infeng_core.errors import UsageError, explained, printable, without_controls
 from infeng_core.version import __version__
@@ -104,8 +105,15 @@ def _parsed(argv: list[str]) -> argparse.Namespace:
     from infeng_core.plug.wheels import is_of_a_wheel
 
     plugins = Plugins.discover(load_config())
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = next((word for word in argv if not word.startswith("-")), None)
+
+    def parser_of(*, prog: str, **texts: Any) -> Parser | None:
+        """Return the parser of the chosen command; the help of the others is listed without any."""
+        return Parser(prog=prog, **texts) if prog.rpartition(" ")[2] == chosen else None
+
+    subparsers: Any = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=cast(Any, parser_of)
+    )
     commands = plugins.commands()
     if chosen is not None and chosen not in commands and is_of_a_wheel("commands", chosen):
         plugins.command(chosen)  # raises the error for this name

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from infeng_core.adapters.names import base_names
 from infeng_core.adapters.registry import Registry
@@ -14,7 +13,6 @@ from infeng_core.backends.interface import Backend, Executable
 from infeng_core.backends.saved_prefixes import SavedPrefixes
 from infeng_core.batch import Limits
 from infeng_core.engine.in_flight import InFlight
-from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.formats.loader import load
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.kernels.choice import Selector
@@ -28,6 +26,9 @@ from infeng_core.scheduling.schedulers import Schedulers
 from infeng_core.settings.config import EngineConfig
 from infeng_core.telemetry.observers import Observers
 from infeng_core.telemetry.startup_times import StartupTimes
+
+if TYPE_CHECKING:
+    from infeng_core.formats.adapters.packed import PackedAdapter
 
 
 @dataclass(frozen=True)
@@ -128,13 +129,15 @@ def _registry(
 ) -> Registry:
     """Return a registry of adapters for a model; ``names`` are the base's own."""
     section = config.adapters
-    read = partial(
-        load_adapter,
-        model=model,
-        dtype=section.dtype,
-        cache=0 if section.cache == "none" else section.cache,
-        providers=plugins,
-    )
+    cache = 0 if section.cache == "none" else section.cache
+
+    def read(source: str, /, *, scale: float) -> PackedAdapter:
+        from infeng_core.formats.adapters.load import (
+            load_adapter,
+        )  # a third of an engine's imports: only adapters need it
+
+        return load_adapter(source, model, section.dtype, scale=scale, cache=cache, providers=plugins)
+
     return Registry(
         read,
         executable.load_adapter,

@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import monotonic
 
 from infeng_core.log import get_logger
 from infeng_core.plug.border import inside
+from infeng_core.record import Record
 
 _log = get_logger(__name__)
 
@@ -35,8 +35,7 @@ class Place:
         """The name of the part; None while it may sleep without limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stall:
+class Stall(Record):
     """A step that does not end."""
 
     place: str

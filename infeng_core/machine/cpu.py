@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from infeng_core import _native
 from infeng_core.errors import UsageError, unknown_key_remedy
+from infeng_core.record import Record, entry
 
 if TYPE_CHECKING:
     from infeng_core.machine.placement import Placement, ThreadSettings
@@ -46,8 +46,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
 """Each feature and the features that it requires (Intel SDM vol. 1 ch. 14-15, Arm ARM A2): the partial order."""
 
 
-@dataclass(frozen=True)
-class Cpu:
+class Cpu(Record):
     """The processor's features and topology, as kernel selection sees them."""
 
     arch: str  # "x86_64", "aarch64"
@@ -56,7 +55,7 @@ class Cpu:
     masked: Mapping[str, str]  # feature that exists but may not be used -> why
     cores: int  # hardware threads that this process may run on
     quota: float | None = None  # cores' worth of time that the control group allows
-    caches: Mapping[str, Any] = field(default_factory=dict)
+    caches: Mapping[str, Any] = entry(default_factory=dict)
 
     @cached_property
     def topology(self) -> Topology:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
-from dataclasses import Field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from infeng_core.errors import ManifestError
 from infeng_core.plug.discovery import sources
 from infeng_core.plug.plugin import read_plugin
+from infeng_core.record import Entry
 from infeng_core.settings.config import EngineConfig
 from infeng_core.settings.manifest import assemble
 
@@ -33,7 +32,7 @@ def load_config(
     return assemble(manifest, overrides, environ, settings_schemas)
 
 
-def settings_schemas(config: EngineConfig) -> dict[str, Mapping[str, Field[Any]]]:
+def settings_schemas(config: EngineConfig) -> dict[str, Mapping[str, Entry]]:
     """Return plugins' own settings by their names; plugins that cannot be read, or are disabled, have none."""
     found = {}
     for source in sources(config):

@@ -5,23 +5,21 @@ from __future__ import annotations
 
 import copy
 import importlib
-import inspect
 import types
 from collections import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, is_dataclass
 from functools import cache, partial
 from threading import get_ident
 from typing import Any, Literal, NoReturn, Protocol, Union, get_args, get_origin, get_type_hints
 
 from infeng_core._native import NativeError
 from infeng_core.errors import InfengError, PluginError, printable
+from infeng_core.record import Record, has_entries
 
 REMEDY = "reinstall the plugin or ask its author for a repair"
 
 
-@dataclass(frozen=True)
-class Owner:
+class Owner(Record):
     """The plugin and part that an object belongs to, for messages: ``plugin shout``, ``tokenizer loud``."""
 
     plugin: str
@@ -47,7 +45,7 @@ def hold(value: Any, owed: str | type, owner: Owner) -> Any:
     Raises PluginError for any other value.
     """
     face = _found(owed) if isinstance(owed, str) else owed
-    if not is_dataclass(face):
+    if not has_entries(face):
         return Held(value, face, owner)
     if text := wrong(value, face):
         owner.fail(f"it {text}")
@@ -56,10 +54,12 @@ def hold(value: Any, owed: str | type, owner: Owner) -> Any:
 
 def _overriding(value: Any, face: type, owner: Owner) -> Any:
     """Return a copy of an instance of a dataclass, or of its subclass, whose own methods are checked."""
+    from inspect import getattr_static  # takes as long to import as all of this package
+
     kind, watched = type(value), {}
     for name, (is_method, owed) in members(face).items():
-        own = inspect.getattr_static(kind, name, None)
-        if own is inspect.getattr_static(face, name, None):
+        own = getattr_static(kind, name, None)
+        if own is getattr_static(face, name, None):
             continue  # the core's own method
         if is_method and not callable(getattr(value, name)):
             owner.fail(f"{name} is {_show(getattr(value, name))}, not a method")
@@ -108,7 +108,7 @@ def wrong(value: Any, owed: Any) -> str:
     if origin in (dict, abc.Mapping) and isinstance(value, Mapping):
         pairs = ((name, wrong(name, inner[0]) or wrong(item, inner[1])) for name, item in value.items())
         return next((f"has an entry {_show(name)} that {text}" for name, text in pairs if text), "")
-    if isinstance(origin, type) and is_dataclass(origin) and isinstance(value, origin):
+    if has_entries(origin) and isinstance(value, origin):
         fields = ((name, wrong(getattr(value, name), hint)) for name, hint in _hints(origin).items())
         return next((f"has a {name} that {text}" for name, text in fields if text), "")
     if origin not in (int, abc.Sequence) and isinstance(value, origin):
@@ -150,7 +150,7 @@ class Held:
         except Exception as error:
             owner.blame(name, error)
         # Optional methods, such as ``Backend.block_windows``, are called through here as well.
-        is_method, owed = known.get(name, (inspect.isroutine(value), None))
+        is_method, owed = known[name] if name in known else (_is_routine(value), None)
         if is_method and callable(value):
             law = LAWS.get(f"{self._face.__name__}.{name}")
             passing = PASSING + (OUTSIDE if self._face.__name__ in EXPLAINED else ())
@@ -261,7 +261,7 @@ def members(face: type) -> dict[str, tuple[bool, Any]]:
     for kind in reversed([base for base in face.__mro__ if base is face or _is_protocol(base)]):
         for name, value in vars(kind).items():
             function = value.fget if isinstance(value, property) else value
-            if inspect.isfunction(function) and not name.startswith("_"):
+            if isinstance(function, types.FunctionType) and not name.startswith("_"):
                 found[name] = (function is value, _result(function))
         found |= {name: (False, owed) for name, owed in _hints(kind).items()}
     return found
@@ -281,6 +281,12 @@ def _result(function: types.FunctionType) -> Any:
         return eval(owed, function.__globals__) if isinstance(owed, str) else owed
     except NameError:  # a name that exists only for type checkers
         return Any
+
+
+def _is_routine(value: object) -> bool:
+    from inspect import isroutine
+
+    return isroutine(value)
 
 
 def _is_protocol(owed: Any) -> bool:

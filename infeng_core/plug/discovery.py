@@ -10,16 +10,16 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from infeng_core import _native
 from infeng_core.errors import ManifestError, PluginError
 from infeng_core.machine.cpu import Cpu
-from infeng_core.plug.hookspecs import API_VERSION
-from infeng_core.plug.plugin import PluginManifest, read_plugin
+from infeng_core.plug.kept import kept
+from infeng_core.plug.plugin import API_VERSION, PluginManifest, read_plugin
 from infeng_core.plug.reason import READY, Reason, unmet
+from infeng_core.record import Record
 from infeng_core.settings.config import EngineConfig
 
 GROUP = "infeng.plugins"
@@ -27,8 +27,7 @@ NAMED = "plugins.paths"  # the origin of plugins that a manifest names
 CORE = Path(__file__).parent.parent / "plugin.yaml"
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(Record):
     """The supposed place of a plugin.yaml."""
 
     name: str  # used until the file is read
@@ -47,14 +46,15 @@ class Source:
         return f"{found.name} {found.version}"
 
 
-@dataclass
 class Plugin:
     """A plugin that was found, and whether it can be used."""
 
-    name: str
-    found: Source
-    manifest: PluginManifest | None
-    reason: Reason
+    def __init__(self, name: str, found: Source, manifest: PluginManifest | None, reason: Reason) -> None:
+        """Take the facts as they are found."""
+        self.name = name
+        self.found = found
+        self.manifest = manifest
+        self.reason = reason
 
     @property
     def origin(self) -> str:
@@ -78,6 +78,7 @@ def find(config: EngineConfig, cpu: Cpu) -> list[Plugin]:
     Raises PluginError if two enabled plugins have one name, or if the core's own file is broken.
     """
     plugins = [_read(source, config, cpu) for source in sources(config)]
+    kept().save()
     core = plugins[0]
     if core.reason.code == "disabled":
         raise PluginError("plugin core", "cannot be disabled", "take it out of plugins.disable")
@@ -85,7 +86,7 @@ def find(config: EngineConfig, cpu: Cpu) -> list[Plugin]:
         raise PluginError("plugin core", str(core.reason), "reinstall infeng-core")
     assert core.manifest is not None
     described = {**core.manifest.provides, "quant_formats": tuple(_native.WEIGHT_FORMATS)}
-    core.manifest = replace(core.manifest, provides=described)
+    core.manifest = core.manifest.replaced(provides=described)
     by_name: dict[str, Plugin] = {}
     for plugin in plugins:
         other = by_name.setdefault(plugin.name, plugin)
@@ -147,8 +148,10 @@ def _installed_wheels() -> Iterator[Path]:
             continue
         for name in names:
             stem, _, kind = name.rpartition(".")
+            if kind not in ("dist-info", "egg-info"):
+                continue
             project = re.sub(r"[-_.]+", "-", stem.partition("-")[0]).lower()
-            if kind in ("dist-info", "egg-info") and project not in seen:
+            if project not in seen:
                 seen.add(project)
                 yield Path(place, name)
 
@@ -156,11 +159,13 @@ def _installed_wheels() -> Iterator[Path]:
 def _entries(path: Path) -> Iterator[tuple[str, str]]:
     """Yield the names and values of the group GROUP in an entry_points.txt, if there is one."""
     try:
-        lines = path.read_text("utf-8").splitlines()
+        text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError):
         return
+    if GROUP not in text:
+        return
     group = ""
-    for line in map(str.strip, lines):
+    for line in map(str.strip, text.splitlines()):
         if line.startswith("["):
             group = line.strip("[] ")
         elif group == GROUP and "=" in line and not line.startswith(("#", ";")):

@@ -10,11 +10,11 @@ from __future__ import annotations
 import argparse
 import builtins
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from infeng_core.plug import hookspec
+from infeng_core.plug.markers import hookspec
+from infeng_core.record import Record
 
 if TYPE_CHECKING:
     from infeng_core.formats.adapters.readers import AdapterReader
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from infeng_core.formats.quantizers import Quantizer
     from infeng_core.formats.sources import Source
     from infeng_core.models.families import Family
-
-API_VERSION = 1
-"""Version of these hooks, their arguments and results; raised with each change that old plugins could not handle."""
 
 TokenizerFactory = Callable[..., Any]
 """Called as ``factory(directory: Path, config: EngineConfig)``; returns an ``infeng_core.api.Tokenizer``."""
@@ -61,8 +58,7 @@ def owed(hook: str) -> Any:
     return eval(globals()[hook].__annotations__["return"], {}, _Names())
 
 
-@dataclass(frozen=True)
-class KernelLibrary:
+class KernelLibrary(Record):
     """A shared object that exports ``infeng_library``."""
 
     name: str

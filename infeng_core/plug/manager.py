@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import importlib
 import sys
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
-
-import pluggy
+from typing import TYPE_CHECKING, Any, TypeAlias, get_origin
 
 from infeng_core.errors import PluginError, closest, unknown_key_remedy
 from infeng_core.log import get_logger, warn_once
 from infeng_core.machine.cpu import Cpu, detect
-from infeng_core.plug import PROJECT, border, hookimpl, hookspecs, wheels
+from infeng_core.plug import border, wheels
 from infeng_core.plug.discovery import NAMED, Plugin, find
-from infeng_core.plug.hookspecs import (
-    Backend,
-    Command,
-    DrafterFactory,
-    KernelLibrary,
-    LogitProcessorFactory,
-    ObserverFactory,
-    PolicyFactory,
-    PrefixStoreFactory,
-    RunOptions,
-    TokenizerFactory,
-)
-from infeng_core.plug.plugin import RENAMED, PluginManifest
+from infeng_core.plug.plugin import PluginManifest
 from infeng_core.plug.reason import Reason
 from infeng_core.settings.config import EngineConfig, default_of
 
@@ -44,6 +29,19 @@ if TYPE_CHECKING:
     from infeng_core.formats.quantizers import QuantizerChoice
     from infeng_core.formats.sources import Source
     from infeng_core.models.families import Family
+    from infeng_core.plug.hooks import Hooks
+    from infeng_core.plug.hookspecs import (
+        Backend,
+        Command,
+        DrafterFactory,
+        KernelLibrary,
+        LogitProcessorFactory,
+        ObserverFactory,
+        PolicyFactory,
+        PrefixStoreFactory,
+        RunOptions,
+        TokenizerFactory,
+    )
 
 log = get_logger(__name__)
 
@@ -68,37 +66,16 @@ FACES = {
 }
 """The type that objects of each kind must have, imported at first use."""
 
+_COMMAND = "infeng_core.plug.hookspecs:Command"
+
 SINGULAR = {"model_families": "model family", "policies": "scheduler"}
 
 FACTORIES = ("tokenizers", "policies", "drafters", "logit_processors", "prefix_stores", "observers", "calibrators")
 """Kinds whose hooks return factories."""
 
 
-Offer = tuple[KernelLibrary, PluginManifest, Reason]
+Offer: TypeAlias = "tuple[KernelLibrary, PluginManifest, Reason]"
 """A kernel library, its plugin, and whether that plugin can be used."""
-
-
-class _YamlLibrary:
-    """Answers the library hook for a plugin whose YAML names a library."""
-
-    def __init__(self, plugin: Plugin) -> None:
-        self.plugin = plugin
-
-    @hookimpl
-    def infeng_kernel_libraries(self) -> list[KernelLibrary]:
-        manifest = self.plugin.manifest
-        assert manifest is not None and manifest.library is not None
-        return [KernelLibrary(manifest.name, manifest.library, manifest.features)]
-
-
-class _Hooks(pluggy.PluginManager):
-    """Lets an implementation of a hook under its older name answer the hook that took its place."""
-
-    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
-        """Return what the marker of an implementation says, and which hook it is for."""
-        options = super().parse_hookimpl_opts(plugin, name)
-        new = RENAMED.get(name.removeprefix("infeng_"))
-        return {**options, "specname": f"infeng_{new}"} if options and new else options
 
 
 class Plugins:
@@ -109,15 +86,10 @@ class Plugins:
         self.config = config
         self.cpu = cpu
         self.manifests = plugins
-        self._manager = _Hooks(PROJECT)
-        self._manager.add_hookspecs(hookspecs)
-        self._declared: dict[str, Callable[..., Any]] = {}  # hooks of plugins
         self._formats: dict[str, QuantFormat] = {}
         self._look_for_typos()
         for plugin in plugins:
             self._complain(plugin)
-            if plugin.usable and plugin.manifest and plugin.manifest.library is not None:
-                self._manager.register(_YamlLibrary(plugin), name=f"{plugin.name}/library")
 
     @classmethod
     def discover(cls, config: EngineConfig | None = None, cpu: Cpu | None = None) -> Plugins:
@@ -129,10 +101,16 @@ class Plugins:
         cpu = cpu if cpu is not None else detect()
         return cls(config, cpu, find(config, cpu))
 
+    @cached_property
+    def _hooks(self) -> Hooks:
+        from infeng_core.plug.hooks import Hooks  # and pluggy, which listing plugins and commands does without
+
+        return Hooks(self.manifests)
+
     @property
     def hook(self) -> Any:
         """The hooks of every plugin imported so far."""
-        return self._manager.hook
+        return self._hooks.relay
 
     def tokenizer(self, name: str) -> TokenizerFactory:
         """Return the tokenizer called ``name``; raises PluginError with the known names."""
@@ -249,9 +227,7 @@ class Plugins:
         ``provides.hooks`` are called; one that fails causes a warning.
         """
         name = hook.__name__
-        if name not in self._declared:
-            self._manager.add_hookspecs(type(name, (), {name: staticmethod(hook)}))
-            self._declared[name] = hook
+        self._hooks.declare(hook)
         asked = [p for p in self.manifests if p.usable and p.manifest and name in p.manifest.provides["hooks"]]
         found = {plugin.name: self._ask(plugin, name) for plugin in asked}
         return {name: answer for name, answer in found.items() if answer is not None}
@@ -274,7 +250,9 @@ class Plugins:
             if plugin.usable and plugin.manifest and name in plugin.manifest.commands:
                 for command in self._ask(plugin, "infeng_commands") or []:
                     if getattr(command, "name", None) == name:
-                        held: Command = self._held(plugin, Command, f"command {name}", command)
+                        held: Command = self._held(
+                            plugin, "infeng_core.plug.hookspecs:Command", f"command {name}", command
+                        )
                         return held
                 if plugin.usable:
                     self._fail(plugin, f"plugin.yaml promises the command {name}, its hooks do not bring it")
@@ -326,6 +304,8 @@ class Plugins:
         if manifest is None:
             return []
         if not plugin.usable:
+            from infeng_core.plug.hookspecs import KernelLibrary
+
             named = [KernelLibrary(manifest.name, manifest.library, manifest.features)] if manifest.library else []
             return [(library, manifest, plugin.reason) for library in named]
         imports = manifest.library is None and bool(manifest.kernels)
@@ -391,15 +371,13 @@ class Plugins:
         None."""
         if imports and not self._import(plugin):
             return None
-        others = [p for name, p in self._manager.list_name_plugin() if name.split("/")[0] != plugin.name]
         try:
-            answers = self._manager.subset_hook_caller(hook, others)(settings=self.settings(plugin))
+            answers = self._hooks.answers(hook, plugin.name, self.settings(plugin))
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
             return self._fail(plugin, f"{hook}() raised {type(error).__name__}: {error}")
-        declared = self._declared.get(hook)
-        owed = get_type_hints(declared)["return"] if declared else hookspecs.owed(hook)
+        owed = self._hooks.owed(hook)
         text = next((text for answer in answers if (text := border.wrong(answer, owed))), "")
         if text:
             return self._fail(plugin, f"the result of {hook}() {text}")
@@ -410,27 +388,19 @@ class Plugins:
     def _import(self, plugin: Plugin) -> bool:
         assert plugin.manifest is not None
         module = plugin.manifest.python
-        if module is None or self._manager.has_plugin(plugin.name):
+        if module is None or self._hooks.has(plugin.name):
             return True
         try:
             if plugin.found.place == NAMED:
                 _reach(plugin.source, module)
             imported = importlib.import_module(module)
-            self._register(imported, plugin.name)
+            self._hooks.register(imported, plugin.name)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
             self._fail(plugin, f"importing {module} raised {type(error).__name__}: {error}")
             return False
         return True
-
-    def _register(self, module: types.ModuleType, name: str) -> None:
-        self._manager.register(module, name=name)
-        try:
-            self._manager.check_pending()
-        except pluggy.PluginValidationError:
-            self._manager.unregister(name=name)
-            raise
 
     def _fail(self, plugin: Plugin, why: str) -> None:
         """Mark a plugin broken; the core itself must not be."""

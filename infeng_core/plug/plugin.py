@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from infeng_core.errors import ManifestError
 from infeng_core.log import get_logger, warn_once
 from infeng_core.machine.cpu import NEEDS
+from infeng_core.plug.kept import kept
+from infeng_core.record import Entry, Record, entry
 from infeng_core.settings import yamlfile
 from infeng_core.settings.config import OPS, SCHEMA, setting
 from infeng_core.settings.schema import (
@@ -31,11 +32,17 @@ from infeng_core.settings.schema import (
     checked,
     suggestion,
 )
-from infeng_core.settings.yamlfile import Document, Key, type_name
+from infeng_core.settings.yamlfile import Document, type_name
+
+if TYPE_CHECKING:
+    from infeng_core.yamltree import Key
 
 _log = get_logger(__name__)
 
 VERSION = 1
+API_VERSION = 1
+"""Of the hooks and of what they take and give; raised when an old plugin would meet something else."""
+
 ARCHES = ("x86_64", "aarch64")
 
 
@@ -117,8 +124,7 @@ _PROVIDES: Mapping[str, Kind | None] = {
 }
 
 
-@dataclass(frozen=True)
-class KernelNote:
+class KernelNote(Record):
     """A kernel as plugin.yaml announces it; ``*`` in its name stands for any text, so one note may cover several."""
 
     name: str
@@ -130,8 +136,7 @@ class KernelNote:
         return fnmatchcase(kernel, self.name)
 
 
-@dataclass(frozen=True)
-class PluginManifest:
+class PluginManifest(Record):
     """A valid plugin.yaml."""
 
     name: str
@@ -144,10 +149,10 @@ class PluginManifest:
     library: Path | None = None
     python: str | None = None
     api: int = 1
-    settings: Mapping[str, Field[Any]] = field(default_factory=dict)
+    settings: Mapping[str, Entry] = entry(default_factory=dict)
     kernels: tuple[KernelNote, ...] = ()
-    provides: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "tokenizers" -> names
-    commands: Mapping[str, str] = field(default_factory=dict)  # name -> help
+    provides: Mapping[str, tuple[str, ...]] = entry(default_factory=dict)  # "tokenizers" -> names
+    commands: Mapping[str, str] = entry(default_factory=dict)  # name -> help
 
 
 def read_plugin(path: Path) -> PluginManifest:
@@ -158,17 +163,17 @@ def read_plugin(path: Path) -> PluginManifest:
     try:
         found = path.stat()
     except OSError:
-        return _read(path)  # this call raises the error
+        return _checked(yamlfile.read(path))  # this call raises the error
     return _read_once(path, found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
 
 
 @lru_cache(maxsize=256)
-def _read_once(path: Path, *_state: int) -> PluginManifest:
-    return _read(path)
+def _read_once(path: Path, *state: int) -> PluginManifest:
+    return _checked(kept().document(path, state))
 
 
-def _read(path: Path) -> PluginManifest:
-    document = yamlfile.read(path)
+def _checked(document: Document) -> PluginManifest:
+    path = document.path
     top = _section(document, (), _TOP)
     document.require_version("infeng_plugin", VERSION, "version of plugin files")
     for key in ("name", "version"):
@@ -255,7 +260,7 @@ def _commands(document: Document) -> dict[str, str]:
     return commands
 
 
-def _settings(document: Document, plugin: str) -> dict[str, Field[Any]]:
+def _settings(document: Document, plugin: str) -> dict[str, Entry]:
     """Return the plugin's settings as fields like the engine's own."""
     place = document.place(("settings",))
     declared = _at(document.data, ("settings",)) or {}
@@ -263,7 +268,7 @@ def _settings(document: Document, plugin: str) -> dict[str, Field[Any]]:
         raise ManifestError(place, f"expected keys and values, found {type_name(declared)}")
     if declared and plugin in (*SCHEMA, "infeng"):
         raise ManifestError(place, f"{plugin} is a section of the engine's own", "rename the plugin")
-    found: dict[str, Field[Any]] = {}
+    found: dict[str, Entry] = {}
     for name in declared:
         key = ("settings", name)
         if not name.isidentifier():

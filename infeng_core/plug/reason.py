@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from infeng_core import _native
 from infeng_core.machine.cpu import Cpu, closure
+from infeng_core.record import Record
 
 CODES = {
     "ready": "can be used",
@@ -37,8 +37,7 @@ CODES = {
 """Every code with its general meaning; a Reason's text describes one case."""
 
 
-@dataclass(frozen=True)
-class Reason:
+class Reason(Record):
     """A code of ``CODES``, the reason in this case, and the remedy."""
 
     code: str

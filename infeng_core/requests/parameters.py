@@ -7,9 +7,10 @@ the request's body.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
+
+from infeng_core.record import Record
 
 Kind = Literal["number", "integer", "flag", "texts", "tokens", "biases"]
 """``texts`` and ``tokens`` are lists; ``biases`` are numbers by token ids."""
@@ -29,8 +30,7 @@ MOST_DRY_LENGTH = 50
 _MOST = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Record):
     """One sampling parameter."""
 
     kind: Kind

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.record import Record
 from infeng_core.requests.tokenizer import Tokenizer
 
 BITS = 32
@@ -112,8 +113,7 @@ class LogitProcessors(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
+class Vocabulary(Record):
     """Facts about an engine's tokens for processors."""
 
     tokenizer: Tokenizer

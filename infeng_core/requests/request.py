@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from infeng_core.errors import RequestError
+from infeng_core.record import Record, entry
 from infeng_core.requests import checks
 from infeng_core.requests.parameters import SAMPLING
 
@@ -26,8 +27,7 @@ MOST_LOGPROBS = 256
 """Most likely tokens reported beside each token."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
+class SamplingParams(Record, kw_only=True):
     """The choice of tokens and the end of a completion.
 
     Raises RequestError for a value out of range. docs/numerics.md gives the order in which the filters apply.
@@ -135,8 +135,7 @@ class SamplingParams:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Record):
     """One prompt with everything that belongs to it.
 
     The engine's tokenizer turns a text into ids (with a beginning-of-text token if the model expects one); ids are
@@ -144,7 +143,7 @@ class Request:
     """
 
     prompt: str | tuple[int, ...]
-    params: SamplingParams = field(default_factory=SamplingParams)
+    params: SamplingParams = entry(default_factory=SamplingParams)
     priority: int = 0
     """Larger is more urgent, of 32 bits; the built-in first-come scheduler ignores it."""
     tenant: str = ""
@@ -188,8 +187,7 @@ class Request:
         return Request(ids, SamplingParams() if params is None else params, adapter=adapter)
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Record):
     """Token counts of a request."""
 
     prompt_tokens: int
@@ -212,8 +210,7 @@ class Usage:
         return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else None
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
+class Timings(Record):
     """Wall-clock seconds of a request."""
 
     queued: float
@@ -239,8 +236,7 @@ class Logprob:
     """Rank of the token, 1 for the likeliest; of equally likely tokens, smaller ids come first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(Record):
     """The whole answer to a request."""
 
     text: str
@@ -256,5 +252,5 @@ class Completion:
     """Log-probability of each new token, if requested."""
     prompt_logprobs: tuple[Logprob | None, ...] = ()
     """Log-probability of each token of the prompt, if requested; None for the first, which follows nothing."""
-    logits: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
+    logits: NDArray[np.float32] | None = entry(default=None, compare=False, repr=False)
     """(new tokens, vocab), if requested: the logits from which each was drawn."""

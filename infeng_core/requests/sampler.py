@@ -96,7 +96,7 @@ class Sampler:
     def _draw(
         self, logits: NDArray[np.float32], batch: Batch
     ) -> tuple[list[int], Mapping[int, int], Mapping[int, InfengError]]:
-        """Return the id of each sampled row, ``ProcessorArrays.counts``, and the errors of rows without an id, by row."""
+        """Return each sampled row's id, ``ProcessorArrays.counts``, and the errors of rows without an id, by row."""
         rows = [segment.sequence for segment in batch.segments for _ in range(segment.sampled)]
         if rows != self._rows:
             self._take_parameters(rows)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass
 
 from infeng_core.errors import OverloadedError
+from infeng_core.record import Record
 from infeng_core.scheduling.cost import CostModel
 
 REMEMBERED = 64
 """The number of latest starts from which the start rate of waiting requests is taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Record):
     """Bounds of the waiting requests; None: no bound."""
 
     requests: int | None = None

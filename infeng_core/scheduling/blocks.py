@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from infeng_core.batch import BLOCK_TOKENS as BLOCK_TOKENS
 from infeng_core.errors import ResourceError
+from infeng_core.record import Record
 
 AUTO_SEQUENCES = 8
 """``kv_cache.memory: auto`` has room for this many sequences of full context (or max_running, if fewer) ..."""
@@ -163,8 +163,7 @@ class BlockPool:
         return self._references[blocks]
 
 
-@dataclass(frozen=True, slots=True)
-class CacheSize:
+class CacheSize(Record):
     """The size of the cache, and the setting that bounds it."""
 
     blocks: int

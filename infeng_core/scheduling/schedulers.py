@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from infeng_core.batch import Limits, RunningRequest
+from infeng_core.record import Record
 from infeng_core.scheduling.admission import Backlog, Bounds
 from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.cost import CostModel
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from infeng_core.settings.config import EngineConfig
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Record):
     """The present work of an engine, and the counts of all of its schedulers since it was made."""
 
     running: int

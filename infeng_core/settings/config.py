@@ -1,4 +1,4 @@
-"""The settings of an engine: one frozen dataclass per section of a manifest.
+"""The settings of an engine: one record per section of a manifest.
 
 These classes are the schema: a field's default is the engine's default, and its ``kind`` says which values it takes.
 The shipped ``manifests/default.yaml`` spells out the same values.
@@ -7,11 +7,11 @@ The shipped ``manifests/default.yaml`` spells out the same values.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Literal
 
 from infeng_core import _native
+from infeng_core.record import Entry, Record, entries, entry
 from infeng_core.settings.schema import Auto, Bool, Choice, Int, Kind, ListOf, MapOf, Name, Optional, OrWord, Size, Text
 
 OPS = _native.OPS
@@ -25,17 +25,16 @@ def setting(default: Any, kind: Kind, help: str, *, path: bool = False) -> Any:
     """Declare a field: its default, its kind, one line of help, and whether a manifest's folder is its base."""
     metadata = {"kind": kind, "help": help, "path": path}
     if isinstance(default, dict):
-        return field(default_factory=lambda: MappingProxyType(dict(default)), metadata=metadata)
-    return field(default=default, metadata=metadata)
+        return entry(default_factory=lambda: MappingProxyType(dict(default)), metadata=metadata)
+    return entry(default=default, metadata=metadata)
 
 
-def default_of(made: Field[Any]) -> Any:
+def default_of(made: Entry) -> Any:
     """Return the default of a field made by ``setting``."""
-    return made.default_factory() if made.default_factory is not MISSING else made.default
+    return made.made_default()
 
 
-@dataclass(frozen=True)
-class ModelSection:
+class ModelSection(Record):
     """The model, and the storage of its weights in memory."""
 
     path: str | None = setting(None, Optional(Text()), "directory or hub name", path=True)
@@ -53,8 +52,7 @@ class ModelSection:
     )
 
 
-@dataclass(frozen=True)
-class KernelsSection:
+class KernelsSection(Record):
     """The kernel library for each operation."""
 
     order: tuple[str, ...] = setting(
@@ -70,8 +68,7 @@ class KernelsSection:
     lock: str | None = setting(None, Optional(Text()), "manifest.lock whose bindings must hold", path=True)
 
 
-@dataclass(frozen=True)
-class KvCacheSection:
+class KvCacheSection(Record):
     """The key/value cache."""
 
     dtype: str = setting("int8", Choice(_native.CACHE_FORMATS), "how keys and values are stored")
@@ -86,8 +83,7 @@ class KvCacheSection:
     prefix_disk: int = setting(1 << 30, Size(), 'most bytes in prefix_dir, "4GB"')
 
 
-@dataclass(frozen=True)
-class SchedulerSection:
+class SchedulerSection(Record):
     """The requests that share a step."""
 
     use: str = setting("fcfs", Text(), "scheduler by name")
@@ -110,16 +106,14 @@ class SchedulerSection:
     )
 
 
-@dataclass(frozen=True)
-class SpeculationSection:
+class SpeculationSection(Record):
     """Guesses of the next tokens; the resulting text is the same."""
 
     use: str = setting("none", Text(), "drafter by name, or none; ngram repeats earlier parts of the same text")
     tokens: int = setting(4, Int(1, 16), "most guessed tokens of one request in a step")
 
 
-@dataclass(frozen=True)
-class SamplingSection:
+class SamplingSection(Record):
     """The choice of tokens, where requests do not say."""
 
     order: tuple[str, ...] = setting(
@@ -127,8 +121,7 @@ class SamplingSection:
     )
 
 
-@dataclass(frozen=True)
-class AdaptersSection:
+class AdaptersSection(Record):
     """LoRA adapters."""
 
     max_resident: int = setting(16, Int(0, 1 << 16), "most adapters in memory")
@@ -142,8 +135,7 @@ class AdaptersSection:
     warm: tuple[str, ...] = setting((), ListOf(Text()), "names to load at the start and keep in memory")
 
 
-@dataclass(frozen=True)
-class TokenizerSection:
+class TokenizerSection(Record):
     """Text to ids and back."""
 
     use: str = setting("hf", Text(), "tokenizer by name")
@@ -151,8 +143,7 @@ class TokenizerSection:
     parse_special: bool = setting(True, Bool(), "special tokens in a prompt's text become their ids, or stay text")
 
 
-@dataclass(frozen=True)
-class ThreadsSection:
+class ThreadsSection(Record):
     """The worker pool."""
 
     count: int | Literal["auto"] = setting("auto", Auto(Int(1, 1024)), "workers; auto: cores this process may use")
@@ -169,8 +160,7 @@ class ThreadsSection:
     )
 
 
-@dataclass(frozen=True)
-class MemorySection:
+class MemorySection(Record):
     """The memory of weights, cache and adapters."""
 
     lock: bool = setting(False, Bool(), "keep them from being swapped out; needs the right to (ulimit -l)")
@@ -181,30 +171,26 @@ class MemorySection:
     )
 
 
-@dataclass(frozen=True)
-class BackendSection:
+class BackendSection(Record):
     """The executor of programs."""
 
     use: str = setting("native", Text(), "backend by name")
 
 
-@dataclass(frozen=True)
-class ObserversSection:
+class ObserversSection(Record):
     """Observers of the engine's work."""
 
     use: tuple[str, ...] = setting((), ListOf(Name()), "observers by name; log writes a line for each request")
 
 
-@dataclass(frozen=True)
-class PluginsSection:
+class PluginsSection(Record):
     """The sources of plugins, besides installed wheels."""
 
     paths: tuple[str, ...] = setting((), ListOf(Text()), "plugin.yaml files", path=True)
     disable: tuple[str, ...] = setting((), ListOf(Text()), "plugins never to be used")
 
 
-@dataclass(frozen=True)
-class EngineConfig:
+class EngineConfig(Record):
     """A complete, validated assembly; made by ``load_config``.
 
     ``provenance["kv_cache.dtype"]`` is the origin of a value: ``"default"``, ``"engine.yaml:7"``,
@@ -212,22 +198,22 @@ class EngineConfig:
     (``provenance["model.formats.embed"]``).
     """
 
-    model: ModelSection = field(default_factory=ModelSection)
-    kernels: KernelsSection = field(default_factory=KernelsSection)
-    kv_cache: KvCacheSection = field(default_factory=KvCacheSection)
-    scheduler: SchedulerSection = field(default_factory=SchedulerSection)
-    speculation: SpeculationSection = field(default_factory=SpeculationSection)
-    sampling: SamplingSection = field(default_factory=SamplingSection)
-    adapters: AdaptersSection = field(default_factory=AdaptersSection)
-    tokenizer: TokenizerSection = field(default_factory=TokenizerSection)
-    threads: ThreadsSection = field(default_factory=ThreadsSection)
-    memory: MemorySection = field(default_factory=MemorySection)
-    backend: BackendSection = field(default_factory=BackendSection)
-    observers: ObserversSection = field(default_factory=ObserversSection)
-    plugins: PluginsSection = field(default_factory=PluginsSection)
-    extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    model: ModelSection = entry(default_factory=ModelSection)
+    kernels: KernelsSection = entry(default_factory=KernelsSection)
+    kv_cache: KvCacheSection = entry(default_factory=KvCacheSection)
+    scheduler: SchedulerSection = entry(default_factory=SchedulerSection)
+    speculation: SpeculationSection = entry(default_factory=SpeculationSection)
+    sampling: SamplingSection = entry(default_factory=SamplingSection)
+    adapters: AdaptersSection = entry(default_factory=AdaptersSection)
+    tokenizer: TokenizerSection = entry(default_factory=TokenizerSection)
+    threads: ThreadsSection = entry(default_factory=ThreadsSection)
+    memory: MemorySection = entry(default_factory=MemorySection)
+    backend: BackendSection = entry(default_factory=BackendSection)
+    observers: ObserversSection = entry(default_factory=ObserversSection)
+    plugins: PluginsSection = entry(default_factory=PluginsSection)
+    extra: Mapping[str, Mapping[str, Any]] = entry(default_factory=dict)
     """Values set for plugins' own settings, by the plugin's name; ``Plugins.settings`` adds their defaults."""
-    provenance: Mapping[str, str] = field(default_factory=dict, compare=False)
+    provenance: Mapping[str, str] = entry(default_factory=dict, compare=False)
 
     def values(self) -> dict[str, Any]:
         """Return every setting by its dotted name, in the order of the schema, then those of plugins."""
@@ -251,7 +237,7 @@ SECTIONS: dict[str, type[Any]] = {
     "plugins": PluginsSection,
 }
 
-Schema = Mapping[str, Mapping[str, Field[Any]]]
-"""Sections to keys to fields made by ``setting``."""
+Schema = Mapping[str, Mapping[str, Entry]]
+"""Sections to keys to entries made by ``setting``."""
 
-SCHEMA: Schema = {name: {f.name: f for f in fields(cls)} for name, cls in SECTIONS.items()}
+SCHEMA: Schema = {name: entries(cls) for name, cls in SECTIONS.items()}

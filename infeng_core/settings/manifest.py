@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -87,7 +86,7 @@ def _of_plugins(document: Document | None, environ: Mapping[str, str], overrides
     """Return the settings about plugins in general, with defaults otherwise; a missing plugin is reported later."""
     if document is not None:
         kept = {key: value for key, value in document.data.items() if key in ("infeng", "plugins")}
-        document = replace(document, data=kept)
+        document = document.replaced(data=kept)
     environ = {name: value for name, value in environ.items() if name.startswith("INFENG_PLUGINS_")}
     overrides = {key: value for key, value in overrides.items() if key.startswith("plugins.")}
     return _assemble(SCHEMA, document, environ, overrides)

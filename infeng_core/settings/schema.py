@@ -6,13 +6,15 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from infeng_core import yamltree
 from infeng_core.errors import LONGEST, ManifestError, closest, unknown_key_remedy
-from infeng_core.settings.yamlfile import Document, Key, type_name
+from infeng_core.record import Record
+from infeng_core.settings.yamlfile import Document, type_name
+
+if TYPE_CHECKING:
+    from infeng_core.yamltree import Key
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -29,8 +31,7 @@ class Kind(ABC):
         return self.check(text)
 
 
-@dataclass(frozen=True)
-class Text(Kind):
+class Text(Record, Kind):
     """Any text that is not empty."""
 
     def check(self, value: object) -> str:
@@ -41,7 +42,6 @@ class Text(Kind):
         return value
 
 
-@dataclass(frozen=True)
 class Name(Text):
     """A word that fits into commands, tables and file names."""
 
@@ -52,7 +52,6 @@ class Name(Text):
         return name
 
 
-@dataclass(frozen=True)
 class Pattern(Name):
     """A name in which ``*`` may stand for any part."""
 
@@ -61,8 +60,7 @@ class Pattern(Name):
         return str(value)
 
 
-@dataclass(frozen=True)
-class Choice(Kind):
+class Choice(Record, Kind):
     """One of a closed list of words."""
 
     words: tuple[str, ...]
@@ -73,8 +71,7 @@ class Choice(Kind):
         return value
 
 
-@dataclass(frozen=True)
-class Bool(Kind):
+class Bool(Record, Kind):
     """true or false."""
 
     def check(self, value: object) -> bool:
@@ -91,8 +88,7 @@ class Bool(Kind):
         raise ValueError(f"expected true or false, found {text!r}")
 
 
-@dataclass(frozen=True)
-class Int(Kind):
+class Int(Record, Kind):
     """A whole number from ``low`` to ``high``."""
 
     low: int
@@ -114,8 +110,7 @@ class Int(Kind):
         return self.check(number)
 
 
-@dataclass(frozen=True)
-class Number(Kind):
+class Number(Record, Kind):
     """A finite number from ``low`` to ``high``."""
 
     low: float = -math.inf
@@ -136,8 +131,7 @@ class Number(Kind):
         return self.check(number)
 
 
-@dataclass(frozen=True)
-class Size(Kind):
+class Size(Record, Kind):
     """A number of bytes: 536870912 or "512MB" (MB and MiB both mean 2**20 bytes, as memory is counted)."""
 
     def check(self, value: object) -> int:
@@ -152,8 +146,7 @@ class Size(Kind):
         return Int(1, 1 << 50).check(int(min(float(match[1]), 1 << 51) * UNITS[match[2].upper()]))
 
 
-@dataclass(frozen=True)
-class OrWord(Kind):
+class OrWord(Record, Kind):
     """One of a few words or a value of ``kind``."""
 
     words: tuple[str, ...]
@@ -180,8 +173,7 @@ class Auto(OrWord):
         super().__init__(("auto",), kind)
 
 
-@dataclass(frozen=True)
-class Optional(Kind):
+class Optional(Record, Kind):
     """Nothing (``null``) or a value of ``kind``."""
 
     kind: Kind
@@ -193,8 +185,7 @@ class Optional(Kind):
         return None if text in ("", "null") else self.kind.parse(text)
 
 
-@dataclass(frozen=True)
-class ListOf(Kind):
+class ListOf(Record, Kind):
     """A list; as text, its items separated by commas, or YAML: [a, b]."""
 
     kind: Kind
@@ -213,8 +204,7 @@ class ListOf(Kind):
         return self.check([self.kind.parse(item.strip()) for item in text.split(",") if item.strip()])
 
 
-@dataclass(frozen=True)
-class MapOf(Kind):
+class MapOf(Record, Kind):
     """Names to values; as text, ``name=value`` pairs separated by commas, or YAML: {name: value}."""
 
     kind: Kind
@@ -261,6 +251,8 @@ def checked(document: Document, key: Key, data: object, kinds: Mapping[str, Kind
 
 def _flow(text: str) -> object:
     """Return the YAML value of a shell argument or a variable, parsed as files are: no anchors, bounded nesting."""
+    from infeng_core import yamltree
+
     try:
         return yamltree.parse(text, Path("text"), ManifestError)[0]
     except ManifestError as error:

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from infeng_core import yamltree
 from infeng_core.errors import ManifestError
 from infeng_core.files import read_text
-from infeng_core.yamltree import Key
+from infeng_core.record import Record, entry
 
-__all__ = ["Document", "Key", "parse", "read", "type_name"]
+if TYPE_CHECKING:
+    from infeng_core.yamltree import Key
+
+__all__ = ["Document", "parse", "read", "type_name"]
 
 MAX_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
-class Document:
+class Document(Record):
     """A parsed file: plain data, and the 1-based line of each key path."""
 
     path: Path
     data: Mapping[str, object]
-    lines: Mapping[Key, int] = field(repr=False)
+    lines: Mapping[Key, int] = entry(repr=False)
 
     def place(self, key: Key) -> str:
         """Return ``"engine.yaml:7: kernels.order"``, the start of every message about ``key``."""
@@ -47,6 +48,8 @@ def read(path: Path) -> Document:
 
 def parse(text: str, path: Path) -> Document:
     """Parse ``text``; ``path`` is only named in errors."""
+    from infeng_core import yamltree  # and PyYAML, which an engine without a manifest does without
+
     data, lines = yamltree.parse(text, path, ManifestError)
     if data is not None and not isinstance(data, dict):
         raise ManifestError(f"{path}:1", f"expected keys and values, found {type_name(data)}")

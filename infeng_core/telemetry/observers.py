@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, ParamSpec, TypeVar
 
 from infeng_core.adapters.records import AdapterChange, AdapterInfo
 from infeng_core.log import get_logger
+from infeng_core.record import Record
 from infeng_core.requests.request import Completion, Request
 
 Stage = Literal["tokenize", "schedule", "run", "sample", "detokenize", "step"]
@@ -20,8 +20,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class StepReport:
+class StepReport(Record):
     """One batch that ran."""
 
     rows: int

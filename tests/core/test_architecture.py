@@ -14,16 +14,16 @@ import pytest
 
 import infeng_core
 from infeng_core import api
-from infeng_core.api import formats as api_formats
+from infeng_core.api import engines, formats, kernels, servers
 from infeng_core.kernels.libraries import libraries
-from infeng_core.plug import hookspecs, manager
+from infeng_core.plug import hookspecs, manager, plugin
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
 
 CORE = Path(infeng_core.__file__).parent
 ROOT = Path(__file__).parents[2]
 
-BASE = {"jsonl", "errors", "files", "log", "tokenizerjson", "version", "yamltree"}  # known by all
+BASE = {"jsonl", "errors", "files", "log", "record", "tokenizerjson", "version", "yamltree"}  # known by all
 KNOWS = {
     **{leaf: set() for leaf in BASE},
     "_native": set(),
@@ -268,12 +268,28 @@ def test_the_core_knows_gguf_only_by_its_wheels_name():
     assert knowing == {"plug/wheels.py"}
 
 
-def test_the_api_is_documented_and_holds_what_it_names():
+API = (api, engines, formats, kernels, servers)
+
+
+@pytest.mark.parametrize("module", API)
+def test_the_api_is_documented_and_holds_what_it_names(module):
     page = (ROOT / "docs" / "adding-a-plugin.md").read_text(encoding="utf-8")
-    for module in (api, api_formats):
-        assert not [name for name in module.__all__ if f"`{name}`" not in page]
-        assert all(hasattr(module, name) for name in module.__all__)
-    assert api.API_VERSION == hookspecs.API_VERSION
+    assert not [name for name in module.__all__ if f"`{name}`" not in page]
+    assert all(getattr(module, name) is not None for name in module.__all__)
+
+
+@pytest.mark.parametrize("module", API)
+def test_a_module_of_the_api_has_the_names_of_its_stub(module):
+    tree = ast.parse(Path(module.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    stub = {one.asname or one.name: (node.module, one.name) for node in imports for one in node.names}
+    [listed] = [ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign)]
+    assert sorted(stub) == sorted(listed) == sorted(module.__all__)
+    assert stub == {name: module.homes()[name] for name in stub}
+
+
+def test_the_version_of_the_api_is_that_of_the_hooks():
+    assert api.API_VERSION == plugin.API_VERSION
 
 
 def test_the_core_imports_with_no_plugin_and_no_engine_loaded():
@@ -319,7 +335,7 @@ def test_every_hook_is_called_for_a_plugin_and_implemented_by_the_core(tmp_path,
     library = workshop.plugin("first").parent / "libfirst.so"
     imported = f"from pathlib import Path\npath = Path({str(library)!r})\n"
     (tmp_path / "six_hooks.py").write_text(imported + """
-from infeng_core.plug import hookimpl
+from infeng_core.plug.markers import hookimpl
 from infeng_core.formats.quant import QuantFormat
 from infeng_core.plug.hookspecs import KernelLibrary, RunOptions
 called = set()

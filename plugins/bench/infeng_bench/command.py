@@ -7,7 +7,7 @@ import functools
 import importlib
 from typing import Any, Protocol
 
-from infeng_core.api import Parser
+from infeng_core.api.servers import Parser
 
 VERBS = {
     "gemm": "measure the linears of a model one by one",

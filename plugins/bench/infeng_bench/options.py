@@ -17,7 +17,8 @@ from infeng_bench.models import shapes
 from infeng_bench.peers import OURS
 from infeng_bench.reports import results
 from infeng_bench.stats import contention
-from infeng_core.api import EngineConfig, UsageError, add_config_options, config_from, detect
+from infeng_core.api import EngineConfig, UsageError, add_config_options, config_from
+from infeng_core.api.kernels import detect
 
 if TYPE_CHECKING:
     from infeng_bench.kernels.roofline import Roofline

@@ -28,6 +28,7 @@ from infeng_bench.reports.machine import kernel_features
 from infeng_bench.stats.summary import spread
 from infeng_core import api
 from infeng_core.api import InfengError, UsageError, add_config_options, config_from
+from infeng_core.api import kernels as kernels_api
 
 if TYPE_CHECKING:
     from infeng_core.api import Engine
@@ -141,7 +142,7 @@ def served(engine: Engine, wanted: Mapping[str, Any]) -> dict[str, Any]:
     cpu, begin = time.process_time(), time.perf_counter()
     traces = serving.serve(engine, jobs, places)
     seconds = time.perf_counter() - begin
-    return Served(traces, seconds, time.process_time() - cpu, api.peak_rss() or 0).to_dict()
+    return Served(traces, seconds, time.process_time() - cpu, kernels_api.peak_rss() or 0).to_dict()
 
 
 def _request(line: str) -> dict[str, Any]:

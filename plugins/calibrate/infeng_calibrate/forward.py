@@ -13,26 +13,20 @@ from infeng_calibrate import _native
 from infeng_calibrate.routing import Routed, chosen
 from infeng_calibrate.stages import Stage, route_of, stages
 from infeng_calibrate.store import Store, release
-from infeng_core.api import (
-    EngineConfig,
+from infeng_core.api import EngineConfig, KernelError, NativeError
+from infeng_core.api.engines import Limits
+from infeng_core.api.formats import (
     ExpertLinear,
-    KernelError,
-    KvCache,
-    Limits,
     LoadedModel,
     ModelConfig,
-    NativeError,
     PackedTensor,
-    Pool,
-    Program,
-    Selector,
     aligned_bytes,
     families,
     layout,
-    plan,
     rotated,
     writes,
 )
+from infeng_core.api.kernels import KvCache, Pool, Program, Selector, plan
 
 BLOCK = 16  # positions of a cache block
 ROWS = 1024  # tokens of a step

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_calibrate import _native
-from infeng_core.api import Quantized, QuantTarget, SubGrid
+from infeng_core.api.formats import Quantized, QuantTarget, SubGrid
 
 DAMPING = 0.01  # this part of the mean of H's diagonal is added to the diagonal
 SWEEPS = 2  # over the groups of a matrix, when all of its codes are known

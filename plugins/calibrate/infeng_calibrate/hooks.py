@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from infeng_core.api import CalibratorFactory, Quantizer, hookimpl
+from infeng_core.api import CalibratorFactory, hookimpl
+from infeng_core.api.formats import Quantizer
 
 
 @hookimpl

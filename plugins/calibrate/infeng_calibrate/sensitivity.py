@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from infeng_calibrate.forward import Forward, Runner
 from infeng_calibrate.stages import Stage
-from infeng_core.api import (
+from infeng_core.api.formats import (
     Checkpoint,
     ExpertLinear,
     FormatLookup,

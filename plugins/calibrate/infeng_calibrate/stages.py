@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from infeng_core.api import (
+from infeng_core.api import ModelError
+from infeng_core.api.formats import (
     Apply,
     Attention,
     Embed,
@@ -14,7 +15,6 @@ from infeng_core.api import (
     Graph,
     KvAppend,
     Linear,
-    ModelError,
     Op,
     Route,
     Value,

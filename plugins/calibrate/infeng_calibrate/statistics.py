@@ -12,7 +12,7 @@ from infeng_calibrate import _native
 from infeng_calibrate.forward import Forward, quantized
 from infeng_calibrate.routing import Routed
 from infeng_calibrate.store import release
-from infeng_core.api import (
+from infeng_core.api.formats import (
     Checkpoint,
     ModelConfig,
     Moments,

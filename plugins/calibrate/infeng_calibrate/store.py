@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import ResourceError, cache_root, write_all
+from infeng_core.api import ResourceError, cache_root
+from infeng_core.api.formats import write_all
 
 IN_MEMORY = 2 << 30
 ALIGNED = 64

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from infeng_core.api import RunningRequest
+from infeng_core.api.engines import RunningRequest
 from infeng_fair.counts import OTHERS, Counts
 from infeng_fair.terms import Share, Terms, Tier
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from infeng_core.api import RunningRequest
+from infeng_core.api.engines import RunningRequest
 
 OTHERS = "(others)"
 """Name of the shared entry for all tenants, or adapters, beyond the bound."""

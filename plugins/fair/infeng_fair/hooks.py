@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from infeng_core.api import Limits, PolicyFactory, hookimpl
+from infeng_core.api import PolicyFactory, hookimpl
+from infeng_core.api.engines import Limits
 
 
 @hookimpl

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 
-from infeng_core.api import RunningRequest
+from infeng_core.api.engines import RunningRequest
 from infeng_fair.accounts import Queued
 
 LOOKAHEAD = 32

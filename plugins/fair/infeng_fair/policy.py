@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
-from infeng_core.api import Limits, Policy, RunningRequest, Served
+from infeng_core.api.engines import Limits, Policy, RunningRequest, Served
 from infeng_fair.accounts import NEW_COST, PROMPT_COST, Accounts, Tenant
 from infeng_fair.counts import ByAdapters, Counts
 from infeng_fair.locality import Locality

@@ -16,13 +16,15 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import AdapterError, ModelConfig, layout
+from infeng_core.api import AdapterError
 from infeng_core.api.formats import (
     MAX_RANK,
     AdapterWeights,
     Delta,
+    ModelConfig,
     TargetModule,
     as_adapter_error,
+    layout,
     show,
     target_modules,
 )

@@ -12,18 +12,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import (
+from infeng_core.api import ModelError
+from infeng_core.api.formats import (
     FormatChoice,
     FormatLookup,
+    Kept,
     Layout,
     ModelConfig,
-    ModelError,
     Part,
     QuantFormat,
     Quantized,
+    WithMinima,
+    halved,
     layout,
 )
-from infeng_core.api.formats import Kept, WithMinima, halved
 from infeng_gguf import experts, metadata, storage
 from infeng_gguf.file import open_files
 from infeng_gguf.header import Tensor

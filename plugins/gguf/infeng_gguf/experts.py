@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from infeng_core.api import Layout, Part
+from infeng_core.api.formats import Layout, Part
 
 FUSED = "ffn_gate_up_exps"
 STEMS = {"gate_up_proj": ("ffn_gate", "ffn_up"), "down_proj": ("ffn_down",)}

@@ -13,23 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from infeng_core.api import (
-    ModelConfig,
-    ModelError,
-    Part,
-    Quantized,
-    ResourceError,
-    RopeConfig,
-    UsageError,
-    available_bytes,
-    locked,
-    unknown_key_remedy,
-)
+from infeng_core.api import ModelError, ResourceError, UsageError, available_bytes, locked, unknown_key_remedy
 from infeng_core.api.formats import (
     BUILTIN,
     Export,
     ExportPlan,
+    ModelConfig,
     ModelSource,
+    Part,
+    Quantized,
+    RopeConfig,
     gigabytes,
     inverse_frequencies,
     require_memory,

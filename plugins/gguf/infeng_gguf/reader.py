@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from infeng_core.api import Checkpoint, ModelConfig
 from infeng_core.api.formats import (
     AdapterWeights,
+    Checkpoint,
     Description,
     Export,
     ExportPlan,
+    ModelConfig,
     ModelFiles,
     ModelSource,
     families,

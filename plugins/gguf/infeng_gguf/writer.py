@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import Quantized
+from infeng_core.api.formats import Quantized
 from infeng_gguf.header import ARRAY, MAGIC, SCALARS, STRING
 from infeng_gguf.types import BY_NAME, TensorType
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import BoundOp, KernelError, available_bytes
+from infeng_core.api import KernelError, available_bytes
+from infeng_core.api.engines import BoundOp
 
 from .adapter import Rows
 from .blocks import Blocks
@@ -18,7 +19,10 @@ from .packed import Handle, unpacked
 from .weights import FAMILIES, dequantized, rounding_of
 
 if TYPE_CHECKING:
-    from infeng_core.api import Batch, EngineConfig, Limits, LoadedModel, ModelConfig, PackedAdapter, Selector
+    from infeng_core.api import EngineConfig
+    from infeng_core.api.engines import Batch, Limits, PackedAdapter
+    from infeng_core.api.formats import LoadedModel, ModelConfig
+    from infeng_core.api.kernels import Selector
 
 BLOCK = 16  # positions of a cache block
 REASON = "backend.use is numpy; over integer weights its tokens may differ from the native backend's"

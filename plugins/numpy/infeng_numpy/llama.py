@@ -25,7 +25,7 @@ from .rotary import Rotary
 from .rounding import PLAIN, Rounding
 
 if TYPE_CHECKING:
-    from infeng_core.api import ModelConfig
+    from infeng_core.api.formats import ModelConfig
 
 Real = NDArray[np.float64]
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import TensorSpec, builtin_format, layout, unpack_stacked
+from infeng_core.api.engines import unpack_stacked
+from infeng_core.api.formats import TensorSpec, builtin_format, layout
 
 from .adapter import Adapter, Change
 from .llama import Linear
@@ -17,7 +18,8 @@ from .rounding import PLAIN, Rounding, rotate64
 from .weights import FAMILIES
 
 if TYPE_CHECKING:
-    from infeng_core.api import LoraPart, LoraTensor, ModelConfig, PackedAdapter
+    from infeng_core.api.engines import LoraPart, LoraTensor, PackedAdapter
+    from infeng_core.api.formats import ModelConfig
 
 Real = NDArray[np.float64]
 Rounded = Callable[[str], Rounding | None]

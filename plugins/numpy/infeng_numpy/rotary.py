@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from infeng_core.api import ModelConfig, RopeConfig
+    from infeng_core.api.formats import ModelConfig, RopeConfig
 
 Real = NDArray[np.float64]
 

@@ -15,7 +15,7 @@ from .llama import Experts, Layer, Linear, Weights
 from .rounding import PLAIN, Rounding
 
 if TYPE_CHECKING:
-    from infeng_core.api import LoadedModel, ModelConfig
+    from infeng_core.api.formats import LoadedModel, ModelConfig
 
 Matrix = NDArray[np.float64]
 """A matrix or a vector."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from infeng_core.api import PrefixStore, PrefixStoreFactory, hookimpl
+from infeng_core.api import PrefixStoreFactory, hookimpl
+from infeng_core.api.engines import PrefixStore
 
 
 @hookimpl

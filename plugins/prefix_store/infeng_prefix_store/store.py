@@ -15,15 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import (
-    InfengError,
-    PrefixEntry,
-    ResourceError,
-    get_logger,
-    own_file,
-    read_into,
-    require_own,
-)
+from infeng_core.api import InfengError, ResourceError, get_logger, own_file, read_into, require_own
+from infeng_core.api.engines import PrefixEntry
 from infeng_prefix_store.records import HEAD_BYTES, HEADER_BYTES, TOKENS, Kind, Place, after, places
 from infeng_prefix_store.segments import Segments, Writer
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from infeng_core.api import Engine, EngineConfig, LoadedModel, Selector, UsageError
+from infeng_core.api import Engine, EngineConfig, UsageError
+from infeng_core.api.formats import LoadedModel
+from infeng_core.api.kernels import Selector
 from infeng_quality.scoring import Progress, Scores
 from infeng_quality.teacher import Teacher
 from infeng_quality.texts import Window

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import Batch, Executable, Limits
+from infeng_core.api.engines import Batch, Executable, Limits
 
 ROWS = 128
 """Rows of one step, whose logits are in memory: 64 MB with a vocabulary of 128k."""

@@ -9,16 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from infeng_core.api import (
-    StartupTimes,
-    UsageError,
-    add_config_options,
-    config_from,
-    get_logger,
-    hear_others,
-    parse_lora,
-    say,
-)
+from infeng_core.api import UsageError, add_config_options, config_from, get_logger, say
+from infeng_core.api.servers import StartupTimes, hear_others, parse_lora
 
 _log = get_logger(__name__)
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from infeng_core.api import BlockAccess, Engine, __version__, read_bytes
+from infeng_core.api import Engine, __version__, read_bytes
+from infeng_core.api.engines import BlockAccess
 from infeng_serve.model import Model
 from infeng_serve.settings import Settings
 

@@ -10,7 +10,8 @@ from typing import Protocol
 
 import msgspec
 
-from infeng_core.api import Adapters, Request, draw_seed
+from infeng_core.api import Adapters, Request
+from infeng_core.api.servers import draw_seed
 from infeng_serve.auth import Caller
 from infeng_serve.event_queue import EventQueue, News
 from infeng_serve.failures import GoneError, failure, reason_of

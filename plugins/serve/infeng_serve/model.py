@@ -12,7 +12,8 @@ from typing import Any
 
 from infeng_chat.template import ChatTemplate, find, prepare
 
-from infeng_core.api import Engine, EngineConfig, Plugins, RequestError, StartupTimes, UsageError
+from infeng_core.api import Engine, EngineConfig, Plugins, RequestError, UsageError
+from infeng_core.api.servers import StartupTimes
 from infeng_serve.adapters import AdapterNames
 from infeng_serve.auth import Caller
 from infeng_serve.protocol.answer import Context

@@ -19,7 +19,8 @@ import uvloop
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from infeng_core.api import StartupTimes, UsageError, get_logger, shorten_slice
+from infeng_core.api import UsageError, get_logger
+from infeng_core.api.servers import StartupTimes, shorten_slice
 from infeng_serve.app import App, Route
 from infeng_serve.auth import Keys
 from infeng_serve.connection import Bounds, Connection, config_of

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from infeng_core.api import StartupTimes, get_logger
+from infeng_core.api import get_logger
+from infeng_core.api.servers import StartupTimes
 from infeng_serve.auth import Caller, Keys
 from infeng_serve.bridge import Bridge
 from infeng_serve.failures import LoadingError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infeng_core.api import StartupTimes, is_json
+from infeng_core.api.servers import StartupTimes, is_json
 from infeng_serve.model import Model
 from infeng_serve.observability.accesslog import AccessLog, Format
 from infeng_serve.observability.metrics import Metrics

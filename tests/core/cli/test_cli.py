@@ -97,7 +97,7 @@ def test_an_unknown_command_is_a_usage_error(infeng):
 def test_a_command_of_a_plugin_runs_and_its_errors_are_printed(infeng, tmp_path, monkeypatch):
     (tmp_path / "loud_hooks.py").write_text("""
 from infeng_core.errors import ModelError
-from infeng_core.plug import hookimpl
+from infeng_core.plug.markers import hookimpl
 class Loud:
     name = "loud"
     help = "100% loud"

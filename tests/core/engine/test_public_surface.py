@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from engine_parts import MakeEngine
 
-from infeng_core.api import Engine, EngineConfig, InfengError, SamplingParams, Stream, find, load_config
+from infeng_core.api import Engine, EngineConfig, InfengError, SamplingParams, Stream, load_config
+from infeng_core.api.formats import find
 
 P = SamplingParams(max_tokens=2, temperature=0.0)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -53,6 +55,18 @@ def test_every_kind_of_difference_is_seen(old: str, new: str, why: str, tmp_path
     (tmp_path / "changed.pyi").write_text(text.replace(old, new, 1), encoding="utf-8")
     found = differences(module, tmp_path / "changed.pyi")
     assert any(one.startswith(why) for one in found), found
+
+
+def test_the_words_of_the_stub_are_those_of_the_module() -> None:
+    module = infeng_core._native
+    text = stub(module).read_text(encoding="utf-8")
+    for place in (r"WEIGHT_FORMATS: dict\[str, ", r"def activation\(format: str\) -> ", r"    kind: "):
+        found = re.search(rf"^{place}Literal\[(.+?)\]", text, re.MULTILINE)
+        assert found, place
+        words = set(ast.literal_eval(f"[{found[1]}]"))
+        kinds = {operand.kind for operands in module.ROW_OPS.values() for operand in operands}
+        assert words >= kinds if "kind" in place else words == set(module.WEIGHT_FORMATS.values())
+    assert module.ROW_OPS.keys() <= set(module.OPS)
 
 
 def records(module: ModuleType) -> set[str]:

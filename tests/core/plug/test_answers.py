@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from infeng_core.plug import hookspec
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
+from infeng_core.plug.markers import hookspec
 
 
 @hookspec

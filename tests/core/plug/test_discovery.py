@@ -13,9 +13,8 @@ from infeng_core.errors import ManifestError, PluginError
 from infeng_core.kernels.libraries import libraries, library_states
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.discovery import sources
-from infeng_core.plug.hookspecs import API_VERSION
 from infeng_core.plug.manager import Plugins
-from infeng_core.plug.plugin import read_plugin
+from infeng_core.plug.plugin import API_VERSION, read_plugin
 
 GOOD = """infeng_plugin: 1
 name: {name}
@@ -24,7 +23,7 @@ python: infeng_{name}.hooks
 provides: {{tokenizers: [{name}], commands: [{{name: {name}, help: does it}}]}}
 """
 HOOKS = """
-from infeng_core.plug import hookimpl
+from infeng_core.plug.markers import hookimpl
 
 class Command:
     name = help = "{name}"
@@ -235,7 +234,7 @@ def test_a_library_can_come_from_a_hook(install, workshop):
     library = workshop.plugin("first").parent / "libfirst.so"
     hooks = f"""
 from pathlib import Path
-from infeng_core.plug import hookimpl
+from infeng_core.plug.markers import hookimpl
 from infeng_core.plug.hookspecs import KernelLibrary
 
 @hookimpl

@@ -29,7 +29,7 @@ settings:
 provides: {tokenizers: [voice], commands: [voice]}
 """
 HOOKS = """
-from infeng_core.plug import hookimpl
+from infeng_core.plug.markers import hookimpl
 seen = []
 
 class Voice:

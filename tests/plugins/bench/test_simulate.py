@@ -16,7 +16,8 @@ from infeng_bench.sim.simulator import Machine, PreemptedError, Simulation, simu
 from infeng_bench.sim.step_costs import Step, StepCosts, fit
 from infeng_bench.verbs import simulate as simulate_verb
 
-from infeng_core.api import Limits, Plugins, Schedulers, UsageError, load_config
+from infeng_core.api import Plugins, UsageError, load_config
+from infeng_core.api.engines import Limits, Schedulers
 from infeng_core.cli import main
 
 COSTS = StepCosts({1: 0.010, 32: 0.041}, single=0.0, attended=0.0, sampled=0.0, adapter_load=0.5)

@@ -12,7 +12,7 @@ import yaml
 from infeng_fair.policy import Fair
 from infeng_fair.terms import Terms
 
-from infeng_core.api import Limits
+from infeng_core.api.engines import Limits
 
 MakeFair = Callable[..., Callable[[Limits], Fair]]
 

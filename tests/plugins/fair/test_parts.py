@@ -10,7 +10,8 @@ from infeng_fair.accounts import Accounts
 from infeng_fair.counts import OTHERS
 from infeng_fair.locality import LOOKAHEAD, PEEKS, Locality
 
-from infeng_core.api import Limits, Request, RunningRequest
+from infeng_core.api import Request
+from infeng_core.api.engines import Limits, RunningRequest
 
 LIMITS = Limits(512, 32, 32, 1024, 4096)
 

@@ -6,7 +6,8 @@ import pytest
 from infeng_fair.policy import LATELY, MANY_PLACES, NEW_COST, Fair, _Full
 from virtual_clock import Job, Outcome, run
 
-from infeng_core.api import BlockPool, Limits, Request, RunningRequest, Scheduler
+from infeng_core.api import Request
+from infeng_core.api.engines import BlockPool, Limits, RunningRequest, Scheduler
 
 PLACES = 4
 LIMITS = Limits(512, PLACES, PLACES, 1024, 512)

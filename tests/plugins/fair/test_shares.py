@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_clock import Job, Outcome, run
 
-from infeng_core.api import FirstCome, Limits, Request, RunningRequest, Scheduler
+from infeng_core.api import Request
+from infeng_core.api.engines import FirstCome, Limits, RunningRequest, Scheduler
 
 NEVER = float("inf")
 

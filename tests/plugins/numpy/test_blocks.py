@@ -13,7 +13,8 @@ from infeng_numpy.backend import CACHES
 from infeng_numpy.blocks import Blocks
 from numpy.typing import NDArray
 
-from infeng_core.api import BlockAccess, KernelError
+from infeng_core.api import KernelError
+from infeng_core.api.engines import BlockAccess
 
 NUMPY = {"backend.use": "numpy"}
 

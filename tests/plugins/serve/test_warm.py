@@ -16,7 +16,8 @@ from infeng_serve.warm import Warming
 from infeng_serve.watchers import watchers
 from serve_parts import Running, running, settings_of, slowed, until
 
-from infeng_core.api import StartupTimes, UsageError
+from infeng_core.api import UsageError
+from infeng_core.api.servers import StartupTimes
 
 SYSTEM = "You are a patient librarian who answers every question with a short story about a book. " * 4
 STORY = "Once upon a time there was a lion who lived in a deep forest and was afraid of mice. " * 4

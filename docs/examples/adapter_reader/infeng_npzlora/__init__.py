@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import AdapterError, ModelConfig, hookimpl
-from infeng_core.api.formats import AdapterReader, AdapterWeights, Delta, target_modules
+from infeng_core.api import AdapterError, hookimpl
+from infeng_core.api.formats import AdapterReader, AdapterWeights, Delta, ModelConfig, target_modules
 
 
 class NpzReader:

@@ -11,17 +11,9 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import (
-    Batch,
-    BoundOp,
-    EngineConfig,
-    Limits,
-    LoadedModel,
-    ModelConfig,
-    PackedAdapter,
-    PluginError,
-    hookimpl,
-)
+from infeng_core.api import EngineConfig, PluginError, hookimpl
+from infeng_core.api.engines import Batch, BoundOp, Limits, PackedAdapter
+from infeng_core.api.formats import LoadedModel, ModelConfig
 
 
 class Bigram:

@@ -12,19 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import (
-    CalibrationSample,
-    Checkpoint,
-    EngineConfig,
-    Losses,
-    Moments,
-    PackedTensor,
-    Plugins,
-    QuantFormat,
-    Seen,
-    UsageError,
-    hookimpl,
-)
+from infeng_core.api import EngineConfig, Plugins, UsageError, hookimpl
+from infeng_core.api.formats import CalibrationSample, Checkpoint, Losses, Moments, PackedTensor, QuantFormat, Seen
 
 NORMS = {"qkv_proj": "attn_norm", "gate_up_proj": "mlp_norm"}
 """The norm of a layer that a packed tensor reads."""

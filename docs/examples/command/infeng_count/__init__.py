@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from infeng_core.api import Plugins, add_config_options, config_from, find, hookimpl, say
+from infeng_core.api import Plugins, add_config_options, config_from, hookimpl, say
+from infeng_core.api.formats import find
 
 
 class Count:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from infeng_core.api import Graph, Layout, ModelConfig, Part, decoder, hookimpl, llama
+from infeng_core.api import hookimpl
+from infeng_core.api.formats import Graph, Layout, ModelConfig, Part, decoder, llama
 
 
 @dataclass(frozen=True)

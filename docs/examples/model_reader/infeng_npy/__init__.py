@@ -12,18 +12,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import (
+from infeng_core.api import ModelError, hookimpl
+from infeng_core.api.formats import (
     Checkpoint,
+    Description,
     FormatChoice,
     FormatLookup,
+    Kept,
     ModelConfig,
-    ModelError,
+    ModelFiles,
+    ModelReader,
     Part,
     QuantFormat,
-    hookimpl,
     layout,
 )
-from infeng_core.api.formats import Description, Kept, ModelFiles, ModelReader
 
 CONFIG = "model.json"
 DTYPES = ("float32", "float16")

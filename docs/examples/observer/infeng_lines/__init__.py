@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from infeng_core.api import AdapterChange, AdapterInfo, Completion, Observer, Request, StepReport, hookimpl
+from infeng_core.api import AdapterChange, AdapterInfo, Completion, Request, hookimpl
+from infeng_core.api.engines import Observer, StepReport
 
 
 class Lines(Observer):

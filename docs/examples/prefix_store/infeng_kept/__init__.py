@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import PrefixEntry, PrefixStoreFactory, hookimpl
+from infeng_core.api import PrefixStoreFactory, hookimpl
+from infeng_core.api.engines import PrefixEntry
 
 TOKENS = 16
 """Of a block."""

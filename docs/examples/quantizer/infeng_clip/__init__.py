@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import Grid, Quantized, QuantTarget, hookimpl
+from infeng_core.api import hookimpl
+from infeng_core.api.formats import Grid, Quantized, QuantTarget
 
 Floats = NDArray[np.float32]
 AT_ONCE = 1 << 20  # weights, so that what is needed beside the matrix stays small

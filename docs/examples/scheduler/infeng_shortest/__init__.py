@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from infeng_core.api import Limits, Policy, RunningRequest, hookimpl
+from infeng_core.api import hookimpl
+from infeng_core.api.engines import Limits, Policy, RunningRequest
 
 
 class Shortest(Policy):

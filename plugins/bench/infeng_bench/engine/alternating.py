@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from infeng_core.api import FirstCome, RunningRequest
+from infeng_core.api.engines import FirstCome, RunningRequest
 
 NAME = "bench-turns"
 

@@ -19,8 +19,8 @@ from infeng_bench.reports import results
 from infeng_bench.reports.machine import kernel_features
 from infeng_bench.stats.contention import Mark, judged
 from infeng_bench.stats.rates import Ceiling
-from infeng_core import api
 from infeng_core.api import Engine
+from infeng_core.api import kernels as kernels_api
 
 WARM_UP = 16  # tokens of the prompt, and steps, before anything is timed
 
@@ -62,7 +62,7 @@ class Session:
         common: dict[str, Any] = {
             "cpu_utilization": self._meter.utilization(),
             "contention": self._meter.contention(),
-            "peak_rss_bytes": api.peak_rss(),
+            "peak_rss_bytes": kernels_api.peak_rss(),
             "load_seconds": self._loaded,
             "bytes_per_token": self.cost.weight_bytes,
             "kv_bytes_per_position": self.cost.kv_bytes,

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from infeng_bench.http.closed_loop import END, PIECE, Address
 from infeng_bench.peers import PeerError
 from infeng_bench.stats.summary import percentile
-from infeng_core.api import shorten_slice
+from infeng_core.api.servers import shorten_slice
 
 FRAME = b"data: "  # begins each event of a stream
 TAIL = 512  # bytes kept of an answer's end, which has the usage

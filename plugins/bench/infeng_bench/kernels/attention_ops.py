@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from infeng_bench.engine.work import Work
 from infeng_bench.kernels.programs import Choice, Choices, KernelProgram, pool
-from infeng_core import api
-from infeng_core.api import EngineConfig, FormatLookup, ModelConfig, OneOp
+from infeng_core.api import EngineConfig
+from infeng_core.api import kernels as kernels_api
+from infeng_core.api.formats import FormatLookup, ModelConfig
+from infeng_core.api.kernels import OneOp
 
 BLOCK = 16
 
@@ -72,7 +74,7 @@ def macs(shape: ModelConfig, work: Work) -> int:
 
 def kv_bytes(shape: ModelConfig, work: Work, kv: str) -> int:
     """Return the distinct bytes of one layer's cache that ``work`` reads."""
-    block = api.KvCache.bytes_per_block(kv, layers=1, kv_heads=shape.kv_heads, head_dim=shape.head_dim)
+    block = kernels_api.KvCache.bytes_per_block(kv, layers=1, kv_heads=shape.kv_heads, head_dim=shape.head_dim)
     return work.rows * work.context * block // BLOCK
 
 

@@ -11,8 +11,10 @@ from typing import Any
 from infeng_bench import options
 from infeng_bench.kernels.programs import Choice, Choices, KernelProgram
 from infeng_bench.models.model_shape import ModelShape
-from infeng_core import api
-from infeng_core.api import FormatLookup, OneOp, QuantFormat, UsageError, layout, unknown_key_remedy
+from infeng_core.api import UsageError, unknown_key_remedy
+from infeng_core.api import kernels as kernels_api
+from infeng_core.api.formats import FormatLookup, QuantFormat, layout
+from infeng_core.api.kernels import OneOp
 
 PANEL = 16
 MAC_BUDGET = 1 << 35  # multiply-adds of one reading, some tens of milliseconds
@@ -84,7 +86,7 @@ def copies_for(linear: Linear, rows: int, footprint: int) -> int:
 
 
 def subject(
-    linear: Linear, choice: Choice, copies: int, rows: int, pool: api.Pool, choices: Choices, like: OneOp | None
+    linear: Linear, choice: Choice, copies: int, rows: int, pool: kernels_api.Pool, choices: Choices, like: OneOp | None
 ) -> KernelProgram:
     """Return a program of ``copies`` linears on ``rows`` random rows. like: an op whose weights it shares."""
     op = OneOp(

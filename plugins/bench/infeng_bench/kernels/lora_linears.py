@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from infeng_bench.kernels.linears import Linear, case
 from infeng_bench.kernels.programs import Choice, KernelProgram
-from infeng_core import api
-from infeng_core.api import ModelConfig, OneOp, Part, RandomAdapters, a_form, layout
+from infeng_core.api import kernels as kernels_api
+from infeng_core.api.formats import ModelConfig, Part, layout
+from infeng_core.api.kernels import OneOp, RandomAdapters, a_form
 
 WAYS = ("base", "fused", "unfused")
 """base: the linear only. fused: shrink, then a linear that expands in its epilogue. unfused: shrink, linear, expand."""
@@ -60,8 +61,8 @@ def subject(
     kernels: Kernels,
     copies: int,
     rows: int,
-    pool: api.Pool,
-    reference: api.Library,
+    pool: kernels_api.Pool,
+    reference: kernels_api.Library,
     like: OneOp | None,
 ) -> KernelProgram:
     """Return a program of ``copies`` linears on ``rows`` random rows; every copy has adapters of its own in memory.

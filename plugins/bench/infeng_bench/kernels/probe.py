@@ -6,7 +6,8 @@ import ctypes
 from functools import cache
 from pathlib import Path
 
-from infeng_core.api import NEEDS, ResourceError, UsageError, closure, detect, unknown_key_remedy
+from infeng_core.api import ResourceError, UsageError, unknown_key_remedy
+from infeng_core.api.kernels import NEEDS, closure, detect
 
 HUGE = 2 << 20
 

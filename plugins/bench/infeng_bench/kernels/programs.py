@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from infeng_core import api
-from infeng_core.api import REFERENCE, EngineConfig, KernelError, OneOp, Plugins, Selector, describe, detect, row_ranges
+from infeng_core.api import EngineConfig, KernelError, Plugins
+from infeng_core.api import kernels as kernels_api
+from infeng_core.api.kernels import REFERENCE, OneOp, Selector, describe, detect, row_ranges
 
 ALL = "all"
 
@@ -28,7 +29,7 @@ class Choice:
     """A kernel and the processor features that it may use."""
 
     name: str  # library/kernel
-    kernel: api.Kernel
+    kernel: kernels_api.Kernel
     features: frozenset[str]
 
 
@@ -53,7 +54,7 @@ class Choices:
                 self._forced.append(Selector(Plugins.discover(forced), forced, self.plugins.cpu))
 
     @property
-    def reference(self) -> api.Library:
+    def reference(self) -> kernels_api.Library:
         """The library whose kernels run the other ops of a program."""
         native = next(state.native for state in self._plain.states if state.name == REFERENCE)
         assert native is not None
@@ -62,7 +63,7 @@ class Choices:
     def of(self, rows: int, **fields: Any) -> list[Choice]:
         """Return the kernels for batches of ``rows``, best first; raises KernelError if none accepts."""
         span = next(span for span in row_ranges(max(self._most, rows)) if span[0] <= rows <= span[1])
-        problem = api.Problem(self._op, rows=span, **fields)
+        problem = kernels_api.Problem(self._op, rows=span, **fields)
         found: dict[str, Choice] = {}
         for selector in self._forced or [self._plain]:
             kernel = selector.choose(problem)
@@ -78,7 +79,7 @@ class Choices:
         for selector in (self._plain, *self._forced):
             selector.close()
 
-    def _every(self, problem: api.Problem) -> dict[str, Choice]:
+    def _every(self, problem: kernels_api.Problem) -> dict[str, Choice]:
         able = {
             f"{candidate.library}/{candidate.kernel}"
             for candidate in self._plain.decide(problem).candidates
@@ -91,7 +92,7 @@ class Choices:
             if kernel.op == self._op and f"{state.name}/{kernel.name}" in able
         }
 
-    def _choice(self, selector: Selector, kernel: api.Kernel) -> Choice:
+    def _choice(self, selector: Selector, kernel: kernels_api.Kernel) -> Choice:
         state = next(state for state in selector.states if state.name == kernel.library)
         return Choice(f"{kernel.library}/{kernel.name}", kernel, state.features_of(kernel.name, kernel.features))
 
@@ -110,10 +111,10 @@ class KernelProgram:
         return time.perf_counter() - start
 
 
-def pool(config: EngineConfig, threads: int) -> api.Pool:
+def pool(config: EngineConfig, threads: int) -> kernels_api.Pool:
     """Return the worker pool that an engine would have."""
     where = detect().place(replace(config.threads, count=threads))
-    return api.Pool(threads, pin=where.pinned, cpus=where.mask)
+    return kernels_api.Pool(threads, pin=where.pinned, cpus=where.mask)
 
 
 def readings(subjects: Sequence[Subject], rounds: int) -> list[list[float]]:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from infeng_bench import options
 from infeng_bench.models import shapes
-from infeng_core.api import EngineConfig, FormatLookup, ModelConfig, Plugins, choose, shape_and_formats
+from infeng_core.api import EngineConfig, Plugins
+from infeng_core.api.formats import FormatLookup, ModelConfig, choose
+from infeng_core.api.kernels import shape_and_formats
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import FormatChoice, FormatLookup, ModelConfig, Part, QuantFormat, Quantized, layout
+from infeng_core.api.formats import FormatChoice, FormatLookup, ModelConfig, Part, QuantFormat, Quantized, layout
 
 POOL = (1 << 22) + 39  # values; a prime, so that rows of a matrix begin at different places of the pool
 DEVIATION = 0.02
 
 
 class Drawn:
-    """A random ``infeng_core.api.Checkpoint``. A hash of a matrix's name gives its beginning in one pool of values."""
+    """A random ``Checkpoint`` without files. A matrix's name gives its beginning in one pool of values."""
 
     def __init__(self, name: str, config: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
         """Draw the pool. config: of config.json. files: side files of the converted model, contents by name."""

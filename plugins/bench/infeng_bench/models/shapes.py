@@ -10,7 +10,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from infeng_core.api import ModelConfig, UsageError, unknown_key_remedy
+from infeng_core.api import UsageError, unknown_key_remedy
+from infeng_core.api.formats import ModelConfig
 
 COMMON: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

@@ -20,10 +20,10 @@ from tqdm import tqdm
 from infeng_bench.models.cache import digest, header, made_once
 from infeng_bench.models.random_checkpoint import Drawn
 from infeng_bench.models.shapes import hugging_face_config
-from infeng_core.api import (
+from infeng_core.api import cache_root
+from infeng_core.api.formats import (
     FormatChoice,
     ModelConfig,
-    cache_root,
     cached_model,
     conversion_key,
     convert,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from infeng_core import api
+from infeng_core.api import formats as formats_api
+from infeng_core.api import kernels as kernels_api
 
 if TYPE_CHECKING:
-    from infeng_core.api import LoadedModel
+    from infeng_core.api.formats import LoadedModel
 
 BLOCK = 16  # positions per block of the cache
 
@@ -53,11 +54,11 @@ def costs(model: LoadedModel, kv_format: str) -> Costs:
     shape = model.config
     head = "embed" if shape.tie_embeddings else "lm_head"
     read = {name: tensor for name, tensor in model.tensors.items() if name != "embed" or head == "embed"}
-    experts = {spec.name for spec in api.layout(shape).tensors if spec.experts}
+    experts = {spec.name for spec in formats_api.layout(shape).tensors if spec.experts}
     share = shape.experts_per_token / shape.experts if shape.experts else 1.0
     active = {name: share if name in experts else 1.0 for name in read}
     macs = {name: round(active[name] * tensor.panels * 16 * tensor.k) for name, tensor in read.items()}
-    per_block = api.KvCache.bytes_per_block(
+    per_block = kernels_api.KvCache.bytes_per_block(
         kv_format, layers=shape.layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim
     )
     return Costs(

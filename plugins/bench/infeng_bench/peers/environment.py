@@ -16,7 +16,8 @@ from typing import IO, Any
 
 from infeng_bench.peers import Peer, PeerError
 from infeng_core import api
-from infeng_core.api import UsageError, cache_root, detect, get_logger, require_own
+from infeng_core.api import UsageError, cache_root, get_logger, require_own
+from infeng_core.api.kernels import detect
 
 RECORD = "infeng-peer.json"  # written last: an environment without it is incomplete
 TAIL = 400  # most characters of a log in an error

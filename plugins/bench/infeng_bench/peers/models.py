@@ -11,6 +11,7 @@ from infeng_bench.peers import Peer, PeerError
 from infeng_bench.peers.environment import Environment
 from infeng_core import api
 from infeng_core.api import UsageError, cache_root, get_logger
+from infeng_core.api import formats as formats_api
 
 VERSION = 1  # part of the cache key; raised when an exporter's output changes
 
@@ -45,7 +46,7 @@ def peer_model(peer: Peer, source: Path, format: str) -> Path:
 def _stored(format: str) -> str:
     """Return the name of the format whose bytes ``format`` stores."""
     try:
-        return api.builtin_format(format).stored
+        return formats_api.builtin_format(format).stored
     except UsageError:  # a plugin's format, or an unknown one
         return format
 

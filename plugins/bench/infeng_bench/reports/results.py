@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from infeng_bench.reports import machine
-from infeng_core.api import BoundOp, ResourceError, UsageError, read_json
+from infeng_core.api import ResourceError, UsageError, read_json
+from infeng_core.api.engines import BoundOp
 
 SCHEMA = "infeng-bench/1"
 """Name and major version of the results' form; ``schema.json`` describes it. Added keys do not change the version."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 
-from infeng_core.api import AdapterHandle, InfengError
+from infeng_core.api import InfengError
+from infeng_core.api.engines import AdapterHandle
 
 
 class _Handle:

@@ -18,7 +18,7 @@ from infeng_bench.models.model_shape import most_common
 from infeng_bench.reports import machine
 from infeng_bench.sim.activity import Activity
 from infeng_bench.sim.step_costs import Step, StepCosts, fit
-from infeng_core.api import Batch, RunningRequest
+from infeng_core.api.engines import Batch, RunningRequest
 
 if TYPE_CHECKING:
     from infeng_core.api import Engine

@@ -12,7 +12,8 @@ from infeng_bench.models.model_shape import ModelShape
 from infeng_bench.reports import machine
 from infeng_bench.sim import calibration, step_costs
 from infeng_bench.sim.step_costs import StepCosts
-from infeng_core.api import EngineConfig, ModelConfig, cache_root, layout, require_own
+from infeng_core.api import EngineConfig, cache_root, require_own
+from infeng_core.api.formats import ModelConfig, layout
 
 MEASURE, DEFAULT = "measure", "default"
 VERSION = 1  # part of the cache key; raised when the measurement changes

@@ -18,15 +18,12 @@ from infeng_bench.load.traffic import ABSENT, Arrival, Traffic
 from infeng_bench.sim.activity import Activity
 from infeng_bench.sim.adapters import VirtualRegistry
 from infeng_bench.sim.step_costs import Step, StepCosts
-from infeng_core.api import (
+from infeng_core.api import InfengError, PluginError, Request, SamplingParams
+from infeng_core.api.engines import (
     Batch,
-    InfengError,
     Limits,
-    PluginError,
     Policy,
-    Request,
     RunningRequest,
-    SamplingParams,
     Scheduler,
     Schedulers,
     Segment,

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_bench.reports import results
-from infeng_core.api import Batch, UsageError
+from infeng_core.api import UsageError
+from infeng_core.api.engines import Batch
 
 SCHEMA = "infeng-step-costs/1"
 DEFAULT = "stepcosts.json"

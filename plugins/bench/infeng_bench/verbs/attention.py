@@ -14,7 +14,7 @@ from infeng_bench.models.model_shape import model_shape
 from infeng_bench.options import Column
 from infeng_bench.stats.rates import Ceiling, rates
 from infeng_bench.verbs import single_op
-from infeng_core.api import ModelConfig
+from infeng_core.api.formats import ModelConfig
 
 NAME = "attention"
 

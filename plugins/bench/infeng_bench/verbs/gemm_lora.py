@@ -18,7 +18,9 @@ from infeng_bench.options import Column
 from infeng_bench.reports import results
 from infeng_bench.stats import paired
 from infeng_bench.stats.summary import spread
-from infeng_core.api import A_FORMATS, EngineConfig, ModelConfig, ResourceError, UsageError, unknown_key_remedy
+from infeng_core.api import EngineConfig, ResourceError, UsageError, unknown_key_remedy
+from infeng_core.api.formats import ModelConfig
+from infeng_core.api.kernels import A_FORMATS
 
 NAME = "gemm-lora"
 

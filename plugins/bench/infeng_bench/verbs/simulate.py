@@ -23,7 +23,10 @@ from infeng_bench.options import Column
 from infeng_bench.reports import results
 from infeng_bench.sim import cost_source
 from infeng_bench.sim.simulator import Machine, PreemptedError, Simulation, simulate
-from infeng_core.api import EngineConfig, KvCache, Limits, ModelConfig, Plugins, Schedulers, UsageError, detect
+from infeng_core.api import EngineConfig, Plugins, UsageError
+from infeng_core.api.engines import Limits, Schedulers
+from infeng_core.api.formats import ModelConfig
+from infeng_core.api.kernels import KvCache, detect
 
 NAME = "simulate"
 

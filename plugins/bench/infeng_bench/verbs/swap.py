@@ -18,7 +18,8 @@ from infeng_bench.engine.session import Session, opened
 from infeng_bench.engine.work import Work
 from infeng_bench.models.adapters import peft_directory
 from infeng_bench.stats.summary import percentile, spread
-from infeng_core.api import Engine, Stream, convert_adapter
+from infeng_core.api import Engine, Stream
+from infeng_core.api.formats import convert_adapter
 
 NAME = "swap"
 

@@ -13,7 +13,8 @@ import numpy as np
 from infeng_bench import options
 from infeng_bench.reports import results
 from infeng_bench.stats.summary import spread
-from infeng_core.api import Plugins, Tokenizer, UsageError, find
+from infeng_core.api import Plugins, Tokenizer, UsageError
+from infeng_core.api.formats import find
 
 NAME = "tokenizer"
 

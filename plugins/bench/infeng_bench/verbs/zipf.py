@@ -24,7 +24,9 @@ from infeng_bench.models import adapters
 from infeng_bench.peers import OURS, adapter_comparison, lineup, models
 from infeng_bench.peers.process import EngineProcess
 from infeng_bench.verbs import zipf_options
-from infeng_core.api import EngineConfig, ModelConfig, Plugins, UsageError, shape_and_formats
+from infeng_core.api import EngineConfig, Plugins, UsageError
+from infeng_core.api.formats import ModelConfig
+from infeng_core.api.kernels import shape_and_formats
 
 NAME = "zipf"
 
@@ -89,7 +91,7 @@ def _source(arguments: argparse.Namespace, names: Sequence[str]) -> Path:
     """Return the model's directory or GGUF; other engines read only Hugging Face directories."""
     if arguments.synthetic or set(names) != {OURS} or models.is_gguf(Path(arguments.model).expanduser()):
         return lineup.source(arguments)
-    from infeng_core.api import find
+    from infeng_core.api.formats import find
 
     return find(arguments.model, Plugins.discover(options.config(arguments)))
 

@@ -7,19 +7,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-from infeng_core.api import (
-    UsageError,
+from infeng_core.api import UsageError, add_config_options, config_from, read_json
+from infeng_core.api.servers import (
     adapters_of,
-    add_config_options,
     add_lora_options,
     add_model,
     add_model_options,
     add_sampling_options,
-    config_from,
     loras,
     model_options,
     processors_of,
-    read_json,
     sampling_params,
     without_words,
 )

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from infeng_chat.talk.conversation import Conversation
 from infeng_chat.talk.terminal import Terminal
-from infeng_core.api import InfengError, UsageError, as_text, parse_adapter
+from infeng_core.api import InfengError, UsageError
+from infeng_core.api.servers import as_text, parse_adapter
 
 HELP = (
     "/save FILE       write the conversation as JSON",

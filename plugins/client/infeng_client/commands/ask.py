@@ -15,7 +15,8 @@ from infeng_client.client import Client
 from infeng_client.commands.server import add_server, client_of, explained
 from infeng_client.errors import ApiError
 from infeng_client.results import Completion
-from infeng_core.api import UsageError, add_sampling_options, emit, request_fields, say
+from infeng_core.api import UsageError, say
+from infeng_core.api.servers import add_sampling_options, emit, request_fields
 
 MAX_PROMPT_BYTES = 16 << 20
 

@@ -7,7 +7,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from infeng_core.api import Parser, RunOptions, UsageError, request_fields
+from infeng_core.api import RunOptions, UsageError
+from infeng_core.api.servers import Parser, request_fields
 
 SENT = ("echo", "json", "api_key")
 """Options that both commands share besides sampling options."""

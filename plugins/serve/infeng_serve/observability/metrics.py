@@ -7,7 +7,8 @@ import time
 from bisect import bisect_left
 from typing import Literal
 
-from infeng_core.api import BASE, AdapterInfo, Engine, InfengError, StartupTimes, __version__
+from infeng_core.api import BASE, AdapterInfo, Engine, InfengError, __version__
+from infeng_core.api.servers import StartupTimes
 from infeng_serve.observability.exposition import Exposition, Histogram
 from infeng_serve.observability.families import FAMILIES, FIRST_TOKEN, PER_TOKEN, WHOLE, token_bounds
 from infeng_serve.observability.groups import OTHER, Group, Groups

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from infeng_core.api import AdapterChange, AdapterInfo, Engine, Observer, UsageError, __version__, get_logger
+from infeng_core.api import AdapterChange, AdapterInfo, Engine, UsageError, __version__, get_logger
+from infeng_core.api.engines import Observer
 from infeng_serve.observers import Record
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from infeng_core.api import SAMPLING
+from infeng_core.api.servers import SAMPLING
 
 
 def known(name: str) -> Meta:

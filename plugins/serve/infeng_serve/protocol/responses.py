@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from infeng_core.api import SAMPLING
+from infeng_core.api.servers import SAMPLING
 from infeng_serve.protocol import response_input, structured, tools
 from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.dialogue import dialogue

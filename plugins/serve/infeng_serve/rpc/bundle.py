@@ -10,7 +10,8 @@ from pathlib import Path
 
 from smg_grpc_proto.generated import common_pb2
 
-from infeng_core.api import ModelError, get_logger, side_files
+from infeng_core.api import ModelError, get_logger
+from infeng_core.api.servers import side_files
 from infeng_serve.protocol.errors import ApiError
 
 _log = get_logger(__name__)

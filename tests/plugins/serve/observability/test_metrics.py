@@ -17,7 +17,8 @@ from infeng_serve.observers import Observer, Record
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from infeng_core.api import Engine, SamplingParams, StartupTimes
+from infeng_core.api import Engine, SamplingParams
+from infeng_core.api.servers import StartupTimes
 
 MakeRecord = Callable[..., Record]
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]

@@ -1,0 +1,68 @@
+"""What parts of an engine may import beside ``infeng_core.api``: backends, schedulers, prefix stores, observers."""
+
+from infeng_core.backends.interface import (
+    Backend,
+    BlockAccess,
+    BoundOp,
+    Executable,
+    HiddenStates,
+    InterruptedStepError,
+    Measurable,
+    Measured,
+    NotFiniteError,
+    OpNames,
+)
+from infeng_core.backends.saved_prefixes import PrefixEntry, PrefixStore
+from infeng_core.batch import NOT_FINITE, AdapterHandle, Batch, Limits, RunningRequest, Segment
+from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
+from infeng_core.formats.adapters.stacked import unpack_stacked
+from infeng_core.scheduling.blocks import BlockPool
+from infeng_core.scheduling.cost import CostModel
+from infeng_core.scheduling.drafts import Drafter
+from infeng_core.scheduling.fcfs import FirstCome
+from infeng_core.scheduling.policy import Policy, Served
+from infeng_core.scheduling.prefix import PrefixTree
+from infeng_core.scheduling.prefix_cache import PrefixCache
+from infeng_core.scheduling.scheduler import Scheduler
+from infeng_core.scheduling.schedulers import Schedulers
+from infeng_core.scheduling.step_budget import rows_of_prompt
+from infeng_core.telemetry.observers import Observer, Stage, StepReport
+
+__all__ = [
+    "NOT_FINITE",
+    "AdapterHandle",
+    "Backend",
+    "Batch",
+    "BlockAccess",
+    "BlockPool",
+    "BoundOp",
+    "CostModel",
+    "Drafter",
+    "Executable",
+    "FirstCome",
+    "HiddenStates",
+    "InterruptedStepError",
+    "Limits",
+    "LoraPart",
+    "LoraTensor",
+    "Measurable",
+    "Measured",
+    "NotFiniteError",
+    "Observer",
+    "OpNames",
+    "PackedAdapter",
+    "Policy",
+    "PrefixCache",
+    "PrefixEntry",
+    "PrefixStore",
+    "PrefixTree",
+    "RunningRequest",
+    "Scheduler",
+    "Schedulers",
+    "Segment",
+    "Served",
+    "Stage",
+    "StepReport",
+    "rows_of_prompt",
+    "unpack_stacked",
+]

@@ -1,0 +1,41 @@
+"""What measures and checks kernels may import beside ``infeng_core.api``: native objects, problems, the machine."""
+
+from infeng_core._native import Kernel, KvCache, Library, Pool, Problem, Program
+from infeng_core.backends.native.executable import plan
+from infeng_core.backends.native.outline import shape_and_formats
+from infeng_core.kernels.check.case import OneOp
+from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters, a_form
+from infeng_core.kernels.choice import Selector
+from infeng_core.kernels.libraries import REFERENCE
+from infeng_core.kernels.problems import describe, row_ranges
+from infeng_core.machine.cpu import NEEDS, Cpu, closure, detect
+from infeng_core.machine.system import machine, memory
+from infeng_core.telemetry.process import Footprint, footprint, peak_rss
+
+__all__ = [
+    "A_FORMATS",
+    "NEEDS",
+    "REFERENCE",
+    "Cpu",
+    "Footprint",
+    "Kernel",
+    "KvCache",
+    "Library",
+    "OneOp",
+    "Pool",
+    "Problem",
+    "Program",
+    "RandomAdapters",
+    "Selector",
+    "a_form",
+    "closure",
+    "describe",
+    "detect",
+    "footprint",
+    "machine",
+    "memory",
+    "peak_rss",
+    "plan",
+    "row_ranges",
+    "shape_and_formats",
+]
