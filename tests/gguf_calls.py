@@ -6,15 +6,17 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from infeng_convert import survey
+from infeng_convert.packed_model import open_source
+from infeng_convert.providers import reader_of
 from infeng_gguf import export
 
-from infeng_core.formats import loader, survey
+from infeng_core.formats import loader
 from infeng_core.formats.adapters import conversion
 from infeng_core.formats.adapters import load as adapters
 from infeng_core.formats.adapters.conversion import AdapterConversion
 from infeng_core.formats.adapters.packed import PackedAdapter
-from infeng_core.formats.model_writers import Export, open_source
-from infeng_core.formats.providers import reader_of
+from infeng_core.formats.model_writers import Export
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins

@@ -36,7 +36,7 @@ from infeng_core.backends.interface import (
     OpNames,
 )
 from infeng_core.backends.native.executable import plan
-from infeng_core.backends.native.outline import shape_and_formats
+from infeng_core.backends.native.outline import Outline, shape_and_formats
 from infeng_core.backends.saved_prefixes import PrefixEntry, PrefixStore
 from infeng_core.cli import emit, say
 from infeng_core.cli.generation import (
@@ -48,7 +48,7 @@ from infeng_core.cli.generation import (
     without_words,
 )
 from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras, parse_adapter, parse_lora
-from infeng_core.cli.options import add_config_options, config_from
+from infeng_core.cli.options import add_config_options, add_conversion_options, config_from, say_converted
 from infeng_core.cli.parser import Parser, add_model
 from infeng_core.cli.processors import processors_of, request_fields
 from infeng_core.documents import DOCUMENT_KEYS, document_text
@@ -84,22 +84,20 @@ from infeng_core.formats.adapters.artifact import is_artifact
 from infeng_core.formats.adapters.conversion import convert_adapter
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
 from infeng_core.formats.adapters.stacked import unpack_stacked
+from infeng_core.formats.adapters.survey import AdapterSurvey, survey_adapter
 from infeng_core.formats.atomic import locked, replace_file, replacing
 from infeng_core.formats.cache import cached_model, require_own
-from infeng_core.formats.calibrators import CalibrationSample, Calibrator
-from infeng_core.formats.choice import FormatChoice, choose
-from infeng_core.formats.conversion import convert, pack_checkpoint
-from infeng_core.formats.huggingface import read_config, side_files
-from infeng_core.formats.identity import conversion_key
-from infeng_core.formats.loader import find
+from infeng_core.formats.calibrators import CalibrationSample, Calibrator, Losses
+from infeng_core.formats.choice import FormatChoice, by_format, choose
+from infeng_core.formats.converters import Converter, Prepared
+from infeng_core.formats.loader import find, locate, use_families
 from infeng_core.formats.model_readers import Checkpoint
 from infeng_core.formats.native import is_native, read_manifest
-from infeng_core.formats.packing import gather_vector, pack_tensor
-from infeng_core.formats.profiles import Losses, is_inner, weights_of
 from infeng_core.formats.quant import FormatLookup, Grid, QuantFormat, SubGrid, builtin_format, fitting
-from infeng_core.formats.quantizers import Moments, Nearest, Quantized, Quantizer, QuantizerChoice, QuantTarget, Seen
+from infeng_core.formats.quantizers import Moments, Quantized, Quantizer, QuantTarget, Seen
 from infeng_core.formats.rotation import rotated
 from infeng_core.formats.shards import aligned_bytes, write_all
+from infeng_core.formats.side_files import side_files
 from infeng_core.formats.sources import Source
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.kernels.check.case import OneOp
@@ -109,7 +107,7 @@ from infeng_core.kernels.libraries import REFERENCE
 from infeng_core.kernels.problems import Fields, describe, row_ranges
 from infeng_core.log import get_logger, hear_others, is_json
 from infeng_core.machine.cpu import NEEDS, Cpu, closure, detect
-from infeng_core.machine.memory import available_bytes
+from infeng_core.machine.memory import available_bytes, gigabytes
 from infeng_core.machine.slices import shorten_slice
 from infeng_core.machine.system import machine, memory
 from infeng_core.models import llama
@@ -146,6 +144,7 @@ from infeng_core.plug.hookspecs import (
     API_VERSION,
     CalibratorFactory,
     Command,
+    ConverterFactory,
     KernelLibrary,
     ObserverFactory,
     PolicyFactory,
@@ -163,17 +162,19 @@ from infeng_core.requests.sampler import draw_seed
 from infeng_core.requests.stream import Stream
 from infeng_core.requests.tokenizer import Detokenizer, Tokenizer
 from infeng_core.requests.words import bad_words
-from infeng_core.scheduling.blocks import BlockPool
+from infeng_core.scheduling.blocks import BLOCK_TOKENS, BlockPool
 from infeng_core.scheduling.cost import CostModel, StepShape
 from infeng_core.scheduling.drafts import Drafter
 from infeng_core.scheduling.fcfs import FirstCome
+from infeng_core.scheduling.limits import limits_of, windows_of
 from infeng_core.scheduling.policy import Policy, Served
 from infeng_core.scheduling.prefix import PrefixTree
 from infeng_core.scheduling.prefix_cache import PrefixCache
 from infeng_core.scheduling.room import rows_of_prompt
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.scheduling.schedulers import Load, Schedulers
-from infeng_core.settings.config import EngineConfig
+from infeng_core.scheduling.tables import Needs
+from infeng_core.settings.config import SCHEMA, WEIGHT_FORMATS, EngineConfig, default_of
 from infeng_core.step import NOT_FINITE, AdapterHandle, AdapterRows, Batch, Limits, Segment, Sequence, adapter_rows
 from infeng_core.telemetry.laps import Laps
 from infeng_core.telemetry.observers import Observer, Stage, StepReport
@@ -185,17 +186,21 @@ __all__ = [
     "API_VERSION",
     "A_FORMATS",
     "BASE",
+    "BLOCK_TOKENS",
     "DOCUMENT_KEYS",
     "NEEDS",
     "NOT_FINITE",
     "REFERENCE",
     "SAMPLING",
+    "SCHEMA",
+    "WEIGHT_FORMATS",
     "Adapter",
     "AdapterChange",
     "AdapterError",
     "AdapterHandle",
     "AdapterInfo",
     "AdapterRows",
+    "AdapterSurvey",
     "Adapters",
     "Adjustment",
     "Apply",
@@ -214,6 +219,8 @@ __all__ = [
     "Combine",
     "Command",
     "Completion",
+    "Converter",
+    "ConverterFactory",
     "CostModel",
     "Cpu",
     "Detokenizer",
@@ -266,13 +273,14 @@ __all__ = [
     "ModelError",
     "Moments",
     "NativeError",
-    "Nearest",
+    "Needs",
     "NotFiniteError",
     "Observer",
     "ObserverFactory",
     "OneOp",
     "Op",
     "OpNames",
+    "Outline",
     "Output",
     "OverloadedError",
     "PackedAdapter",
@@ -290,13 +298,13 @@ __all__ = [
     "PrefixStore",
     "PrefixStoreFactory",
     "PrefixTree",
+    "Prepared",
     "Problem",
     "Program",
     "QuantFormat",
     "QuantTarget",
     "Quantized",
     "Quantizer",
-    "QuantizerChoice",
     "RandomAdapters",
     "Request",
     "RequestError",
@@ -339,6 +347,7 @@ __all__ = [
     "adapter_rows",
     "adapters_of",
     "add_config_options",
+    "add_conversion_options",
     "add_lora_options",
     "add_model",
     "add_model_options",
@@ -348,15 +357,15 @@ __all__ = [
     "available_bytes",
     "bad_words",
     "builtin_format",
+    "by_format",
     "cache_root",
     "cached_model",
     "choose",
     "closure",
     "config_from",
-    "conversion_key",
-    "convert",
     "convert_adapter",
     "decoder",
+    "default_of",
     "describe",
     "detect",
     "document_text",
@@ -366,18 +375,19 @@ __all__ = [
     "find",
     "fitting",
     "footprint",
-    "gather_vector",
     "get_logger",
+    "gigabytes",
     "hear_others",
     "hookimpl",
     "hookspec",
     "is_artifact",
-    "is_inner",
     "is_json",
     "is_native",
     "layout",
+    "limits_of",
     "llama",
     "load_config",
+    "locate",
     "locked",
     "loras",
     "machine",
@@ -386,8 +396,6 @@ __all__ = [
     "model_options",
     "own_file",
     "pack",
-    "pack_checkpoint",
-    "pack_tensor",
     "panel_bytes",
     "panel_columns",
     "parse_adapter",
@@ -397,7 +405,6 @@ __all__ = [
     "printable",
     "processors_of",
     "read_bytes",
-    "read_config",
     "read_into",
     "read_json",
     "read_manifest",
@@ -415,12 +422,15 @@ __all__ = [
     "sampling_fields",
     "sampling_params",
     "say",
+    "say_converted",
     "shape_and_formats",
     "shorten_slice",
     "side_files",
+    "survey_adapter",
     "unknown_key_remedy",
     "unpack_stacked",
-    "weights_of",
+    "use_families",
+    "windows_of",
     "without_controls",
     "without_words",
     "write_all",

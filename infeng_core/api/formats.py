@@ -1,98 +1,120 @@
 """What readers and writers of model and adapter files may import beside ``infeng_core.api``."""
 
-from infeng_core.files import opened, reading
+from infeng_core import yamltree
+from infeng_core.files import SNAPSHOTS, opened, reading
+from infeng_core.formats import atomic, native
 from infeng_core.formats.adapters.bounds import MAX_RANK
 from infeng_core.formats.adapters.readers import AdapterReader
+from infeng_core.formats.adapters.readers import recognizing as recognizing_adapter
 from infeng_core.formats.adapters.sites import Site, sites
 from infeng_core.formats.adapters.snapshot import as_adapter_error
 from infeng_core.formats.adapters.weights import AdapterWeights, Delta
-from infeng_core.formats.choice import ROUTER
+from infeng_core.formats.atomic import JOURNAL
+from infeng_core.formats.cache import mark_used, most_bytes, trim
+from infeng_core.formats.calibrators import Statistics, Text
+from infeng_core.formats.choice import ROUTER, is_router
 from infeng_core.formats.floats import widened
-from infeng_core.formats.hub import fetch as hub_fetch
-from infeng_core.formats.hub import listing as hub_listing
 from infeng_core.formats.hub_names import NAME as HUB_NAME
-from infeng_core.formats.kept_integers import MXFP4_VALUES, NEAREST, halved, require_unturned
-from infeng_core.formats.locators import Located, Locator
-from infeng_core.formats.model_readers import Description, ModelFiles, ModelReader
+from infeng_core.formats.hub_names import is_name
+from infeng_core.formats.locators import Located, Locator, NoWeightsError
+from infeng_core.formats.model_readers import Description, ModelFiles, ModelReader, ReaderLookup
 from infeng_core.formats.model_readers import Source as ModelSource
 from infeng_core.formats.model_writers import Export, ExportPlan, ModelWriter
-from infeng_core.formats.pieces import (
-    BYTE,
-    BYTE_PIECE,
-    CONTROL,
-    NORMAL,
-    SPACE,
-    UNKNOWN,
-    UNUSED,
-    USER_DEFINED,
-    Pieces,
-)
-from infeng_core.formats.providers import reader_of
-from infeng_core.formats.quant import BUILTIN
-from infeng_core.formats.quantizers import Kept, WithMinima
-from infeng_core.formats.shards import aligned_bytes
-from infeng_core.formats.splitting import LLAMA3_SPLITTING, QWEN2_SPLITTING, Splitting
+from infeng_core.formats.native import FORMAT_MAJOR, FORMAT_MINOR, MANIFEST
+from infeng_core.formats.providers import Core, Providers
+from infeng_core.formats.quant import BUILTIN, SUB_SCALED, MinimaGrid, all_over
+from infeng_core.formats.quantizers import BUILT_IN, Kept, OfferedQuantizer, WithMinima
+from infeng_core.formats.read import read_native
+from infeng_core.formats.safetensors import FLOAT_DTYPES, SafetensorsFile, TensorInfo, as_matrix
+from infeng_core.formats.shards import ALIGN, Entry, aligned_bytes, plan_shards, write_shard
+from infeng_core.formats.side_files import CHAT_TEMPLATES, CONFIG_FILES, CONVERTED_TEMPLATES, TOKENIZER_FILES
 from infeng_core.machine.memory import gigabytes
 from infeng_core.machine.memory import require as require_memory
 from infeng_core.models.families import families
 from infeng_core.models.fields import Fields, show
 from infeng_core.models.rope import inverse_frequencies
+from infeng_core.models.weights import IGNORED, PANEL_ROWS
+from infeng_core.models.wrapped import inside, outside, prefixes
 from infeng_core.tokenizerjson.document import merges_of, read_settings, steps_of
 from infeng_core.tokenizerjson.library import opened as open_tokenizer
 
 __all__ = [
+    "ALIGN",
     "BUILTIN",
-    "BYTE",
-    "BYTE_PIECE",
-    "CONTROL",
+    "BUILT_IN",
+    "CHAT_TEMPLATES",
+    "CONFIG_FILES",
+    "CONVERTED_TEMPLATES",
+    "FLOAT_DTYPES",
+    "FORMAT_MAJOR",
+    "FORMAT_MINOR",
     "HUB_NAME",
-    "LLAMA3_SPLITTING",
+    "IGNORED",
+    "JOURNAL",
+    "MANIFEST",
     "MAX_RANK",
-    "MXFP4_VALUES",
-    "NEAREST",
-    "NORMAL",
-    "QWEN2_SPLITTING",
+    "PANEL_ROWS",
     "ROUTER",
-    "SPACE",
-    "UNKNOWN",
-    "UNUSED",
-    "USER_DEFINED",
+    "SNAPSHOTS",
+    "SUB_SCALED",
+    "TOKENIZER_FILES",
     "AdapterReader",
     "AdapterWeights",
+    "Core",
     "Delta",
     "Description",
+    "Entry",
     "Export",
     "ExportPlan",
     "Fields",
     "Kept",
     "Located",
     "Locator",
+    "MinimaGrid",
     "ModelFiles",
     "ModelReader",
     "ModelSource",
     "ModelWriter",
-    "Pieces",
+    "NoWeightsError",
+    "OfferedQuantizer",
+    "Providers",
+    "ReaderLookup",
+    "SafetensorsFile",
     "Site",
-    "Splitting",
+    "Statistics",
+    "TensorInfo",
+    "Text",
     "WithMinima",
     "aligned_bytes",
+    "all_over",
     "as_adapter_error",
+    "as_matrix",
+    "atomic",
     "families",
     "gigabytes",
-    "halved",
-    "hub_fetch",
-    "hub_listing",
+    "inside",
     "inverse_frequencies",
+    "is_name",
+    "is_router",
+    "mark_used",
     "merges_of",
+    "most_bytes",
+    "native",
     "open_tokenizer",
     "opened",
+    "outside",
+    "plan_shards",
+    "prefixes",
+    "read_native",
     "read_settings",
-    "reader_of",
     "reading",
+    "recognizing_adapter",
     "require_memory",
-    "require_unturned",
     "show",
     "sites",
     "steps_of",
+    "trim",
     "widened",
+    "write_shard",
+    "yamltree",
 ]

@@ -169,7 +169,7 @@ class Held:
 
 PASSING: tuple[type[BaseException], ...] = (InfengError, KeyboardInterrupt, GeneratorExit)
 OUTSIDE: tuple[type[BaseException], ...] = (SystemExit, OSError, MemoryError)
-EXPLAINED = ("Command", "RunOptions", "Calibrator", "Statistics")
+EXPLAINED = ("Command", "RunOptions", "Calibrator", "Statistics", "Converter", "ModelReader", "Checkpoint", "Locator")
 """What may raise these as well, for it works with people's files and models: the command line explains them."""
 
 

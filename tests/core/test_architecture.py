@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from infeng_convert import api as convert_api
 
 import infeng_core
 from infeng_core import api
@@ -262,6 +263,24 @@ def test_plugins_import_nothing_of_the_core_but_its_api():
                 )
 
 
+def test_plugins_import_nothing_of_conversion_but_its_api_and_require_its_wheel():
+    modules = [*ROOT.glob("plugins/*/infeng_*/**/*.py"), *ROOT.glob("docs/examples/**/*.py")]
+    users = set()
+    for path in modules:
+        if "infeng_convert" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            found = [name for name in names if name.startswith("infeng_convert")]
+            assert all(name.startswith("infeng_convert.api.") for name in found), path
+            users |= {path.relative_to(ROOT).parts[1]} if found else set()
+    assert users >= {"bench", "calibrate", "gguf"}
+    for name in users:
+        project = tomllib.loads((ROOT / "plugins" / name / "pyproject.toml").read_text())["project"]
+        assert any(needed.startswith("infeng-convert") for needed in project["dependencies"]), name
+
+
 def test_the_core_knows_gguf_by_the_name_of_its_wheel_alone():
     knowing = {path.relative_to(CORE).as_posix() for path in [*CORE.rglob("*.py"), *CORE.rglob("*.yaml")]
                if "gguf" in path.read_text(encoding="utf-8").lower()}  # fmt: skip
@@ -270,7 +289,7 @@ def test_the_core_knows_gguf_by_the_name_of_its_wheel_alone():
 
 def test_the_api_is_documented_and_holds_what_it_names():
     page = (ROOT / "docs" / "adding-a-plugin.md").read_text(encoding="utf-8")
-    for module in (api, api_formats):
+    for module in (api, api_formats, convert_api):
         assert not [name for name in module.__all__ if f"`{name}`" not in page]
         assert all(hasattr(module, name) for name in module.__all__)
     assert api.API_VERSION == hookspecs.API_VERSION
@@ -294,7 +313,7 @@ HOOKS = {
 
 KINDS = ("tokenizers", "schedulers", "drafters", "logit_processors", "prefix_stores", "observers", "model_families",
          "sources", "quant_formats", "quantizers", "calibrators", "backends", "run_options", "model_readers",
-         "model_writers", "adapter_readers", "locators")  # fmt: skip
+         "model_writers", "converters", "adapter_readers", "locators")  # fmt: skip
 
 
 def test_there_are_the_hooks_of_the_design():
@@ -363,7 +382,7 @@ class Family:
     FAMILY, ARCHITECTURES = "six", ("SixForCausalLM",)
     def graph(self, config): pass
 values = {"run_options": Options(), "tokenizers": dict, "schedulers": dict, "drafters": dict, "logit_processors": dict,
-          "prefix_stores": dict, "observers": dict, "calibrators": dict,
+          "prefix_stores": dict, "observers": dict, "calibrators": dict, "converters": dict,
           "model_families": Family(), "sources": Source(), "quant_formats": QuantFormat("six", "f32"),
           "quantizers": Quantizer(), "backends": Backend(), "model_readers": ModelReader(),
           "model_writers": ModelWriter(), "adapter_readers": AdapterReader(), "locators": Locator()}
@@ -385,7 +404,13 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
     plugins = Plugins.discover(load_config(overrides={"plugins.paths": [str(path)]}))
     assert plugins.tokenizer("six") and plugins.scheduler("six") and plugins.quant_format("six")
     assert plugins.backend("six") and plugins.drafter("six") and plugins.model_families()["six"].FAMILY == "six"
-    for found in (plugins.model_readers(), plugins.model_writers(), plugins.adapter_readers(), plugins.locators()):
+    for found in (
+        plugins.converters(),
+        plugins.model_readers(),
+        plugins.model_writers(),
+        plugins.adapter_readers(),
+        plugins.locators(),
+    ):
         assert "six" in dict(found)
     assert plugins.sources().keys() == {"six"} and plugins.quantizer("six").plugin == "six"
     assert plugins.logit_processor("six") and plugins.prefix_store("six") and plugins.observer("six")
@@ -398,6 +423,8 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
     from infeng_core import builtin
 
     assert six_hooks.called == HOOKS.keys()
-    # Calibrators, stores of prefixes and writers of model files come in wheels.
-    own = HOOKS.keys() - {"infeng_sources", "infeng_calibrators", "infeng_prefix_stores", "infeng_model_writers"}
+    # All of conversion, and stores of prefixes, come in wheels.
+    others = ("calibrators", "converters", "locators", "model_readers", "model_writers", "prefix_stores", "quantizers",
+              "sources")  # fmt: skip
+    own = HOOKS.keys() - {f"infeng_{kind}" for kind in others}
     assert all(getattr(builtin, name)() for name in own)

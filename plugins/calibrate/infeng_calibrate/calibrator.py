@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from infeng_convert.api import reader_of
 from numpy.typing import NDArray
 
 from infeng_calibrate import texts
@@ -26,7 +27,6 @@ from infeng_core.api import (
     SamplingParams,
     Selector,
 )
-from infeng_core.api.formats import reader_of
 
 
 @dataclass(frozen=True)

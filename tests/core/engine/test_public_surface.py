@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_parts import MakeEngine
+from infeng_convert.api import find
 
-from infeng_core.api import Engine, EngineConfig, InfengError, SamplingParams, Stream, find, load_config
+from infeng_core.api import Engine, EngineConfig, InfengError, SamplingParams, Stream, load_config
 
 P = SamplingParams(max_tokens=2, temperature=0.0)
 

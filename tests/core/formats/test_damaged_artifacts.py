@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from infeng_convert.conversion import convert
 
 from infeng_core.errors import InfengError, ModelError
 from infeng_core.formats.choice import FormatChoice
-from infeng_core.formats.conversion import convert
 from infeng_core.formats.native import read_manifest, write_manifest
 from infeng_core.formats.quant import builtin_format
 from infeng_core.formats.read import read_native

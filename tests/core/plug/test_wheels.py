@@ -70,7 +70,7 @@ def test_files_of_a_missing_wheel_are_an_error_that_names_the_wheel(
     for file in (tmp_path / "model.gguf", tmp_path / "folder" / "model-q4_0.gguf"):
         file.write_bytes(b"GGUF" + bytes(100))
     monkeypatch.setenv("INFENG_PLUGINS_DISABLE", "gguf")
-    monkeypatch.setattr("infeng_core.formats.hub.fetch", lambda *given: pytest.fail("the hub was asked"))
+    monkeypatch.setattr("infeng_convert.hub.fetch", lambda *given: pytest.fail("the hub was asked"))
     assert cli.main([word.replace("DIR", str(tmp_path)) for word in words]) != 0
     said = capsys.readouterr().err
     assert said.rstrip().endswith("install the wheel infeng-gguf") and said.count("\n") == 1

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from infeng_convert.api import pack_checkpoint
+
 from infeng_bench.engine.running import greedy
 from infeng_bench.models.random_checkpoint import Drawn
 from infeng_core.api import (
@@ -28,7 +30,6 @@ from infeng_core.api import (
     choose,
     config_from,
     footprint,
-    pack_checkpoint,
 )
 
 

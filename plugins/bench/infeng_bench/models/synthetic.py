@@ -14,22 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from infeng_convert.api import conversion_key, convert, pack_checkpoint
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tqdm import tqdm
 
 from infeng_bench.models.cache import digest, header, made_once
 from infeng_bench.models.random_checkpoint import Drawn
 from infeng_bench.models.shapes import hugging_face_config
-from infeng_core.api import (
-    FormatChoice,
-    ModelConfig,
-    cache_root,
-    cached_model,
-    conversion_key,
-    convert,
-    layout,
-    pack_checkpoint,
-)
+from infeng_core.api import FormatChoice, ModelConfig, cache_root, cached_model, layout
 
 VERSION = 1  # counts changes of what this file writes: other versions do not share a place in the cache
 

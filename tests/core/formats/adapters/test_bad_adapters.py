@@ -403,7 +403,7 @@ CODE = """
 import sys
 from infeng_core.errors import AdapterError
 from infeng_core.formats.adapters.load import load_adapter
-from infeng_core.formats.loader import load
+from convert_parts import load
 from infeng_core.plug.assembly import load_config
 model = load(sys.argv[1], load_config(), progress=False)
 try:
