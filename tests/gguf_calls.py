@@ -9,6 +9,7 @@ from typing import Any
 from infeng_convert import survey
 from infeng_convert.packed_model import open_source
 from infeng_convert.providers import reader_of
+from infeng_convert.sources import find as find_source
 from infeng_gguf import export
 
 from infeng_core.formats import loader
@@ -32,7 +33,7 @@ def load(path: Path, config: Any, **more: Any) -> LoadedModel:
 
 
 def find(reference: str | Path) -> Path:
-    return loader.find(reference, plugins())
+    return find_source(reference, plugins())
 
 
 def load_adapter(*given: Any, **more: Any) -> PackedAdapter:

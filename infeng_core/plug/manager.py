@@ -228,10 +228,8 @@ class Plugins:
 
         is_there: whether the reference is a path to what is there and is not engine-native.
         """
-        found = wheels.part_for(reference) or (wheels.CONVERTER if is_there else None)
-        if found is None or found[1] in self.names(found[0]):
-            return ""
-        return wheels.remedy(*found, ())
+        parts = [part for part in (wheels.part_for(reference), wheels.CONVERTER if is_there else None) if part]
+        return next((wheels.remedy(*part, ()) for part in parts if part[1] not in self.names(part[0])), "")
 
     def _by_origin(self, kind: str) -> tuple[list[Plugin], list[Plugin]]:
         """Return the plugins that provide ``kind``: those of the project's wheels, and others."""

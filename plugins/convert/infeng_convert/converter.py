@@ -44,7 +44,7 @@ class ArtifactConverter:
         made = partial(convert_to, spec, directory, progress=progress)
         if config.model.cache == "none":
             return _uncached(directory, key, made)
-        return _cached(directory, key, made, most_bytes(config.model.cache))
+        return _cached(directory, key, made, lambda: most_bytes(config.model.cache))
 
     def outline(self, source: Path) -> tuple[ModelConfig, Mapping[str, str]]:
         """Return the sizes of ``source`` and the format that each tensor would have; raises ModelError."""
@@ -57,17 +57,20 @@ class ArtifactConverter:
         refuse(source, self._plugins)
 
 
-def _cached(source: Path, key: str, made: Callable[[Path], Conversion], most: int, before: float = 0.0) -> Prepared:
+def _cached(
+    source: Path, key: str, made: Callable[[Path], Conversion], most: Callable[[], int], before: float = 0.0
+) -> Prepared:
     """Return the entry of the cache, which is named by what it is made of; a damaged one is made again, once.
 
-    before: seconds that an attempt took whose result was damaged.
+    most: returns the bytes that the cache may take, once it is there. before: seconds that an attempt took whose
+    result was damaged.
     """
     destination, seconds = cached_model(key), before
     require_own(destination)
     if not native.is_native(destination):
         seconds += (done := made(destination)).seconds
         _say_converted(done, source)
-        trim(most, destination)
+        trim(most(), destination)
     mark_used(destination)
 
     def again() -> Prepared:

@@ -220,7 +220,7 @@ def test_a_source_that_changes_under_a_conversion_is_an_error_and_no_signal(
     code = """
         import os, sys
         from pathlib import Path
-        from infeng_core.formats import conversion, packer
+        from infeng_convert import conversion, packer
         from infeng_core.errors import ModelError
         source, out, change = sys.argv[1:]
         pack = packer.pack_tensor
@@ -330,7 +330,7 @@ def test_a_conversion_that_cannot_fit_is_refused_before_it_starts(
 SLOW = """
     import signal, sys, time
     from pathlib import Path
-    from infeng_core.formats import conversion
+    from infeng_convert import conversion
     from infeng_core.formats.quant import QuantFormat
     signal.signal(signal.SIGINT, signal.default_int_handler)
     pack = QuantFormat.pack
@@ -486,7 +486,7 @@ def test_memory_stays_near_one_tensor(tmp_path: Path, write_model: Maker) -> Non
         """
         import resource, sys
         from pathlib import Path
-        from infeng_core.formats import conversion
+        from infeng_convert import conversion
         from infeng_core import _native
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         conversion.convert(Path(sys.argv[1]), Path(sys.argv[2]), conversion.FormatChoice("f32"))

@@ -27,7 +27,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CODE = """
 import sys
 from infeng_core.errors import InfengError
-from convert_parts import load
+from infeng_core.formats.loader import load
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
 config = load_config()

@@ -249,7 +249,8 @@ def test_memory_that_does_not_suffice_for_a_quantizer_is_refused_before_it_start
 
 PLUGIN = """
 import numpy as np
-from infeng_core.api import ModelError, Nearest, Quantized, hookimpl
+from infeng_convert.api import Nearest
+from infeng_core.api import ModelError, Quantized, hookimpl
 class Bad:
     def quantize(self, weights, target):
         made = Nearest().quantize(weights, target)
