@@ -154,6 +154,7 @@ class Held:
         if is_method and callable(value):
             law = LAWS.get(f"{self._face.__name__}.{name}")
             passing = PASSING + (OUTSIDE if self._face.__name__ in EXPLAINED else ())
+            passing += (OSError, MemoryError) if self._face.__name__ in READING else ()
             vars(self)[name] = partial(_call, owner, name, value, owed, law, passing)
             return vars(self)[name]
         if not is_method and name in known and self._looked_at.get(name, _END) is not value:
@@ -169,8 +170,10 @@ class Held:
 
 PASSING: tuple[type[BaseException], ...] = (InfengError, KeyboardInterrupt, GeneratorExit)
 OUTSIDE: tuple[type[BaseException], ...] = (SystemExit, OSError, MemoryError)
-EXPLAINED = ("Command", "RunOptions", "Calibrator", "Statistics", "Converter", "ModelReader", "Checkpoint", "Locator")
+EXPLAINED = ("Command", "RunOptions", "Calibrator", "Statistics")
 """What may raise these as well, for it works with people's files and models: the command line explains them."""
+READING = ("Converter", "ModelReader", "Checkpoint", "Locator")
+"""What may raise what the system says of files and memory."""
 
 
 def _call(
