@@ -237,7 +237,7 @@ def test_memory_that_does_not_suffice_for_a_quantizer_is_refused_before_it_start
     make_model: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs: list[int] = []
-    monkeypatch.setattr("infeng_core.machine.memory.require", lambda nbytes, *_: needs.append(nbytes))
+    monkeypatch.setattr("infeng_convert.packer.require_memory", lambda nbytes, *_: needs.append(nbytes))
     source = make_model()
     convert(source, tmp_path / "plain", INT4)
     convert(source, tmp_path / "made", INT4, quantizer=chosen(Told()))
