@@ -34,7 +34,7 @@ def open_model(path: Path) -> None:
     from infeng_convert.packing import gather_vector, pack_tensor
     from infeng_gguf.checkpoint import GgufCheckpoint
 
-    from infeng_core.formats.choice import BASE, FormatChoice
+    from infeng_core.formats.format_choice import BASE, FormatChoice
     from infeng_core.formats.quant import builtin_format
     from infeng_core.formats.shards import aligned_bytes
     from infeng_core.requests.hftokenizer import HfTokenizer

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from infeng_core import _native
 from infeng_core.errors import ModelError, UsageError
-from infeng_core.formats import native
-from infeng_core.formats.choice import FormatChoice, choose
+from infeng_core.formats.artifacts.manifest import is_native
+from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.converters import Converter, Prepared
+from infeng_core.formats.format_choice import FormatChoice, choose
 from infeng_core.formats.locators import Located, NoWeightsError
 from infeng_core.formats.providers import CORE, Providers
 from infeng_core.formats.quant import FormatLookup
-from infeng_core.formats.read import read_native
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.log import get_logger
 from infeng_core.machine import placement
@@ -48,7 +48,7 @@ def load(
     directory = find(reference, plugins)
     choice = choose(config, lookup)
     read = partial(read_native, lookup=lookup, load=config.model.load, verify=verify, pages=_pages(config))
-    if not native.is_native(directory):
+    if not is_native(directory):
         return _read_prepared(converter_of(directory, config, plugins).prepare(directory, progress=progress), read)
     model = read(directory)
     _check_formats(model, choice, config, lookup)

@@ -9,8 +9,8 @@ from infeng_bench.models import adapters
 
 from infeng_core.formats.adapters.conversion import convert_adapter
 from infeng_core.formats.adapters.load import load_adapter
+from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.quant import builtin_format
-from infeng_core.formats.read import read_native
 from infeng_core.formats.tensors import LoadedModel
 
 

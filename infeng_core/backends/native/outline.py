@@ -11,9 +11,10 @@ import numpy as np
 from infeng_core import _native
 from infeng_core.backends.native.binding import Binder
 from infeng_core.backends.native.executable import plan
+from infeng_core.batch import Limits
 from infeng_core.errors import KernelError
-from infeng_core.formats import native
-from infeng_core.formats.choice import choose
+from infeng_core.formats.artifacts.manifest import is_native, read_manifest
+from infeng_core.formats.format_choice import choose
 from infeng_core.formats.loader import converter_of, find
 from infeng_core.formats.providers import CORE, Providers
 from infeng_core.formats.quant import FormatLookup
@@ -22,7 +23,6 @@ from infeng_core.kernels.choice import Selector
 from infeng_core.models.config import ModelConfig, RopeConfig
 from infeng_core.models.weights import TensorSpec, layout
 from infeng_core.settings.config import EngineConfig
-from infeng_core.step import Limits
 
 TINYLLAMA = ModelConfig(
     family="llama",
@@ -50,8 +50,8 @@ def shape_and_formats(
     shape = TINYLLAMA
     if reference is not None:
         directory = find(reference, providers)
-        if native.is_native(directory):
-            manifest = native.read_manifest(directory, lookup)
+        if is_native(directory):
+            manifest = read_manifest(directory, lookup)
             return manifest.model, {name: entry.format for name, entry in manifest.tensors.items()}
         return converter_of(directory, config, providers).outline(directory)
     return shape, choose(config, lookup).for_model(shape, lookup)

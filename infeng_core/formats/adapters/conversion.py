@@ -13,7 +13,7 @@ from infeng_core.formats.adapters.artifact import FILE, Artifact, describe, read
 from infeng_core.formats.adapters.load import find_adapter
 from infeng_core.formats.adapters.packed import AdapterDtype
 from infeng_core.formats.adapters.packing import pack
-from infeng_core.formats.adapters.reach import check_range
+from infeng_core.formats.adapters.range_check import check_range
 from infeng_core.formats.providers import CORE, Providers
 from infeng_core.formats.safetensors import read_header
 from infeng_core.formats.tensors import LoadedModel

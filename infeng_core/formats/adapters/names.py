@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from infeng_core.models.families import families
-from infeng_core.models.wrapped import outside, prefixes
+from infeng_core.models.multimodal import outside, prefixes
 
 LAYER = re.compile(r"model\.layers\.\d+\.")
 

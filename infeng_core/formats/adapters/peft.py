@@ -15,11 +15,11 @@ from infeng_core.errors import AdapterError
 from infeng_core.formats.adapters.names import Names
 from infeng_core.formats.adapters.parameters import Parameter, parameters
 from infeng_core.formats.adapters.peft_config import CONFIG_FILE, PeftConfig, read_peft_config
-from infeng_core.formats.adapters.sites import Site, Sites, sites
 from infeng_core.formats.adapters.snapshot import Snapshot, TensorFile, read_settled
+from infeng_core.formats.adapters.target_modules import TargetModule, TargetModules, target_modules
 from infeng_core.formats.adapters.weights import AdapterWeights, Delta, Floats
 from infeng_core.models.config import ModelConfig
-from infeng_core.models.fields import show
+from infeng_core.models.typed_fields import show
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 PICKLES = ("adapter_model.bin", "adapter_model.pt")
@@ -68,7 +68,7 @@ class _Reader:
         self.files = files
         self.header = files.header(self.path)
         self.base = base
-        self.sites: Sites = sites(base)
+        self.sites: TargetModules = target_modules(base)
         self.names = Names(self.header.tensors, PREFIX, base.family)
         self.used: set[str] = set()
 
@@ -157,7 +157,7 @@ class _Reader:
         """Return what the file and its configuration call a module or a tensor."""
         return self.names.outside(name)
 
-    def _is_target(self, site: Site) -> bool:
+    def _is_target(self, site: TargetModule) -> bool:
         if site.is_expert and not (self.has_modules and not site.part.of):
             return False  # what it would be named for are parameters there
         if site.kind == "linear" and not site.is_expert and self._targets_parameter(f"{site.target}.weight"):
@@ -178,13 +178,13 @@ class _Reader:
         ends = [site.module for site in self._tied_ends()]
         return saved | {module: shapes[module] for module in ends if any(end in saved for end in ends)}
 
-    def _tied_ends(self) -> list[Site]:
+    def _tied_ends(self) -> list[TargetModule]:
         """Return embedding and head where ``ensure_weight_tying`` says that one is trained with the other, else []."""
         if not (self.config.ensure_weight_tying and self.base.tie_embeddings):
             return []
         return [site for site in self.sites.matrices.values() if site.kind != "linear"]
 
-    def _with_tied(self, targets: list[Site]) -> list[Site]:
+    def _with_tied(self, targets: list[TargetModule]) -> list[TargetModule]:
         """Return the targets with the other end of a tied one, for which PEFT saves tensors as well."""
         ends = self._tied_ends()
         return (
@@ -198,7 +198,7 @@ class _Reader:
             module = next(end for end in ends if end != module)
         return self._expect(f"{module}.weight", shape)
 
-    def _expect_delta(self, site: Site) -> dict[str, str | None]:
+    def _expect_delta(self, site: TargetModule) -> dict[str, str | None]:
         """Return the names of one module's tensors by field of Delta."""
         rank, rows, module = self.config.rank_of(self._outside(site.target)), site.part.source_rows, site.target
         found: dict[str, str | None] = {"magnitude": None, "bias": None}
@@ -227,7 +227,7 @@ class _Reader:
                     found[module] = self._expect(name, (self.sites.matrices[module].part.rows,))
         return found
 
-    def _expect_base_weights(self, targets: list[Site]) -> dict[str, str]:
+    def _expect_base_weights(self, targets: list[TargetModule]) -> dict[str, str]:
         """Return the names of the embeddings and the head that PEFT saves together with an embedding's LoRA."""
         found: dict[str, str] = {}
         for site in targets:

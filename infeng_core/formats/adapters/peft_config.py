@@ -18,7 +18,7 @@ from infeng_core.files import parse_json
 from infeng_core.formats.adapters.bounds import MAX_RANK
 from infeng_core.formats.adapters.patterns import MAX_COUNT, MAX_LENGTH, Patterns, Refuse
 from infeng_core.formats.adapters.snapshot import Snapshot
-from infeng_core.models.fields import Fields, show
+from infeng_core.models.typed_fields import Fields, show
 
 CONFIG_FILE = "adapter_config.json"
 MAX_BYTES = 4 << 20  # rank_pattern may name every module of a large model

@@ -10,10 +10,20 @@ from infeng_convert.huggingface import read_config
 from infeng_convert.identity import conversion_key
 from infeng_convert.kept_integers import MXFP4_VALUES, NEAREST, halved, require_unturned
 from infeng_convert.packing import gather_vector, pack_tensor
-from infeng_convert.pieces import BYTE, BYTE_PIECE, CONTROL, NORMAL, SPACE, UNKNOWN, UNUSED, USER_DEFINED, Pieces
 from infeng_convert.profiles import is_inner, weights_of
 from infeng_convert.providers import reader_of
 from infeng_convert.quantizers import Nearest, QuantizerChoice
+from infeng_convert.sentencepiece_vocab import (
+    BYTE,
+    BYTE_PIECE,
+    CONTROL,
+    NORMAL,
+    SPACE,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    SentencePieceVocab,
+)
 from infeng_convert.sources import find
 from infeng_convert.splitting import LLAMA3_SPLITTING, QWEN2_SPLITTING, Splitting
 
@@ -31,8 +41,8 @@ __all__ = [
     "UNUSED",
     "USER_DEFINED",
     "Nearest",
-    "Pieces",
     "QuantizerChoice",
+    "SentencePieceVocab",
     "Splitting",
     "conversion_key",
     "convert",

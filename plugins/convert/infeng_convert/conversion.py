@@ -32,7 +32,7 @@ from infeng_core.api import (
     builtin_format,
     get_logger,
 )
-from infeng_core.api.formats import Entry, atomic, gigabytes, native, plan_shards, reading, write_shard
+from infeng_core.api.formats import Entry, artifact_manifest, atomic, gigabytes, plan_shards, reading, write_shard
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class _Job:
 
     def require_ours(self) -> None:
         """Raise ModelError where the destination holds what no conversion has written."""
-        atomic.require_ours(self.destination, "engine-native directory", native.written_files, ModelError)
+        atomic.require_ours(self.destination, "engine-native directory", artifact_manifest.written_files, ModelError)
 
 
 def _convert(job: _Job, start: float) -> Conversion:
@@ -152,7 +152,7 @@ def known_recipe(destination: Path, lookup: FormatLookup, key: Callable[[Recipe]
     destination = destination.absolute()
     with contextlib.suppress(InfengError):
         found = recipes.read(destination / recipes.NAME)
-        if native.read_manifest(destination, lookup).key == key(found):
+        if artifact_manifest.read_manifest(destination, lookup).key == key(found):
             return found
     with contextlib.suppress(InfengError):
         found = recipes.read(atomic.partial_of(destination) / recipes.NAME)
@@ -161,19 +161,19 @@ def known_recipe(destination: Path, lookup: FormatLookup, key: Callable[[Recipe]
     return None
 
 
-def _report(manifest: native.Manifest, path: Path, start: float, *, reused: bool) -> Conversion:
+def _report(manifest: artifact_manifest.Manifest, path: Path, start: float, *, reused: bool) -> Conversion:
     formats = {name: entry.format for name, entry in manifest.tensors.items()}
     nbytes = sum(entry.panels * entry.panel_bytes for entry in manifest.tensors.values())
     nbytes += sum(padded_bytes(entry.size) for entry in manifest.vectors.values())
     return Conversion(path, manifest.id, nbytes, time.monotonic() - start, formats, dict(manifest.quantizer), reused)
 
 
-def _existing(job: _Job) -> native.Manifest | None:
+def _existing(job: _Job) -> artifact_manifest.Manifest | None:
     """Return the manifest of a destination that is what is wanted; raise ModelError if it must not be touched."""
     if _is_free(job.destination):
         return None
     with contextlib.suppress(ModelError):
-        manifest = native.read_manifest(job.destination, job.spec.lookup)
+        manifest = artifact_manifest.read_manifest(job.destination, job.spec.lookup)
         if manifest.key == job.key and not job.force:
             return manifest
     job.require_ours()
@@ -190,7 +190,7 @@ def require_free(destination: Path, force: bool) -> None:
 
 def require_original(source: Path) -> None:
     """Raise ModelError for an engine-native directory, which is not converted again."""
-    if native.is_native(source):
+    if artifact_manifest.is_native(source):
         raise ModelError(f"{source}", "is converted already", "convert the original Hugging Face directory")
 
 
@@ -199,7 +199,7 @@ def require_place(destination: Path) -> None:
     destination = destination.absolute()
     atomic.require_name(destination)
     if not _is_free(destination):
-        atomic.require_ours(destination, "engine-native directory", native.written_files, ModelError)
+        atomic.require_ours(destination, "engine-native directory", artifact_manifest.written_files, ModelError)
     place = next(path for path in destination.parents if path.exists())
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         raise ResourceError(f"{destination}", f"{place} cannot be written to", "choose another destination")
@@ -209,7 +209,7 @@ def _is_free(destination: Path) -> bool:
     return not destination.exists() or (destination.is_dir() and not any(destination.iterdir()))
 
 
-def _write(job: _Job) -> tuple[native.Manifest, dict[str, str]]:
+def _write(job: _Job) -> tuple[artifact_manifest.Manifest, dict[str, str]]:
     """Write everything; return the manifest, and what was quantized and is rounded again."""
     checkpoint, sides = job.opened()
     spec, recipe = job.spec, job.spec.recipe_file
@@ -225,21 +225,24 @@ def _write(job: _Job) -> tuple[native.Manifest, dict[str, str]]:
         for name, data in sides.items():
             (folder / name).write_bytes(data)
             files[name] = hashlib.sha256(data).hexdigest()
-        manifest = native.Manifest(
+        manifest = artifact_manifest.Manifest(
             model=checkpoint.config,
             key=job.key,
             files=files,
             weights=tuple(dict.fromkeys(file for file, _ in places.values())),
             tensors={
-                one.name: native.TensorEntry(
+                one.name: artifact_manifest.TensorEntry(
                     formats[one.name], one.n, one.k, one.panels, packer.panel_bytes(one), *places[one.name]
                 )
                 for one in checkpoint.layout.tensors
             },
-            vectors={one.name: native.VectorEntry(one.size, *places[one.name]) for one in checkpoint.layout.vectors},
+            vectors={
+                one.name: artifact_manifest.VectorEntry(one.size, *places[one.name])
+                for one in checkpoint.layout.vectors
+            },
             quantizer=spec.quantizer.record,
         )
-        native.write_manifest(manifest, folder / native.MANIFEST)
+        artifact_manifest.write_manifest(manifest, folder / artifact_manifest.MANIFEST)
     return manifest, checkpoint.changes(formats)
 
 

@@ -18,7 +18,7 @@ from infeng_convert.sources import refuse, source_of
 from infeng_convert.spec import ConversionSpec
 from infeng_convert.tokenizer_files import MADE
 from infeng_core.api import EngineConfig, ModelConfig, Prepared, cached_model, choose, get_logger, locked, require_own
-from infeng_core.api.formats import mark_used, most_bytes, native, trim
+from infeng_core.api.formats import artifact_manifest, mark_used, most_bytes, trim
 
 
 class ArtifactConverter:
@@ -67,7 +67,7 @@ def _cached(
     """
     destination, seconds = cached_model(key), before
     require_own(destination)
-    if not native.is_native(destination):
+    if not artifact_manifest.is_native(destination):
         seconds += (done := made(destination)).seconds
         _say_converted(done, source)
         trim(most(), destination)

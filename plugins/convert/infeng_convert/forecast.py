@@ -12,7 +12,7 @@ from infeng_convert.quantizers import QuantizerChoice
 from infeng_convert.spec import ConversionSpec
 from infeng_convert.survey import parameters, weight_bytes
 from infeng_core.api import Layout, ModelError, QuantFormat, layout
-from infeng_core.api.formats import native, reading
+from infeng_core.api.formats import artifact_manifest, reading
 
 KEPT = 32 << 20
 """Of matrices below this many bytes the C library keeps the memory of one when they are freed: glibc's malloc does."""
@@ -34,7 +34,7 @@ class Forecast:
 
 def forecast(spec: ConversionSpec, source: Path) -> Forecast:
     """Return what ``convert_to`` would do; raises what it raises of a source and its formats."""
-    if native.is_native(source):
+    if artifact_manifest.is_native(source):
         raise ModelError(f"{source}", "is converted already", "give the original model")
     with reading(source):
         model, formats, largest, changes = _read(source, spec)

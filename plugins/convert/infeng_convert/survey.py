@@ -27,7 +27,7 @@ from infeng_core.api import (
     layout,
     locate,
 )
-from infeng_core.api.formats import BUILTIN, ModelReader, native, recognizing_adapter
+from infeng_core.api.formats import BUILTIN, ModelReader, artifact_manifest, recognizing_adapter
 
 MAX_FOUND = 1000
 
@@ -138,7 +138,7 @@ def _is_none(path: Path, plugins: Providers) -> str:
 
 
 def _kind(path: Path, plugins: Providers) -> str:
-    if native.is_native(path):
+    if artifact_manifest.is_native(path):
         return "engine-native"
     try:
         if path.is_dir() and _is_adapter(path, plugins):
@@ -207,7 +207,7 @@ def _read(path: Path, reader: ModelReader, choice: FormatChoice, lookup: FormatL
 
 
 def _native(path: Path, lookup: FormatLookup) -> Survey:
-    manifest = native.read_manifest(path, lookup)
+    manifest = artifact_manifest.read_manifest(path, lookup)
     formats = {name: entry.format for name, entry in manifest.tensors.items()}
     made = layout(manifest.model)
     return Survey(

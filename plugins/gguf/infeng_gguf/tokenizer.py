@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import numpy as np
-from infeng_convert.api import CONTROL, NORMAL, UNKNOWN, Pieces, Splitting
+from infeng_convert.api import CONTROL, NORMAL, UNKNOWN, SentencePieceVocab, Splitting
 
 from infeng_core.api.formats import show
 from infeng_gguf.file import GgufFile
@@ -132,7 +132,7 @@ class GgufTokenizer:
             "model": model,
         }
 
-    def _pieces(self) -> Pieces:
+    def _pieces(self) -> SentencePieceVocab:
         scores = np.zeros(len(self.tokens), np.float32)
         if self.model == "llama":
             scores = self.file.numbers("tokenizer.ggml.scores").astype(np.float32)
@@ -140,7 +140,7 @@ class GgufTokenizer:
                 why = f"holds {len(scores)} items, of which each of {len(self.tokens)} tokens needs a finite one"
                 self.fields.fail("tokenizer.ggml.scores", why)
         unknown = self._id("unknown", 0 if self.model == "llama" else None)
-        return Pieces(
+        return SentencePieceVocab(
             self.tokens,
             scores,
             self.kinds,

@@ -14,7 +14,7 @@ from infeng_convert.conversion import convert
 
 from infeng_core import SamplingParams
 from infeng_core.errors import ModelError
-from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.requests.defaults import recommended
 
 

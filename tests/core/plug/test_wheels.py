@@ -12,7 +12,7 @@ from infeng_convert.conversion import convert
 
 from infeng_core import cli
 from infeng_core.errors import PluginError
-from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.wheels import WHEELS
@@ -40,7 +40,7 @@ def test_the_table_is_what_the_projects_wheels_provide() -> None:
 @pytest.mark.parametrize(
     ("plugin", "kind", "name"),
     [
-        ("fair", "scheduler", "fair"),
+        ("fair", "policy", "fair"),
         ("prefix-store", "prefix_store", "disk"),
         ("numpy", "backend", "numpy"),
         ("grammar", "logit_processor", "grammar"),

@@ -17,6 +17,7 @@ from infeng_convert.cli.convert import QUALITIES
 from infeng_convert.profiles import PROFILES, Profile, allocate, bits, is_inner, priors, weights_of
 
 from infeng_core import Engine, _native
+from infeng_core.batch import Batch
 from infeng_core.errors import ResourceError, UsageError
 from infeng_core.formats.quant import builtin_format
 from infeng_core.kernels.choice import Selector
@@ -24,7 +25,6 @@ from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import Layout, layout
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
-from infeng_core.step import Batch
 
 LADDER = Profile("ladder", ("int4-p32", "int5-p32", "int6-p32"), 5.25)
 

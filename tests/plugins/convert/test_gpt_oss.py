@@ -16,7 +16,7 @@ from infeng_convert.survey import active_parameters, parameters, survey, weight_
 from safetensors.numpy import load_file, save_file
 
 from infeng_core.errors import ModelError
-from infeng_core.formats.choice import FormatChoice, choose
+from infeng_core.formats.format_choice import FormatChoice, choose
 from infeng_core.formats.quant import builtin_format
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.families import families

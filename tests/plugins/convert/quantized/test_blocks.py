@@ -15,7 +15,7 @@ from mxfp4_parts import CASE, HIDDEN, STACKS, meaning, tensors, write
 from quantized_parts import Tensors, save
 
 from infeng_core.errors import ModelError
-from infeng_core.formats.choice import choose
+from infeng_core.formats.format_choice import choose
 from infeng_core.formats.model_readers import Checkpoint
 from infeng_core.formats.quant import builtin_format
 from infeng_core.plug.assembly import load_config

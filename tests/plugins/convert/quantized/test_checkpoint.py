@@ -18,7 +18,7 @@ from infeng_convert.survey import survey
 from quantized_parts import Kind, Model, Tensors
 
 from infeng_core import Engine
-from infeng_core.formats.choice import choose
+from infeng_core.formats.format_choice import choose
 from infeng_core.formats.model_readers import Checkpoint
 from infeng_core.formats.quant import BUILTIN, builtin_format
 from infeng_core.formats.tensors import LoadedModel
