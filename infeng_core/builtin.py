@@ -21,10 +21,7 @@ from infeng_core.plug.markers import hookimpl
 
 if TYPE_CHECKING:
     from infeng_core.formats.adapters.readers import AdapterReader
-    from infeng_core.formats.locators import Locator
-    from infeng_core.formats.model_readers import ModelReader
     from infeng_core.formats.quant import QuantFormat
-    from infeng_core.formats.quantizers import Quantizer
     from infeng_core.models.families import Family
 
 
@@ -60,14 +57,6 @@ def infeng_quant_formats() -> dict[str, QuantFormat]:
 
 
 @hookimpl
-def infeng_quantizers() -> dict[str, Quantizer]:
-    """The built-in rounding."""
-    from infeng_core.formats.quantizers import DEFAULT
-
-    return {DEFAULT.name: DEFAULT.quantizer}
-
-
-@hookimpl
 def infeng_backends() -> dict[str, Backend]:
     """Built-in backends."""
     from infeng_core.backends.native.executable import NativeBackend
@@ -84,25 +73,9 @@ def infeng_model_families() -> dict[str, Family]:
 
 
 @hookimpl
-def infeng_model_readers() -> dict[str, ModelReader]:
-    """Built-in readers of model files."""
-    from infeng_core.formats.checkpoints import BUILTIN
-
-    return dict(BUILTIN)
-
-
-@hookimpl
 def infeng_adapter_readers() -> dict[str, AdapterReader]:
     """Built-in readers of adapter files."""
     from infeng_core.formats.adapters.readers import BUILTIN
-
-    return dict(BUILTIN)
-
-
-@hookimpl
-def infeng_locators() -> dict[str, Locator]:
-    """Built-in locators."""
-    from infeng_core.formats.hub import BUILTIN
 
     return dict(BUILTIN)
 
@@ -145,11 +118,9 @@ def infeng_run_options() -> dict[str, RunOptions]:
 def infeng_commands() -> list[Command]:
     """Built-in commands; their modules import the engine only inside ``run``."""
     from infeng_core.cli.cache import Cache
-    from infeng_core.cli.convert import Convert
     from infeng_core.cli.convert_adapter import ConvertAdapter
     from infeng_core.cli.doctor import Doctor
-    from infeng_core.cli.models import Models
     from infeng_core.cli.plugins import PluginsCommand
     from infeng_core.cli.run import Run
 
-    return [Cache(), Convert(), ConvertAdapter(), Doctor(), Models(), PluginsCommand(), Run()]
+    return [Cache(), ConvertAdapter(), Doctor(), PluginsCommand(), Run()]

@@ -6,15 +6,18 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from infeng_convert import survey
+from infeng_convert.packed_model import open_source
+from infeng_convert.providers import reader_of
+from infeng_convert.sources import find as find_source
 from infeng_gguf import export
 
-from infeng_core.formats import loader, survey
+from infeng_core.formats import loader
 from infeng_core.formats.adapters import conversion
 from infeng_core.formats.adapters import load as adapters
 from infeng_core.formats.adapters.conversion import AdapterConversion
 from infeng_core.formats.adapters.packed import PackedAdapter
-from infeng_core.formats.model_writers import Export, open_source
-from infeng_core.formats.providers import reader_of
+from infeng_core.formats.model_writers import Export
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
@@ -30,7 +33,7 @@ def load(path: Path, config: Any, **more: Any) -> LoadedModel:
 
 
 def find(reference: str | Path) -> Path:
-    return loader.find(reference, plugins())
+    return find_source(reference, plugins())
 
 
 def load_adapter(*given: Any, **more: Any) -> PackedAdapter:

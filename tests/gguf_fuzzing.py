@@ -31,10 +31,10 @@ READERS = ["infeng_core.formats", "infeng_gguf", "infeng_core.models", "infeng_c
 
 def open_model(path: Path) -> None:
     """Open a file as a model as an engine does: metadata, all tensors packed in their formats, tokenizer."""
+    from infeng_convert.packing import gather_vector, pack_tensor
     from infeng_gguf.checkpoint import GgufCheckpoint
 
     from infeng_core.formats.format_choice import BASE, FormatChoice
-    from infeng_core.formats.packing import gather_vector, pack_tensor
     from infeng_core.formats.quant import builtin_format
     from infeng_core.formats.shards import aligned_bytes
     from infeng_core.requests.hftokenizer import HfTokenizer
@@ -150,7 +150,6 @@ def instrument() -> None:
     import atheris  # type: ignore[import-not-found,unused-ignore]
 
     with atheris.instrument_imports(include=READERS):
-        import infeng_core.formats.packing
         import infeng_core.requests.hftokenizer  # noqa: F401
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -12,12 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.formats.model_readers import Checkpoint
-from infeng_core.formats.packer import Statistics
-from infeng_core.formats.profiles import Losses
-from infeng_core.formats.progress import Progress
-from infeng_core.formats.quantizers import QuantizerChoice
-from infeng_core.formats.recipes import Text
-from infeng_core.models.weights import PANEL_ROWS
+from infeng_core.formats.quant import QuantFormat
+from infeng_core.formats.quantizers import Moments
+from infeng_core.formats.tensors import PackedTensor
+
+Losses = Mapping[str, Mapping[str, float]]
+"""What each format of each tensor costs, {tensor: {format: loss}}; losses of several tensors add up."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """What identifies calibration text: equal for equal token ids, cut equally."""
+
+    source: str  # "auto", drawn from the model itself, or "file"
+    tokens: int
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,28 @@ class CalibrationSample:
     def text(self) -> Text:
         """The identity of the text."""
         return Text(self.source, sum(map(len, self.ids)), digest(self.ids))
+
+
+class Statistics(Protocol):
+    """What tells a quantizer about the inputs of each matrix; a calibrator makes it."""
+
+    few_rows: dict[str, int]
+    """How many experts of a tensor got so few rows that these say too little of them."""
+
+    def begin(self, checkpoint: Checkpoint) -> None:
+        """Start over, for this model."""
+
+    def vector(self, name: str, values: NDArray[np.float32]) -> None:
+        """Take a vector of the model; all of them come before the first tensor."""
+
+    def of(self, tensor: str, format: QuantFormat) -> Moments:
+        """Return what says of the rows that each part of a packed tensor multiplies, None where it is not known.
+
+        X is what its kernels read: floats, or int8 rows in the groups of ``format``, rotated where it is.
+        """
+
+    def put(self, tensor: PackedTensor) -> None:
+        """Take a tensor as it will be served; its memory changes afterwards."""
 
 
 class Calibrator(Protocol):
@@ -59,15 +90,6 @@ class Calibrator(Protocol):
         """
 
 
-def measured_losses(
-    calibrator: Calibrator, sample: CalibrationSample, checkpoint: Checkpoint, formats: Sequence[str]
-) -> Losses:
-    """Return a calibrator's measured losses, showing the progress."""
-    read = [spec for spec in checkpoint.layout.tensors if spec.name != "lm_head"]
-    with Progress(sum(2 * spec.panels * PANEL_ROWS * spec.k for spec in read), "measuring", "lines") as shown:
-        return calibrator.losses(sample, checkpoint, formats, shown.update)
-
-
 def digest(texts: Sequence[NDArray[np.int32]]) -> str:
     """Return the identity of texts: equal for equal ids, cut equally."""
     made = hashlib.sha256()
@@ -75,11 +97,3 @@ def digest(texts: Sequence[NDArray[np.int32]]) -> str:
         made.update(len(text).to_bytes(8, "little"))
         made.update(text.astype("<i4").tobytes())
     return made.hexdigest()
-
-
-def fitted_to(text: Text, quantizer: QuantizerChoice) -> QuantizerChoice:
-    """Return a quantizer whose record, and thus the conversion's key, names the calibration text."""
-    settings = {**quantizer.settings, "text": text.sha256, "tokens": text.tokens}
-    if rules := getattr(quantizer.quantizer, "rules", None):
-        settings["rules"] = rules
-    return replace(quantizer, settings=settings)

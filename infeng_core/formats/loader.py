@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -15,19 +12,12 @@ from infeng_core import _native
 from infeng_core.errors import ModelError, UsageError
 from infeng_core.formats.artifacts.manifest import is_native
 from infeng_core.formats.artifacts.reader import read_native
-from infeng_core.formats.atomic import locked
-from infeng_core.formats.cache import cached_model, mark_used, most_bytes, require_own, trim
-from infeng_core.formats.conversion import Conversion, convert_to
+from infeng_core.formats.converters import Converter, Prepared
 from infeng_core.formats.format_choice import FormatChoice, choose
-from infeng_core.formats.hub import NoWeightsError
-from infeng_core.formats.huggingface import refuse_file
-from infeng_core.formats.locators import Located
-from infeng_core.formats.providers import CORE, Providers, reader_of, recognizing
+from infeng_core.formats.locators import Located, NoWeightsError
+from infeng_core.formats.providers import CORE, Providers
 from infeng_core.formats.quant import FormatLookup
-from infeng_core.formats.sources import written
-from infeng_core.formats.spec import ConversionSpec
 from infeng_core.formats.tensors import LoadedModel
-from infeng_core.formats.tokenizer_files import MADE
 from infeng_core.log import get_logger
 from infeng_core.machine import placement
 from infeng_core.machine.topology import read
@@ -35,6 +25,9 @@ from infeng_core.models import families
 
 if TYPE_CHECKING:
     from infeng_core.settings.config import EngineConfig
+
+Read = Callable[..., LoadedModel]
+"""``read_native`` with the settings of a configuration."""
 
 
 def load(
@@ -45,22 +38,19 @@ def load(
     verify: bool = True,
     progress: bool = True,
 ) -> LoadedModel:
-    """Load a model from an engine-native directory, from files with a reader, or by a name with a locator.
+    """Load a model from an engine-native directory, from what a converter prepares, or by a name that is located.
 
-    All but the first are converted to ``config.model.format`` and ``formats`` on first use and kept in the cache, as
-    ``config.model.cache`` says; later loads use the cache. ``plugins`` finds readers, weight formats and the
-    quantizer; without it only the core's are known. ``verify=False`` skips the checksums. Raises UsageError,
-    ModelError or ResourceError.
+    ``plugins`` finds converters, locators and weight formats; without it only the core's formats are known.
+    ``verify=False`` skips the checksums. Raises UsageError, ModelError or ResourceError.
     """
     lookup: FormatLookup = cache(plugins.quant_format)
     use_families(plugins)
     directory = find(reference, plugins)
     choice = choose(config, lookup)
+    read = partial(read_native, lookup=lookup, load=config.model.load, verify=verify, pages=_pages(config))
     if not is_native(directory):
-        reader = partial(reader_of, providers=plugins)
-        spec = ConversionSpec(choice, lookup, plugins.quantizer(config.model.quantizer), reader=reader)
-        return _load_converted(directory, spec, config, verify, progress)
-    model = read_native(directory, lookup, load=config.model.load, verify=verify, pages=_pages(config))
+        return _read_prepared(converter_of(directory, config, plugins).prepare(directory, progress=progress), read)
+    model = read(directory)
     _check_formats(model, choice, config, lookup)
     _check_quantizer(model, config)
     return model
@@ -72,25 +62,15 @@ def use_families(plugins: Providers) -> None:
 
 
 def find(reference: str | Path, plugins: Providers = CORE) -> Path:
-    """Return the local directory or file of a model reference, downloaded if necessary.
-
-    A path without a reader may have a format that a plugin converts to a Hugging Face directory.
-    """
+    """Return the local directory or file that a model reference names, fetched if need be."""
     try:
         path = Path(reference).expanduser()
-        is_directory, is_file = path.is_dir(), path.is_file()
+        is_there = path.is_dir() or path.is_file()
     except (OSError, ValueError, RuntimeError, TypeError) as error:
         why = f"is no usable path ({getattr(error, 'strerror', None) or error})"
         raise UsageError(f"{str(reference)[:200]}", why, "give a directory, or a hub name such as org/name") from None
-    if (is_directory and _is_model(path)) or ((is_directory or is_file) and recognizing(path, plugins) is not None):
+    if is_there:
         return path
-    if is_directory or is_file:
-        made = written(path, plugins.sources())
-        if made is not None or is_directory:
-            return made or path
-        if path.suffix in (".bin", ".pt", ".pth"):
-            refuse_file(path)
-        reader_of(path, plugins)  # raises the error for a file without a reader
     if wheel := plugins.missing_wheel(str(reference)):
         raise UsageError(f"{reference}", "nothing that is installed reads it", wheel)
     if isinstance(reference, str) and (found := locate(reference, plugins)) is not None:
@@ -110,76 +90,40 @@ def locate(reference: str, plugins: Providers = CORE, kind: Located = "model") -
         raise ModelError(error.what, error.why, wheel or error.remedy) from None
 
 
-def _is_model(directory: Path) -> bool:
-    return is_native(directory) or (directory / "config.json").exists()
+def converter_of(source: Path, config: EngineConfig, plugins: Providers) -> Converter:
+    """Return the first converter that recognizes ``source``; raises UsageError or ModelError where none does."""
+    made: list[Converter] = []
+    for _, factory in plugins.converters():
+        made.append(factory(config, plugins))
+        if made[-1].recognizes(source):
+            return made[-1]
+    for one in made:
+        one.refuse(source)
+    why = "is not engine-native, and nothing that is installed converts it"
+    remedy = plugins.missing_wheel(str(source), is_there=True) or "give an engine-native directory"
+    raise UsageError(f"{source}", why, remedy)
 
 
-def _load_converted(
-    source: Path, spec: ConversionSpec, config: EngineConfig, verify: bool, progress: bool
-) -> LoadedModel:
-    """Load through the cache, whose entries are named by their keys; a damaged entry is made again, once."""
-    key = spec.key(source)
-    made = partial(convert_to, spec, source, progress=progress)
-    read = partial(
-        read_native, lookup=spec.lookup, load=config.model.load, verify=verify, key=key, pages=_pages(config)
-    )
-    if config.model.cache == "none":
-        return _load_uncached(source, key, made, read)
-    destination = cached_model(key)
-    log = get_logger(__name__)
-    seconds = 0.0
-    for last in (False, True):
-        require_own(destination)
-        if not is_native(destination):
-            seconds += (done := made(destination)).seconds
-            _say_converted(done, source)
-            trim(most_bytes(config.model.cache), destination)
-        mark_used(destination)
-        try:
-            model = replace(read(destination), conversion_seconds=seconds)
-            # The source, so that errors name the user's file.
-            return replace(model, tokenizer_dir=source) if _has_tokenizer(source, destination) else model
-        except ModelError as error:
-            if last:
-                raise
-            log.warning("the cached conversion is damaged and is made again", reason=str(error))
-            with locked(destination):
-                shutil.rmtree(destination, ignore_errors=True)
-    raise AssertionError("unreachable")
-
-
-def _load_uncached(
-    source: Path, key: str, made: Callable[[Path], Conversion], read: Callable[[Path], LoadedModel]
-) -> LoadedModel:
-    """Load a conversion without caching it; a tokenizer made by the conversion stays while the process runs."""
-    folder = Path(tempfile.mkdtemp(prefix="infeng-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+def _read_prepared(prepared: Prepared, read: Read) -> LoadedModel:
+    """Read what a converter has prepared; where it is damaged and can be made again, that is done once."""
     try:
-        done = made(folder / key)
-        _say_converted(done, source)
-        model = replace(read(folder / key), conversion_seconds=done.seconds)
-        has_tokenizer = _has_tokenizer(source, folder / key)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    for path in (folder / key).glob("*.safetensors"):  # mapped pages stay until they are unmapped
-        path.unlink()
-    if not has_tokenizer:
-        return model
-    shutil.rmtree(folder, ignore_errors=True)
-    return replace(model, tokenizer_dir=source)
+        return _read_once(prepared, read)
+    except ModelError as error:
+        if prepared.again is None:
+            raise
+        get_logger(__name__).warning("the cached conversion is damaged and is made again", reason=str(error))
+        return _read_once(prepared.again(), read)
 
 
-def _has_tokenizer(source: Path, converted: Path) -> bool:
-    """Return whether a model's tokenizer is its own file, not one that the conversion made from another."""
-    return (source / MADE).is_file() or not (converted / MADE).is_file()
-
-
-def _say_converted(done: Conversion, source: Path) -> None:
-    log = get_logger(__name__)
-    for change, tensors in done.rounded_again.items():
-        log.warning(f"rounded again: {change}", tensors=tensors, model=str(source))
-    log.info("converted", source=str(source), to=str(done.path), seconds=round(done.seconds, 2))
+def _read_once(prepared: Prepared, read: Read) -> LoadedModel:
+    is_read = False
+    try:
+        model = read(prepared.directory, key=prepared.key)
+        is_read = True
+    finally:
+        if prepared.done is not None:
+            prepared.done(is_read)
+    return replace(model, conversion_seconds=prepared.seconds, tokenizer_dir=prepared.tokenizer or model.tokenizer_dir)
 
 
 def _pages(config: EngineConfig) -> Callable[[int], _native.Pages]:

@@ -6,8 +6,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
+from infeng_core.errors import ModelError
+
 Located = Literal["model", "configuration", "adapter"]
 """The kind of result: a whole model, the part of a model that gives its sizes, or an adapter."""
+
+
+class NoWeightsError(ModelError):
+    """A repository holds no model that its locator knows; ``files`` are the paths in it.
+
+    The other locators are then asked to ``refuse`` these files.
+    """
+
+    def __init__(self, what: str, why: str, remedy: str, files: Sequence[str]) -> None:
+        """Keep the paths."""
+        super().__init__(what, why, remedy)
+        self.files = files
 
 
 class Locator(Protocol):

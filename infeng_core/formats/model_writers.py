@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from infeng_core.files import reading
-from infeng_core.formats.artifacts.manifest import is_native
-from infeng_core.formats.model_readers import ReaderLookup, Source
-from infeng_core.formats.packed_model import PackedModel
+from infeng_core.formats.model_readers import Source
 
 
 @dataclass(frozen=True)
@@ -50,9 +47,3 @@ class ModelWriter(Protocol):
 
         Raises UsageError for an unknown format, ModelError for a model that the format cannot express, ResourceError.
         """
-
-
-def open_source(source: Path, reader: ReaderLookup) -> Source:
-    """Open a model for export, which may be an engine-native directory; raises ModelError."""
-    with reading(source):
-        return PackedModel(source) if is_native(source) else reader(source).open(source)

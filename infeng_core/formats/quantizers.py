@@ -1,4 +1,4 @@
-"""The interface of a quantizer, which chooses codes and scales of integer formats, and the built-in rounding."""
+"""How values become the codes and scales of an integer format: what a quantizer owes."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.errors import PluginError, UsageError
-from infeng_core.formats.quant import BUILTIN, Grid, QuantFormat
-from infeng_core.formats.shards import aligned_bytes
-
-REMEDY = "convert with another quantizer (--quantizer nearest), or ask the plugin's author for a repair"
+from infeng_core.formats.quant import Grid
 
 
 @dataclass(frozen=True)
@@ -93,28 +89,9 @@ class Quantizer(Protocol):
         """
 
 
-class Nearest:
-    """The built-in rounding, docs/numerics.md: the best of a few scales for each group by itself."""
-
-    knows_sub_scales = True
-
-    def quantize(self, weights: NDArray[np.float32], target: QuantTarget) -> Quantized:
-        """Return the codes that ``QuantFormat.pack`` would store."""
-        format = BUILTIN[target.format]
-        rows, k = weights.shape
-        panels = -(-rows // 16)
-        packed = aligned_bytes(panels * format.panel_bytes(k))
-        format.pack(weights, packed)
-        if target.grid.sub is not None:
-            codes, scales, sub_scales, zeros = format.unpack_units(packed, 0, panels, k)
-            return Quantized(codes[:rows], scales[:rows], zeros[:rows], sub_scales[:rows])
-        codes, scales = format.unpack_codes(packed, 0, panels, k)
-        return Quantized(codes[:rows], scales[:rows])
-
-
 @dataclass(frozen=True)
-class QuantizerChoice:
-    """The quantizer of a conversion, with everything that enters an artifact's identity."""
+class OfferedQuantizer:
+    """A quantizer, and what identifies it."""
 
     name: str
     quantizer: Quantizer = field(repr=False)
@@ -122,84 +99,6 @@ class QuantizerChoice:
     version: str  # of the plugin
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the plugin
 
-    @property
-    def is_built_in(self) -> bool:
-        """Whether it is the core's own rounding."""
-        return self.plugin == "core" and self.name == "nearest"
-
-    @property
-    def record(self) -> Mapping[str, Any]:
-        """Plain data for identities and manifests; ``BUILT_IN`` if only the built-in rounding is used."""
-        if self.is_built_in:
-            return BUILT_IN
-        settings = {key: _plain(value) for key, value in sorted(self.settings.items())}
-        return {"name": self.name, "plugin": self.plugin, "version": self.version, "settings": settings}
-
-    def grid(self, format: QuantFormat, k: int) -> Grid | None:
-        """Return the grid, for rows of ``k`` inputs, from which the quantizer chooses; None if it is not asked."""
-        found = format.grid(k)
-        knows_it = found is None or found.sub is None or getattr(self.quantizer, "knows_sub_scales", False)
-        return found if knows_it else None
-
-    def quantize(self, weights: NDArray[np.float32], target: QuantTarget, place: str) -> Quantized | None:
-        """Call the quantizer; ``place`` names the matrix in errors. Raises PluginError for an invalid result."""
-        if not (np.isfinite(weights.min()) and np.isfinite(weights.max())):
-            return None  # the built-in rounding reports the place
-        try:
-            made = self.quantizer.quantize(weights, target)
-        except PluginError as error:
-            raise PluginError(error.what, f"{error.why}, for {place}", REMEDY) from error
-        if made is not None and (text := _wrong(made, weights.shape, target.grid)):
-            self.refuse(text, place)
-        return made
-
-    def refuse(self, why: str, place: str) -> NoReturn:
-        """Raise the PluginError for a result that cannot be stored."""
-        raise PluginError(f"plugin {self.plugin}", f"quantizer {self.name}: {why}, for {place}", REMEDY)
-
-    def require_use(self, formats: Mapping[str, QuantFormat], *, is_calibrated: bool) -> None:
-        """Raise UsageError if no tensor of a model ({tensor: format}) can be given to the quantizer."""
-        if getattr(self.quantizer, "needs_statistics", False) and not is_calibrated:
-            remedy = "convert once, and run what that wrote: infeng convert SOURCE DEST --calibrate auto"
-            raise UsageError(f"quantizer {self.name}", "it needs calibration text, which there is none of", remedy)
-        closed = {format.name for format in formats.values() if not format.is_float and self.grid(format, 64) is None}
-        if is_calibrated and closed:  # such tensors would be rounded without regard to the text
-            remedy = "choose another format or quantizer (gptq), or --calibrate none"
-            raise UsageError("--calibrate", f"does not reach {', '.join(sorted(closed))}", remedy)
-        if not self.is_built_in and all(self.grid(format, 64) is None for format in formats.values()):
-            names = ", ".join(sorted({format.name for format in formats.values()}))
-            why = f"it chooses integers, every tensor is stored as {names}"
-            raise UsageError(f"quantizer {self.name}", why, "leave it out, or choose an integer --format")
-
 
 BUILT_IN: Mapping[str, Any] = MappingProxyType({"name": "nearest"})
-DEFAULT = QuantizerChoice("nearest", Nearest(), "core", "1")
-
-
-def described(record: Mapping[str, Any]) -> str:
-    """Return a record as text: ``nearest``, ``clip 0.1.0``."""
-    return " ".join(str(record[key]) for key in ("name", "version") if key in record)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in sorted(value.items())}
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _wrong(made: Quantized, shape: tuple[int, ...], grid: Grid) -> str:
-    """Return what is wrong with a result's shapes, or "". Types and ranges are checked when it is laid out."""
-    groups = (shape[0], grid.groups(shape[1]))
-    if made.codes.shape != shape:
-        return f"its codes are {made.codes.shape}, not {shape}"
-    if made.scales.shape != groups:
-        return f"its scales are {made.scales.shape}, not {groups}"
-    for name, values in (("zero points", made.zeros), ("sub-scales", made.sub_scales)):
-        wanted = None if grid.sub is None else (shape[0], grid.sub.groups(shape[1]))
-        if values is None and wanted is not None:
-            return f"it has no {name}, the format has some"
-        if values is not None and wanted is None:
-            return f"it has {name}, the format has none"
-        if values is not None and values.shape != wanted:
-            return f"its {name} are {values.shape}, not {wanted}"
-    return ""
+"""The record of the rounding that every conversion knows, of which a manifest says nothing."""

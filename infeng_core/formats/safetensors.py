@@ -29,6 +29,7 @@ DTYPE_BITS = {
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
     "F4": 4,
 }
+FLOAT_DTYPES = ("F32", "F16", "BF16")
 NUMPY_DTYPES: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "U8": np.uint8}
 
 GONE = "download the model again"

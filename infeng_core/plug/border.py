@@ -154,6 +154,7 @@ class Held:
         if is_method and callable(value):
             law = LAWS.get(f"{self._face.__name__}.{name}")
             passing = PASSING + (OUTSIDE if self._face.__name__ in EXPLAINED else ())
+            passing += (OSError, MemoryError) if self._face.__name__ in READING else ()
             vars(self)[name] = partial(_call, owner, name, value, owed, law, passing)
             return vars(self)[name]
         if not is_method and name in known and self._looked_at.get(name, _END) is not value:
@@ -172,6 +173,8 @@ OUTSIDE: tuple[type[BaseException], ...] = (SystemExit, OSError, MemoryError)
 EXPLAINED = ("Command", "RunOptions", "Calibrator", "Statistics")
 """Interfaces that may also raise these, because they handle users' files and models; the command line explains the
 errors."""
+READING = ("Converter", "ModelReader", "Checkpoint", "Locator")
+"""What may raise what the system says of files and memory."""
 
 
 def _call(

@@ -42,6 +42,9 @@ ObserverFactory = Callable[..., Any]
 CalibratorFactory = Callable[..., object]
 """Called once by a conversion as ``factory(config: EngineConfig, plugins: Plugins)``; returns an
 ``infeng_core.api.Calibrator``."""
+ConverterFactory = Callable[..., object]
+"""Called for each model that is not engine-native as ``factory(config: EngineConfig, plugins: Plugins)``; returns an
+``infeng_core.api.Converter``."""
 Backend = Any
 """An ``infeng_core.backends.interface.Backend``."""
 
@@ -157,6 +160,11 @@ def infeng_model_readers(settings: Mapping[str, Any]) -> dict[str, ModelReader]:
 @hookspec
 def infeng_model_writers(settings: Mapping[str, Any]) -> dict[str, ModelWriter]:  # type: ignore[empty-body]
     """Return writers of model files by name; ``infeng convert`` takes the first that writes files of such a name."""
+
+
+@hookspec
+def infeng_converters(settings: Mapping[str, Any]) -> dict[str, ConverterFactory]:  # type: ignore[empty-body]
+    """Return converters by name; the first that recognizes a model prepares the engine-native one that is loaded."""
 
 
 @hookspec

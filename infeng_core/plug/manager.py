@@ -22,11 +22,12 @@ from infeng_core.settings.config import EngineConfig, default_of
 if TYPE_CHECKING:
     from infeng_core.formats.adapters.readers import AdapterReader
     from infeng_core.formats.calibrators import Calibrator
+    from infeng_core.formats.converters import Converter
     from infeng_core.formats.locators import Locator
     from infeng_core.formats.model_readers import ModelReader
     from infeng_core.formats.model_writers import ModelWriter
     from infeng_core.formats.quant import QuantFormat
-    from infeng_core.formats.quantizers import QuantizerChoice
+    from infeng_core.formats.quantizers import OfferedQuantizer
     from infeng_core.formats.sources import Source
     from infeng_core.models.families import Family
     from infeng_core.plug.hooks import Hooks
@@ -53,6 +54,7 @@ FACES = {
     "sources": "infeng_core.formats.sources:Source",
     "model_readers": "infeng_core.formats.model_readers:ModelReader",
     "model_writers": "infeng_core.formats.model_writers:ModelWriter",
+    "converters": "infeng_core.formats.converters:Converter",
     "adapter_readers": "infeng_core.formats.adapters.readers:AdapterReader",
     "locators": "infeng_core.formats.locators:Locator",
     "drafters": "infeng_core.scheduling.drafts:Drafter",
@@ -70,7 +72,10 @@ _COMMAND = "infeng_core.plug.hookspecs:Command"
 
 SINGULAR = {"model_families": "model family", "policies": "scheduler"}
 
-FACTORIES = ("tokenizers", "policies", "drafters", "logit_processors", "prefix_stores", "observers", "calibrators")
+FACTORIES = (
+    "tokenizers", "policies", "drafters", "logit_processors", "prefix_stores", "observers", "calibrators",
+    "converters",
+)  # fmt: skip
 """Kinds whose hooks return factories."""
 
 
@@ -134,19 +139,17 @@ class Plugins:
             self._formats[name] = VARIANTS.get(name) or self._provider("quant_formats", name)
         return self._formats[name]
 
-    def quantizer(self, name: str) -> QuantizerChoice:
+    def quantizer(self, name: str) -> OfferedQuantizer:
         """Return the quantizer called ``name``, with its identity; raises PluginError with the known names."""
-        from infeng_core.formats.quantizers import DEFAULT, QuantizerChoice
+        from infeng_core.formats.quantizers import OfferedQuantizer
 
         quantizer, plugin = self._provider("quantizers", name), self._provides("quantizers", name)
-        if plugin.name == "core":
-            return DEFAULT
         assert plugin.manifest is not None
         known_as = getattr(quantizer, "identity", (plugin.name, plugin.manifest.version))
         if border.wrong(known_as, tuple[str, ...]) or len(known_as) != 2:
             border.Owner(plugin.name, f"quantizer {name}").fail("its identity is not a name and a version, two texts")
         maker, version = known_as
-        return QuantizerChoice(name, quantizer, maker, version, self.settings(plugin))
+        return OfferedQuantizer(name, quantizer, maker, version, self.settings(plugin))
 
     def calibrator(self, name: str) -> Callable[[EngineConfig, Plugins], Calibrator]:
         """Return the factory of the calibrator called ``name``; raises PluginError with the known names."""
@@ -186,27 +189,41 @@ class Plugins:
         return dict(self._each("run_options", self.manifests))
 
     def model_readers(self) -> Iterator[tuple[str, ModelReader]]:
-        """Yield the readers of model files with their names, the core's first; each plugin is imported at its turn."""
-        return self._each("model_readers", self.manifests)
+        """Yield the readers of model files with their names, the project's first, each imported at its turn."""
+        own, others = self._by_origin("model_readers")
+        return self._each("model_readers", [*own, *others])
 
     def model_writers(self) -> Iterator[tuple[str, ModelWriter]]:
         """Yield the writers of model files with their names."""
         return self._each("model_writers", self.manifests)
+
+    def converters(self) -> Iterator[tuple[str, Callable[[EngineConfig, Plugins], Converter]]]:
+        """Yield what makes the converters with their names, the project's last: it leaves least to others."""
+        own, others = self._by_origin("converters")
+        return self._each("converters", [*others, *own])
 
     def adapter_readers(self) -> Iterator[tuple[str, AdapterReader]]:
         """Yield the readers of adapter files with their names, the core's first."""
         return self._each("adapter_readers", self.manifests)
 
     def locators(self) -> Iterator[tuple[str, Locator]]:
-        """Yield the locators with their names, the core's last, because its names have the simplest form."""
-        return self._each("locators", [*self.manifests[1:], self.manifests[0]])
+        """Yield the locators with their names, the project's last, because their names have the simplest form."""
+        own, others = self._by_origin("locators")
+        return self._each("locators", [*others, *own])
 
-    def missing_wheel(self, reference: str) -> str:
-        """Return which wheel to install for a file or name that no present reader accepts; "" if unknown."""
-        found = wheels.reader_of(reference)
-        if found is None or found in self.names("model_readers"):
-            return ""
-        return wheels.remedy("model_readers", found, ())
+    def missing_wheel(self, reference: str, *, is_there: bool = False) -> str:
+        """Return which wheel to install for a file or name that no present reader accepts; "" if unknown.
+
+        is_there: whether the reference is a path to what is there and is not engine-native.
+        """
+        parts = [part for part in (wheels.part_for(reference), wheels.CONVERTER if is_there else None) if part]
+        return next((wheels.remedy(*part, ()) for part in parts if part[1] not in self.names(part[0])), "")
+
+    def _by_origin(self, kind: str) -> tuple[list[Plugin], list[Plugin]]:
+        """Return the plugins that provide ``kind``: those of the project's wheels, and others."""
+        found = [plugin for plugin in self.manifests if plugin.manifest and plugin.manifest.provides[kind]]
+        own = [p for p in found if p.manifest and any(wheels.is_of_a_wheel(kind, n) for n in p.manifest.provides[kind])]
+        return own, [plugin for plugin in found if plugin not in own]
 
     def _each(self, kind: str, plugins: Iterable[Plugin]) -> Iterator[tuple[str, Any]]:
         """Yield the objects of ``kind`` that ``plugins`` provide, by name; an invalid one causes a warning."""

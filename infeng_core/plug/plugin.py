@@ -112,6 +112,7 @@ _PROVIDES: Mapping[str, Kind | None] = {
     "sources": _NAMES,
     "model_readers": _NAMES,
     "model_writers": _NAMES,
+    "converters": _NAMES,
     "adapter_readers": _NAMES,
     "locators": _NAMES,
     "drafters": _NAMES,

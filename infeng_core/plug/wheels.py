@@ -10,24 +10,27 @@ from infeng_core.errors import unknown_key_remedy
 WHEELS: Mapping[str, Mapping[str, str]] = {
     "backends": {"numpy": "infeng-numpy"},
     "calibrators": {"text": "infeng-calibrate"},
+    "converters": {"artifacts": "infeng-convert"},
     "commands": {
         "adapters": "infeng-client",
         "ask": "infeng-client",
         "bench": "infeng-bench",
         "chat": "infeng-chat",
+        "convert": "infeng-convert",
         "demo": "infeng-demo",
+        "models": "infeng-convert",
         "quality": "infeng-quality",
         "serve": "infeng-serve",
         "top": "infeng-serve",
     },
     "adapter_readers": {"gguf": "infeng-gguf"},
-    "locators": {"gguf": "infeng-gguf"},
+    "locators": {"gguf": "infeng-gguf", "hub": "infeng-convert"},
     "logit_processors": {"grammar": "infeng-grammar"},
-    "model_readers": {"gguf": "infeng-gguf"},
+    "model_readers": {"gguf": "infeng-gguf", "huggingface": "infeng-convert"},
     "model_writers": {"gguf": "infeng-gguf"},
     "prefix_stores": {"disk": "infeng-prefix-store"},
     "run_options": {"grammar": "infeng-grammar", "server": "infeng-client"},
-    "quantizers": {"gptq": "infeng-calibrate"},
+    "quantizers": {"gptq": "infeng-calibrate", "nearest": "infeng-convert"},
     "policies": {"fair": "infeng-fair"},
 }
 """By the kind of ``provides`` in a plugin.yaml, then by name. A test compares it with the plugins of the project."""
@@ -42,13 +45,20 @@ OPTIONS: Mapping[str, str] = {
 """Options of ``run_options`` by the name of their group, for an error if no plugin provides them."""
 
 
-FILES: Mapping[str, str] = {r"\.gguf$": "gguf", r"^[\w.-]+/[\w.-]+(@[\w./-]+)?:\w": "gguf"}
-"""The reader of model files for each pattern of paths or hub names."""
+FILES: Mapping[str, tuple[str, str]] = {
+    r"\.gguf$": ("model_readers", "gguf"),
+    r"^[\w.-]+/[\w.-]+(@[\w./-]+)?:\w": ("model_readers", "gguf"),
+    r"^[\w.-]+/[\w.-]+(@[\w./-]+)?$": ("locators", "hub"),
+}
+"""Which kind and name of ``WHEELS`` is for a path or a name of the hub, by a pattern of it; the first that fits."""
+
+CONVERTER = ("converters", "artifacts")
+"""What is for all other models that are not engine-native."""
 
 
-def reader_of(reference: str) -> str | None:
-    """Return the name of the reader for a path or name of this form; None if it is the core's."""
-    return next((name for pattern, name in FILES.items() if re.search(pattern, reference)), None)
+def part_for(reference: str) -> tuple[str, str] | None:
+    """Return the kind and name of the part that is for a path or a name by its form; None where none is known."""
+    return next((part for pattern, part in FILES.items() if re.search(pattern, reference)), None)
 
 
 def is_of_a_wheel(kind: str, name: str) -> bool:

@@ -69,6 +69,7 @@ def test_the_listed_requirements_equal_those_of_the_wheels() -> None:
         ("infeng_core", "."),
         ("infeng_bench", "plugins/bench"),
         ("infeng_calibrate", "plugins/calibrate"),
+        ("infeng_convert", "plugins/convert"),
         ("infeng_demo", "plugins/demo"),
         ("infeng_fair", "plugins/fair"),
         ("infeng_gguf", "plugins/gguf"),

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from infeng_convert import api as convert_api
 
 import infeng_core
 from infeng_core import api
@@ -262,7 +263,25 @@ def test_plugins_import_nothing_of_the_core_but_its_api():
                 )
 
 
-def test_the_core_knows_gguf_only_by_its_wheels_name():
+def test_plugins_import_nothing_of_conversion_but_its_api_and_require_its_wheel():
+    modules = [*ROOT.glob("plugins/*/infeng_*/**/*.py"), *ROOT.glob("docs/examples/**/*.py")]
+    users = set()
+    for path in modules:
+        if "infeng_convert" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            found = [name for name in names if name.startswith("infeng_convert")]
+            assert all(name.startswith("infeng_convert.api.") for name in found), path
+            users |= {path.relative_to(ROOT).parts[1]} if found else set()
+    assert users >= {"bench", "calibrate", "gguf"}
+    for name in users:
+        project = tomllib.loads((ROOT / "plugins" / name / "pyproject.toml").read_text())["project"]
+        assert any(needed.startswith("infeng-convert") for needed in project["dependencies"]), name
+
+
+def test_the_core_knows_gguf_by_the_name_of_its_wheel_alone():
     knowing = {path.relative_to(CORE).as_posix() for path in [*CORE.rglob("*.py"), *CORE.rglob("*.yaml")]
                if "gguf" in path.read_text(encoding="utf-8").lower()}  # fmt: skip
     assert knowing == {"plug/wheels.py"}
@@ -274,22 +293,10 @@ API = (api, engines, formats, kernels, servers)
 @pytest.mark.parametrize("module", API)
 def test_the_api_is_documented_and_holds_what_it_names(module):
     page = (ROOT / "docs" / "adding-a-plugin.md").read_text(encoding="utf-8")
-    assert not [name for name in module.__all__ if f"`{name}`" not in page]
-    assert all(getattr(module, name) is not None for name in module.__all__)
-
-
-@pytest.mark.parametrize("module", API)
-def test_a_module_of_the_api_has_the_names_of_its_stub(module):
-    tree = ast.parse(Path(module.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
-    stub = {one.asname or one.name: (node.module, one.name) for node in imports for one in node.names}
-    [listed] = [ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign)]
-    assert sorted(stub) == sorted(listed) == sorted(module.__all__)
-    assert stub == {name: module.homes()[name] for name in stub}
-
-
-def test_the_version_of_the_api_is_that_of_the_hooks():
-    assert api.API_VERSION == plugin.API_VERSION
+    for module in (api, api_formats, convert_api):
+        assert not [name for name in module.__all__ if f"`{name}`" not in page]
+        assert all(hasattr(module, name) for name in module.__all__)
+    assert api.API_VERSION == hookspecs.API_VERSION
 
 
 def test_the_core_imports_with_no_plugin_and_no_engine_loaded():
@@ -310,7 +317,7 @@ HOOKS = {
 
 KINDS = ("tokenizers", "policies", "drafters", "logit_processors", "prefix_stores", "observers", "model_families",
          "sources", "quant_formats", "quantizers", "calibrators", "backends", "run_options", "model_readers",
-         "model_writers", "adapter_readers", "locators")  # fmt: skip
+         "model_writers", "converters", "adapter_readers", "locators")  # fmt: skip
 
 
 def test_the_hooks_are_exactly_the_designed_ones():
@@ -379,7 +386,7 @@ class Family:
     FAMILY, ARCHITECTURES = "six", ("SixForCausalLM",)
     def graph(self, config): pass
 values = {"run_options": Options(), "tokenizers": dict, "policies": dict, "drafters": dict, "logit_processors": dict,
-          "prefix_stores": dict, "observers": dict, "calibrators": dict,
+          "prefix_stores": dict, "observers": dict, "calibrators": dict, "converters": dict,
           "model_families": Family(), "sources": Source(), "quant_formats": QuantFormat("six", "f32"),
           "quantizers": Quantizer(), "backends": Backend(), "model_readers": ModelReader(),
           "model_writers": ModelWriter(), "adapter_readers": AdapterReader(), "locators": Locator()}
@@ -401,7 +408,13 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
     plugins = Plugins.discover(load_config(overrides={"plugins.paths": [str(path)]}))
     assert plugins.tokenizer("six") and plugins.policy("six") and plugins.quant_format("six")
     assert plugins.backend("six") and plugins.drafter("six") and plugins.model_families()["six"].FAMILY == "six"
-    for found in (plugins.model_readers(), plugins.model_writers(), plugins.adapter_readers(), plugins.locators()):
+    for found in (
+        plugins.converters(),
+        plugins.model_readers(),
+        plugins.model_writers(),
+        plugins.adapter_readers(),
+        plugins.locators(),
+    ):
         assert "six" in dict(found)
     assert plugins.sources().keys() == {"six"} and plugins.quantizer("six").plugin == "six"
     assert plugins.logit_processor("six") and plugins.prefix_store("six") and plugins.observer("six")
@@ -414,6 +427,8 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
     from infeng_core import builtin
 
     assert six_hooks.called == HOOKS.keys()
-    # Calibrators, stores of prefixes and writers of model files come in wheels.
-    own = HOOKS.keys() - {"infeng_sources", "infeng_calibrators", "infeng_prefix_stores", "infeng_model_writers"}
+    # All of conversion, and stores of prefixes, come in wheels.
+    others = ("calibrators", "converters", "locators", "model_readers", "model_writers", "prefix_stores", "quantizers",
+              "sources")  # fmt: skip
+    own = HOOKS.keys() - {f"infeng_{kind}" for kind in others}
     assert all(getattr(builtin, name)() for name in own)

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,14 +20,18 @@ import pytest
 import tiny_adapter
 import tiny_model
 import yaml
+from convert_parts import load
+from infeng_convert.conversion import convert
+from infeng_convert.quantizers import choice_of
 from safetensors.numpy import load_file, save_file
 
 from infeng_core import _native, cli
 from infeng_core.engine import Engine
 from infeng_core.errors import AdapterError, ManifestError, ModelError, PluginError, RequestError, UsageError
 from infeng_core.formats.adapters.target_modules import target_modules
-from infeng_core.formats.loader import load
-from infeng_core.formats.quant import Grid
+from infeng_core.formats.artifacts.manifest import read_manifest
+from infeng_core.formats.format_choice import FormatChoice
+from infeng_core.formats.quant import Grid, builtin_format
 from infeng_core.formats.quantizers import QuantTarget
 from infeng_core.models import families
 from infeng_core.plug.assembly import load_config
@@ -70,7 +75,16 @@ def ids(made: Engine, prompt: Any = "the quick") -> tuple[int, ...]:
 
 def test_there_is_an_example_for_each_kind() -> None:
     kinds = {"backend", "command", "drafter", "family", "logits", "prefix_store", "quantizer", "scheduler", "source"}
-    kinds |= {"adapter_reader", "calibrator", "locator", "model_reader", "observer", "run_options", "tokenizer"}
+    kinds |= {
+        "adapter_reader",
+        "calibrator",
+        "converter",
+        "locator",
+        "model_reader",
+        "observer",
+        "run_options",
+        "tokenizer",
+    }
     assert PYTHON.keys() >= kinds
 
 
@@ -345,6 +359,27 @@ def test_a_converted_model_and_a_hugging_face_directory_ask_no_reader_of_a_plugi
         assert "infeng_npy" not in sys.modules and "infeng_gguf" not in sys.modules
 
 
+def test_the_converter_unpacks_a_model_once_and_again_where_it_was_damaged(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    native, archive = convert(tiny, tmp_path / "native", FormatChoice("int8-row")).path, tmp_path / "model.tar"
+    with tarfile.open(archive, "w") as written:
+        written.add(native, ".")
+    with engine(archive, "converter") as made:
+        directory = made.model.source
+        assert made.model.id == read_manifest(native, builtin_format).id and made.model.conversion_seconds == 0.0
+    stamp = (directory / "manifest.yaml").stat().st_mtime_ns
+    assert ids(engine(archive, "converter")) == ids(engine(native))
+    assert (directory / "manifest.yaml").stat().st_mtime_ns == stamp
+    (weights,) = directory.glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-64] + bytes(range(64)))
+    assert ids(engine(archive, "converter")) == ids(engine(native))
+    assert "the cached conversion is damaged and is made again" in capsys.readouterr().err
+    (tmp_path / "other.tar").write_bytes(bytes(10240))
+    with pytest.raises(ModelError, match=r"other\.tar: holds no engine-native model: make it again"):
+        engine(tmp_path / "other.tar", "converter")
+
+
 def test_the_locator_finds_models_and_adapters_by_name(tiny: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny, tmp_path / "tiny")
     tiny_adapter.write(tmp_path / "poet", 1)
@@ -498,7 +533,7 @@ def test_the_quantizer_errs_less_on_a_trained_model() -> None:
 
     def errors(name: str, asked: QuantTarget) -> tuple[float, float]:
         """Return the squared error of the weights, and of what comes out for the inputs."""
-        made = plugins.quantizer(name).quantize(rows.copy(), asked, "down")
+        made = choice_of(plugins.quantizer(name)).quantize(rows.copy(), asked, "down")
         assert made is not None
         wrong = np.repeat(made.scales, 64, 1) * made.codes - rows
         return float((wrong**2).sum()), float(((inputs @ wrong.T) ** 2).sum())

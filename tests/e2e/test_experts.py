@@ -12,13 +12,13 @@ import pytest
 from e2e import harness
 from e2e.harness import VECTOR, settings
 from goldens.families import GPT_OSS, GRANITE_MOE, QWEN3_MOE
+from infeng_convert.survey import survey
 from safetensors.numpy import load_file, save_file
 
 from infeng_core import Engine, SamplingParams
 from infeng_core.errors import ModelError
 from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.quant import builtin_format
-from infeng_core.formats.survey import survey
 from infeng_core.models.config import ModelConfig
 from infeng_core.requests.request import Request
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +13,10 @@ from infeng_core.backends.native.binding import Binder
 from infeng_core.backends.native.executable import plan
 from infeng_core.batch import Limits
 from infeng_core.errors import KernelError
-from infeng_core.formats import checkpoints
 from infeng_core.formats.artifacts.manifest import is_native, read_manifest
 from infeng_core.formats.format_choice import choose
-from infeng_core.formats.loader import find
-from infeng_core.formats.providers import CORE, Providers, reader_of
+from infeng_core.formats.loader import converter_of, find
+from infeng_core.formats.providers import CORE, Providers
 from infeng_core.formats.quant import FormatLookup
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.kernels.choice import Selector
@@ -55,8 +53,7 @@ def shape_and_formats(
         if is_native(directory):
             manifest = read_manifest(directory, lookup)
             return manifest.model, {name: entry.format for name, entry in manifest.tensors.items()}
-        reader = partial(reader_of, providers=providers)
-        return checkpoints.plan(directory, choose(config, lookup), lookup, reader)
+        return converter_of(directory, config, providers).outline(directory)
     return shape, choose(config, lookup).for_model(shape, lookup)
 
 

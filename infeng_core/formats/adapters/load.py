@@ -87,5 +87,5 @@ def _located(reference: str | Path, providers: Providers) -> Path:
             raise AdapterError(error.what, error.why, error.remedy) from None
         if found is not None:
             return found
-    remedy = "give a directory, or a hub name such as org/name"
+    remedy = providers.missing_wheel(str(reference)) or "give a directory, or a hub name such as org/name"
     raise AdapterError(f"{reference}", "no such adapter directory", remedy)

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from infeng_core.errors import AdapterError, ModelError
 from infeng_core.files import bytes_of, model_file, opened, read_into, reading
 from infeng_core.formats.floats import widened
-from infeng_core.formats.hfcheckpoint import FLOAT_DTYPES
-from infeng_core.formats.safetensors import NUMPY_DTYPES, Header, TensorInfo, header_of
+from infeng_core.formats.safetensors import FLOAT_DTYPES, NUMPY_DTYPES, Header, TensorInfo, header_of
 from infeng_core.formats.shards import aligned_bytes
 
 DIGEST_CHUNK = 1 << 20

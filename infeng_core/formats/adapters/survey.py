@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from infeng_core.errors import AdapterError, ModelError
+from infeng_core.errors import AdapterError
 from infeng_core.formats.adapters.artifact import FILE, read_artifact, shapes_of
 from infeng_core.formats.adapters.image import Pieces
 from infeng_core.formats.adapters.load import find_adapter
@@ -15,12 +15,8 @@ from infeng_core.formats.adapters.packed import AdapterDtype
 from infeng_core.formats.adapters.spec import AdapterSpec, PartSpec
 from infeng_core.formats.adapters.target_modules import EMBED, TargetModules, target_modules
 from infeng_core.formats.adapters.weights import AdapterWeights
-from infeng_core.formats.format_choice import FormatChoice
-from infeng_core.formats.loader import locate
 from infeng_core.formats.providers import CORE, Providers
-from infeng_core.formats.quant import FormatLookup
 from infeng_core.formats.safetensors import read_header
-from infeng_core.formats.survey import survey
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.typed_fields import show
@@ -55,17 +51,6 @@ def survey_adapter(
         return _read(path, reader.read(path, base), base, dtype)
     except AdapterError as error:
         return AdapterSurvey(path, why_not=str(error))
-
-
-def shape_of(base: str, choice: FormatChoice, lookup: FormatLookup, providers: Providers = CORE) -> ModelConfig:
-    """Return the configuration of a base; for a name, only that file is downloaded. Raises ModelError if it is no
-    model."""
-    path = Path(base).expanduser()
-    found = None if path.exists() else locate(base, providers, "configuration")
-    made = survey(found or path, choice, lookup, needs_weights=False, plugins=providers)
-    if made.config is None:
-        raise ModelError(f"--base {base}", made.why_not or "it is no model", "give the model that answers")
-    return made.config
 
 
 def _read(path: Path, adapter: AdapterWeights, base: ModelConfig, dtype: AdapterDtype) -> AdapterSurvey:

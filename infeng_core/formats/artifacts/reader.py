@@ -17,9 +17,9 @@ from infeng_core import _native
 from infeng_core.errors import ModelError, ResourceError
 from infeng_core.files import opened, read_bytes, read_into, reading
 from infeng_core.formats.artifacts.manifest import AGAIN, Manifest, read_manifest
-from infeng_core.formats.huggingface import MAX_SIDE_FILE
 from infeng_core.formats.quant import FormatLookup
 from infeng_core.formats.safetensors import Header, TensorInfo, read_header
+from infeng_core.formats.side_files import MAX_SIDE_FILE
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.machine import memory, placement
 

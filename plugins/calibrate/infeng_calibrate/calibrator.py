@@ -8,15 +8,25 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from infeng_convert.api import reader_of
 from numpy.typing import NDArray
 
 from infeng_calibrate import texts
 from infeng_calibrate.forward import ROWS, Forward
 from infeng_calibrate.sensitivity import LENGTH, portion, sensitivities, tokens_for
 from infeng_calibrate.statistics import Statistics
-from infeng_core.api import Engine, EngineConfig, Plugins, Request, SamplingParams
-from infeng_core.api.formats import CalibrationSample, Checkpoint, Losses, ModelConfig, reader_of
-from infeng_core.api.kernels import Selector
+from infeng_core.api import (
+    CalibrationSample,
+    Checkpoint,
+    Engine,
+    EngineConfig,
+    Losses,
+    ModelConfig,
+    Plugins,
+    Request,
+    SamplingParams,
+    Selector,
+)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from infeng_convert.api import gather_vector, is_inner, pack_tensor, weights_of
 from numpy.typing import NDArray
 
 from infeng_calibrate.forward import Forward, Runner
@@ -24,10 +25,6 @@ from infeng_core.api.formats import (
     TensorSpec,
     aligned_bytes,
     fitting,
-    gather_vector,
-    is_inner,
-    pack_tensor,
-    weights_of,
 )
 
 FLOAT = "bf16"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from infeng_convert.api import is_inner, pack_tensor
 from numpy.typing import NDArray
 
 from infeng_calibrate import _native
@@ -21,8 +22,6 @@ from infeng_core.api.formats import (
     Seen,
     aligned_bytes,
     builtin_format,
-    is_inner,
-    pack_tensor,
     rotated,
 )
 

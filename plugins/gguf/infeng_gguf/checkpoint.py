@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from infeng_convert.api import halved
 from numpy.typing import NDArray
 
 from infeng_core.api import ModelError
@@ -26,6 +27,7 @@ from infeng_core.api.formats import (
     halved,
     layout,
 )
+from infeng_core.api.formats import Kept, WithMinima
 from infeng_gguf import experts, metadata, storage
 from infeng_gguf.file import open_files
 from infeng_gguf.header import Tensor

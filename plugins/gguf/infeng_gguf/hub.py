@@ -10,8 +10,10 @@ from collections.abc import Iterable, Sequence
 from glob import escape
 from pathlib import Path, PurePosixPath
 
+from infeng_convert.api import hub_fetch, hub_listing
+
 from infeng_core.api import ModelError, UsageError
-from infeng_core.api.formats import HUB_NAME, Located, hub_fetch, hub_listing
+from infeng_core.api.formats import HUB_NAME, Located
 from infeng_gguf.file import SPLIT
 
 NAME = re.compile(rf"(?P<repository>{HUB_NAME.pattern}):(?P<file>\w[\w.+ /-]*)", re.ASCII)

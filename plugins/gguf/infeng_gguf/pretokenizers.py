@@ -6,7 +6,7 @@ tokenizer.json. Each pattern splits the pieces that the previous pattern left.
 
 from __future__ import annotations
 
-from infeng_core.api.formats import LLAMA3_SPLITTING, QWEN2_SPLITTING, Splitting
+from infeng_convert.api import LLAMA3_SPLITTING, QWEN2_SPLITTING, Splitting
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"

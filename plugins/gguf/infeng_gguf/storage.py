@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from infeng_core.api.formats import (
-    BUILTIN,
-    NEAREST,
-    ROUTER,
-    FormatChoice,
-    FormatLookup,
-    Layout,
-    QuantFormat,
-    TensorSpec,
-    require_unturned,
-)
+from infeng_convert.api import NEAREST, require_unturned
+
+from infeng_core.api import FormatChoice, FormatLookup, Layout, QuantFormat, TensorSpec
+from infeng_core.api.formats import BUILTIN, ROUTER
 from infeng_gguf.types import TensorType
 
 EXACT = ("int4-g32", "int4-a256", "int8-g32")

@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 import numpy as np
+from infeng_convert.api import CONTROL, NORMAL, UNKNOWN, SentencePieceVocab, Splitting
 
-from infeng_core.api.formats import CONTROL, NORMAL, UNKNOWN, SentencePieceVocab, Splitting, show
+from infeng_core.api.formats import show
 from infeng_gguf.file import GgufFile
 from infeng_gguf.pretokenizers import SPLITTINGS
 

@@ -10,6 +10,7 @@ import pytest
 import tiny_adapter
 import tiny_model
 from engine_parts import MakeEngine, Recorder
+from infeng_convert.conversion import convert
 
 from infeng_core import Engine, SamplingParams
 from infeng_core.backends.native.binding import Binder
@@ -17,7 +18,6 @@ from infeng_core.errors import AdapterError
 from infeng_core.formats.adapters.conversion import convert_adapter
 from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.formats.artifacts.reader import read_native
-from infeng_core.formats.conversion import convert
 from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.quant import builtin_format
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import tiny_model
 from engine_parts import MakeEngine
+from infeng_convert.conversion import convert
 
 from infeng_core import SamplingParams
 from infeng_core.errors import ModelError
-from infeng_core.formats.conversion import convert
 from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.requests.defaults import recommended
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from infeng_convert.conversion import convert
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from infeng_core.formats.artifacts.reader import read_native
-from infeng_core.formats.conversion import convert
 from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.quant import BUILTIN, builtin_format
 

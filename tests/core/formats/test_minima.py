@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from goldens.panels import with_minima
+from infeng_convert.quantizers import DEFAULT
 from numpy.typing import NDArray
 
 from infeng_core._native import NativeError
 from infeng_core.errors import UsageError
 from infeng_core.formats.quant import BUILTIN, QuantFormat
-from infeng_core.formats.quantizers import DEFAULT
 
 SUPERBLOCKS = {"int4-a256": 256, "int4-a128": 128}
 SIZES = [(16, 256), (1, 8), (33, 300), (40, 576), (17, 20)]

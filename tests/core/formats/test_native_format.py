@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from convert_parts import load
 from drawn import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from infeng_convert.conversion import convert
+from infeng_convert.identity import conversion_key
 from safetensors import safe_open
 
 from infeng_core.errors import InfengError, ModelError, UsageError
 from infeng_core.formats.artifacts.manifest import Manifest, parse_manifest, read_manifest
 from infeng_core.formats.artifacts.reader import read_native
-from infeng_core.formats.conversion import convert
 from infeng_core.formats.format_choice import FormatChoice
-from infeng_core.formats.identity import conversion_key
-from infeng_core.formats.loader import load
 from infeng_core.formats.quant import builtin_format
 from infeng_core.formats.safetensors import read_header
 from infeng_core.formats.shards import Entry, plan_shards
@@ -151,7 +151,7 @@ def test_large_models_are_cut_into_files() -> None:
 
 def test_a_model_in_several_files_loads(make_model: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = convert(make_model(), tmp_path / "one", CHOICE)
-    monkeypatch.setattr("infeng_core.formats.conversion.plan_shards", lambda entries: plan_shards(entries, 20_000))
+    monkeypatch.setattr("infeng_convert.conversion.plan_shards", lambda entries: plan_shards(entries, 20_000))
     cut = convert(make_model(name="again"), tmp_path / "several", CHOICE)
     assert len(list(cut.path.glob("weights-*.safetensors"))) > 3
     for mode in ("copy", "mmap"):

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import tiny_model
 import yaml
+from infeng_convert.conversion import convert
 
 from infeng_core import cli
 from infeng_core.errors import PluginError
+from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.wheels import WHEELS
@@ -70,10 +72,47 @@ def test_files_of_a_missing_wheel_are_an_error_that_names_the_wheel(
     for file in (tmp_path / "model.gguf", tmp_path / "folder" / "model-q4_0.gguf"):
         file.write_bytes(b"GGUF" + bytes(100))
     monkeypatch.setenv("INFENG_PLUGINS_DISABLE", "gguf")
-    monkeypatch.setattr("infeng_core.formats.hub.fetch", lambda *given: pytest.fail("the hub was asked"))
+    monkeypatch.setattr("infeng_convert.hub.fetch", lambda *given: pytest.fail("the hub was asked"))
     assert cli.main([word.replace("DIR", str(tmp_path)) for word in words]) != 0
     said = capsys.readouterr().err
     assert said.rstrip().endswith("install the wheel infeng-gguf") and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "DIR/model", "-p", "x"],
+        ["run", "DIR/model.gguf", "-p", "x"],
+        ["run", "DIR/empty", "-p", "x"],
+        ["run", "acme/tiny", "-p", "x"],
+        ["run", "acme/tiny@v1.0", "-p", "x"],
+        ["plugins", "why", "linear", "--model", "DIR/model"],
+        ["convert", "DIR/model", "DIR/made"],
+        ["models", "DIR/model"],
+    ],
+)
+def test_models_that_are_not_converted_are_an_error_that_names_the_wheel_which_converts_them(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny_model.write(tmp_path / "model")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(100))
+    monkeypatch.setenv("INFENG_PLUGINS_DISABLE", "convert")
+    assert cli.main([word.replace("DIR", str(tmp_path)) for word in words]) != 0
+    said = capsys.readouterr().err
+    assert said.rstrip().endswith("install the wheel infeng-convert") and said.count("\n") == 1
+
+
+def test_a_converted_model_runs_without_the_wheel_that_converts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    made = convert(tiny_model.write(tmp_path / "source"), tmp_path / "made", FormatChoice("int8-row")).path
+    words = ["run", str(made), "-p", "the quick", "--max-tokens", "4", "--temperature", "0"]
+    assert cli.main(words) == 0
+    usual = capsysbinary.readouterr().out
+    monkeypatch.setenv("INFENG_PLUGINS_DISABLE", "convert")
+    assert cli.main(words) == 0
+    assert capsysbinary.readouterr().out == usual != b""
 
 
 def test_without_the_calibration_wheel_only_conversions_with_text_are_refused(

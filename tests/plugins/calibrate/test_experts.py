@@ -15,12 +15,12 @@ from infeng_calibrate.routing import Routed, chosen
 from infeng_calibrate.sensitivity import divergence, sensitivities
 from infeng_calibrate.stages import stages
 from infeng_calibrate.statistics import FEW, Statistics, moments
+from infeng_convert.checkpoints import open_checkpoint
+from infeng_convert.packing import gather_vector, pack_tensor
+from infeng_convert.profiles import PROFILES, allocate, is_inner, priors
 from numpy.typing import NDArray
 
 from infeng_core.cli import main
-from infeng_core.formats.checkpoints import open_checkpoint
-from infeng_core.formats.packing import gather_vector, pack_tensor
-from infeng_core.formats.profiles import PROFILES, allocate, is_inner, priors
 from infeng_core.formats.quant import builtin_format
 from infeng_core.formats.shards import aligned_bytes
 from infeng_core.formats.tensors import PackedTensor

@@ -12,13 +12,13 @@ import tiny_model
 from infeng_calibrate.forward import Forward
 from infeng_calibrate.sensitivity import divergence, portion, sensitivities, tokens_for
 from infeng_calibrate.store import Store
+from infeng_convert.checkpoints import open_checkpoint
+from infeng_convert.cli.convert import QUALITIES
+from infeng_convert.profiles import PROFILES, Profile, allocate, bits, is_inner, priors, weights_of
 
 from infeng_core import Engine, _native
 from infeng_core.batch import Batch
-from infeng_core.cli.convert import QUALITIES
 from infeng_core.errors import ResourceError, UsageError
-from infeng_core.formats.checkpoints import open_checkpoint
-from infeng_core.formats.profiles import PROFILES, Profile, allocate, bits, is_inner, priors, weights_of
 from infeng_core.formats.quant import builtin_format
 from infeng_core.kernels.choice import Selector
 from infeng_core.models.config import ModelConfig

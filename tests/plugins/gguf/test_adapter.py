@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import tiny_adapter
 import tiny_model
+from convert_parts import load
 from gguf_calls import convert_adapter, load_adapter
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from infeng_core.engine import Engine
 from infeng_core.errors import AdapterError
-from infeng_core.formats.loader import load
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.plug.assembly import load_config
 from infeng_core.requests.request import SamplingParams

@@ -11,6 +11,7 @@ import gguf
 import gguf_writing
 import numpy as np
 import pytest
+from convert_parts import load
 from e2e import harness
 from expert_deltas import ALPHA, RANK, Deltas, Tensors
 from gguf_calls import load_adapter
@@ -18,7 +19,6 @@ from goldens.families import GPT_OSS_PLAIN, GRANITE_MOE, MIXTRAL, QWEN3_MOE, Fam
 from safetensors.numpy import save_file
 
 from infeng_core.errors import AdapterError
-from infeng_core.formats.loader import load
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.plug.assembly import load_config
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tiny_model
 from gguf_calls import export_gguf, load
+from infeng_convert.conversion import convert
 from infeng_gguf.file import GgufFile
 from infeng_gguf.tokenizer import GgufTokenizer
 from safetensors.numpy import load_file, save_file
@@ -20,7 +21,6 @@ from tokenizers import Tokenizer
 
 from infeng_core.cli import main
 from infeng_core.errors import ModelError, UsageError
-from infeng_core.formats.conversion import convert
 from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.plug.assembly import load_config

@@ -14,6 +14,7 @@ import pytest
 from e2e import harness
 from gguf_calls import look_at
 from gguf_gpt_oss import Tensors, keys_of, write
+from infeng_convert.checkpoints import open_checkpoint
 from infeng_gguf.checkpoint import GgufCheckpoint
 from mxfp4_parts import CASE
 from numpy.typing import NDArray
@@ -21,7 +22,6 @@ from safetensors.numpy import save_file
 
 from infeng_core import SamplingParams
 from infeng_core.errors import ModelError
-from infeng_core.formats.checkpoints import open_checkpoint
 from infeng_core.formats.format_choice import BASE, FormatChoice
 from infeng_core.formats.quant import builtin_format
 from infeng_core.models.config import ModelConfig

@@ -14,6 +14,8 @@ import gguf_parts as parts
 import numpy as np
 import pytest
 from gguf_parts import Raw, string, u32
+from infeng_convert import tiktoken
+from infeng_convert.sentencepiece_vocab import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, SentencePieceVocab
 from infeng_gguf.file import GgufFile
 from infeng_gguf.pretokenizers import CASED, SPLITTINGS
 from infeng_gguf.tokenizer import GgufTokenizer
@@ -21,8 +23,6 @@ from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
 from infeng_core.errors import ModelError
-from infeng_core.formats import tiktoken
-from infeng_core.formats.sentencepiece_vocab import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, SentencePieceVocab
 from infeng_core.requests.hftokenizer import HfTokenizer
 from infeng_core.settings.config import EngineConfig
 

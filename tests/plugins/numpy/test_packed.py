@@ -14,6 +14,7 @@ from e2e import harness
 from goldens import peft_files
 from goldens.adapted import ADAPTED, Adapted
 from goldens.shapes import CASES
+from infeng_convert.conversion import convert
 from infeng_numpy.adapter import Change
 from infeng_numpy.packed import unpacked
 from infeng_numpy.rounding import Rounding
@@ -22,7 +23,6 @@ from numpy.typing import NDArray
 
 from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.formats.artifacts.reader import read_native
-from infeng_core.formats.conversion import convert
 from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.quant import builtin_format
 from infeng_core.formats.tensors import LoadedModel

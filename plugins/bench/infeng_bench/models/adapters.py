@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from infeng_convert.api import read_config
 from numpy.typing import NDArray
 
 from infeng_bench.models.cache import digest, header, made_once
 from infeng_bench.models.shapes import SHAPES, model_config
-from infeng_core.api import UsageError, cache_root, unknown_key_remedy
-from infeng_core.api.formats import ModelConfig, layout, read_config
+from infeng_core.api import ModelConfig, UsageError, cache_root, layout, unknown_key_remedy
 
 VERSION = 1  # part of the cache key; raised when the written files change
 

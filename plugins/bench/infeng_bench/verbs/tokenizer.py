@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from infeng_convert.api import find
 
 from infeng_bench import options
 from infeng_bench.reports import results
 from infeng_bench.stats.summary import spread
 from infeng_core.api import Plugins, Tokenizer, UsageError
-from infeng_core.api.formats import find
 
 NAME = "tokenizer"
 

@@ -405,9 +405,12 @@ from infeng_core.errors import AdapterError
 from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.formats.loader import load
 from infeng_core.plug.assembly import load_config
-model = load(sys.argv[1], load_config(), progress=False)
+from infeng_core.plug.manager import Plugins
+config = load_config()
+plugins = Plugins.discover(config)
+model = load(sys.argv[1], config, plugins, progress=False)
 try:
-    print(load_adapter(sys.argv[2], model, "int8").id)
+    print(load_adapter(sys.argv[2], model, "int8", providers=plugins).id)
 except AdapterError as error:
     print(f"error: {error}")
 """

@@ -1,0 +1,1 @@
+"""Hugging Face directories, the hub and conversion for INF-ENG."""

@@ -1,0 +1,28 @@
+"""What a conversion does with a calibrator: measures losses, and names the text in the record of the quantizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from infeng_convert.progress import Progress
+from infeng_convert.quantizers import QuantizerChoice
+from infeng_core.api import CalibrationSample, Calibrator, Checkpoint, Losses
+from infeng_core.api.formats import PANEL_ROWS, Text
+
+
+def measured_losses(
+    calibrator: Calibrator, sample: CalibrationSample, checkpoint: Checkpoint, formats: Sequence[str]
+) -> Losses:
+    """Return what a calibrator measures, and show how far it is."""
+    read = [spec for spec in checkpoint.layout.tensors if spec.name != "lm_head"]
+    with Progress(sum(2 * spec.panels * PANEL_ROWS * spec.k for spec in read), "measuring", "lines") as shown:
+        return calibrator.losses(sample, checkpoint, formats, shown.update)
+
+
+def fitted_to(text: Text, quantizer: QuantizerChoice) -> QuantizerChoice:
+    """Return a quantizer whose record, and so what identifies a conversion, names the calibration text."""
+    settings = {**quantizer.settings, "text": text.sha256, "tokens": text.tokens}
+    if rules := getattr(quantizer.quantizer, "rules", None):
+        settings["rules"] = rules
+    return replace(quantizer, settings=settings)

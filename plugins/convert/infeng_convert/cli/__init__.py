@@ -1,0 +1,1 @@
+"""The commands ``infeng convert`` and ``infeng models``."""

@@ -1,0 +1,59 @@
+"""``infeng models ADAPTER --base MODEL``: describes adapters, and whether a model can run them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from infeng_core.api import UsageError, gigabytes, say
+
+if TYPE_CHECKING:
+    from infeng_core.api import AdapterSurvey, EngineConfig, Plugins
+
+
+def look_at_adapters(paths: Sequence[Path], base: str, config: EngineConfig, plugins: Plugins, *, as_json: bool) -> int:
+    """Print a description of each adapter; return 1 if one does not fit ``base``, else 0."""
+    if not paths:
+        raise UsageError("--base", "no adapter is named", "give PATH: infeng models ADAPTER --base MODEL")
+    from infeng_convert.survey import shape_of
+    from infeng_core.api import choose, survey_adapter
+
+    shape = shape_of(base, choose(config, plugins.quant_format), plugins.quant_format, plugins)
+    found = [survey_adapter(str(path.expanduser()), shape, config.adapters.dtype, plugins) for path in paths]
+    if as_json:
+        print(json.dumps([facts(one, base) for one in found], indent=2))
+    else:
+        say(*(line for one in found for line in report(one, base)))
+    return int(any(one.why_not for one in found))
+
+
+def facts(one: AdapterSurvey, base: str) -> dict[str, Any]:
+    """Return a survey as plain data."""
+    plain = {key: value for key, value in vars(one).items() if key != "nbytes"}
+    return plain | {
+        "path": str(one.path),
+        "ranks": list(one.ranks),
+        "targets": dict(one.targets),
+        "bytes": one.nbytes,
+        "base": base,
+        "fits": not one.why_not,
+    }
+
+
+def report(one: AdapterSurvey, base: str) -> Iterator[str]:
+    """Yield the lines about one adapter."""
+    yield f"{one.path}"
+    if one.ranks or one.targets:
+        yield f"  rank       {', '.join(map(str, one.ranks)) or 'none'}"
+        yield f"  targets    {', '.join(f'{name} x {count}' for name, count in one.targets.items())}"
+        yield f"  packed     {gigabytes(one.nbytes)} as {one.dtype}"
+    if one.base_name:
+        yield f"  trained on {one.base_name}"
+    if one.why_not:
+        yield f"  fits       no: {one.why_not}"
+    elif one.needs_this_very_base:
+        yield f"  fits       {base}, if it was packed for this model in this format"
+    else:
+        yield f"  fits       {base}"

@@ -1,0 +1,83 @@
+"""What conversion asks of plugins, and what this wheel answers by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from infeng_convert import checkpoints, hub
+from infeng_convert.quantizers import DEFAULT
+from infeng_core.api import ModelError, Source, UsageError, unknown_key_remedy
+from infeng_core.api.formats import Core, Locator, ModelReader, OfferedQuantizer
+from infeng_core.api.formats import Providers as CoreProviders
+
+
+class Providers(CoreProviders, Protocol):
+    """The plugins of an engine, as far as conversion is concerned."""
+
+    def model_readers(self) -> Iterator[tuple[str, ModelReader]]:
+        """Yield the readers of model files with their names, the project's first."""
+
+    def sources(self) -> Mapping[str, Source]:
+        """Return what writes model files as Hugging Face directories."""
+
+    def quantizer(self, name: str) -> OfferedQuantizer:
+        """Return a quantizer by name; raises an InfengError that lists the known ones."""
+
+
+class Own(Core):
+    """The core and this wheel, without any other plugin."""
+
+    def model_readers(self) -> Iterator[tuple[str, ModelReader]]:
+        """Yield the reader of Hugging Face directories."""
+        yield from checkpoints.BUILTIN.items()
+
+    def locators(self) -> Iterator[tuple[str, Locator]]:
+        """Yield the hub."""
+        yield from hub.BUILTIN.items()
+
+    def sources(self) -> Mapping[str, Source]:
+        """Return nothing."""
+        return {}
+
+    def quantizer(self, name: str) -> OfferedQuantizer:
+        """Return the built-in rounding."""
+        if name != DEFAULT.name:
+            raise UsageError(f"quantizer {name}", "unknown", unknown_key_remedy(name, [DEFAULT.name]))
+        return DEFAULT
+
+
+OWN: Providers = Own()
+
+
+def reader_of(path: Path, providers: Providers) -> ModelReader:
+    """Return what reads the model at ``path``; raises UsageError for a file that nothing reads.
+
+    A directory that nobody recognizes is left to the reader of Hugging Face directories, which says what it lacks.
+    """
+    found = recognizing(path, providers)
+    if path.is_dir() and not any(path.glob("*.safetensors*")):
+        _refuse_models_inside(path, providers)
+    if found is not None:
+        return found
+    if path.is_file():
+        remedy = "give the directory that holds it together with config.json"
+        raise UsageError(f"{path}", "is a file", providers.missing_wheel(str(path)) or remedy)
+    return checkpoints.builtin_reader(path)
+
+
+def recognizing(path: Path, providers: Providers) -> ModelReader | None:
+    """Return the first reader that recognizes ``path``; None where none does."""
+    return next((reader for _, reader in providers.model_readers() if reader.recognizes(path)), None)
+
+
+def _refuse_models_inside(directory: Path, providers: Providers) -> None:
+    """Raise ModelError for a directory without weights of its own in which files are models of another kind."""
+    for file in sorted(filter(Path.is_file, directory.iterdir())):
+        reader = recognizing(file, providers)
+        if reader is not None:
+            why = f"holds {reader.kind} files, of which each is a model of its own"
+            raise ModelError(f"{directory}", why, f"give {file}")
+        if wheel := providers.missing_wheel(str(file)):
+            raise ModelError(f"{directory}", f"holds {file.name}, which nothing that is installed reads", wheel)
