@@ -19,7 +19,6 @@ from infeng_core.plug.hookspecs import (
 )
 
 if TYPE_CHECKING:
-    from infeng_core.formats.adapters.readers import AdapterReader
     from infeng_core.formats.locators import Locator
     from infeng_core.formats.model_readers import ModelReader
     from infeng_core.formats.quant import QuantFormat
@@ -91,14 +90,6 @@ def infeng_model_readers() -> dict[str, ModelReader]:
 
 
 @hookimpl
-def infeng_adapter_readers() -> dict[str, AdapterReader]:
-    """Built-in readers of adapter files."""
-    from infeng_core.formats.adapters.readers import BUILTIN
-
-    return dict(BUILTIN)
-
-
-@hookimpl
 def infeng_locators() -> dict[str, Locator]:
     """Built-in locators."""
     from infeng_core.formats.hub import BUILTIN
@@ -145,10 +136,9 @@ def infeng_commands() -> list[Command]:
     """Built-in commands; their modules import the engine only inside ``run``."""
     from infeng_core.cli.cache import Cache
     from infeng_core.cli.convert import Convert
-    from infeng_core.cli.convert_adapter import ConvertAdapter
     from infeng_core.cli.doctor import Doctor
     from infeng_core.cli.models import Models
     from infeng_core.cli.plugins import PluginsCommand
     from infeng_core.cli.run import Run
 
-    return [Cache(), Convert(), ConvertAdapter(), Doctor(), Models(), PluginsCommand(), Run()]
+    return [Cache(), Convert(), Doctor(), Models(), PluginsCommand(), Run()]

@@ -48,7 +48,7 @@ from infeng_core.cli.generation import (
     without_words,
 )
 from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras, parse_adapter, parse_lora
-from infeng_core.cli.options import add_config_options, config_from
+from infeng_core.cli.options import add_config_options, add_conversion_options, config_from, say_converted
 from infeng_core.cli.parser import Parser, add_model
 from infeng_core.cli.processors import processors_of, request_fields
 from infeng_core.documents import DOCUMENT_KEYS, document_text
@@ -81,7 +81,6 @@ from infeng_core.files import (
     require_trusted,
 )
 from infeng_core.formats.adapters.artifact import is_artifact
-from infeng_core.formats.adapters.conversion import convert_adapter
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
 from infeng_core.formats.adapters.stacked import unpack_stacked
 from infeng_core.formats.atomic import locked, replace_file, replacing
@@ -339,6 +338,7 @@ __all__ = [
     "adapter_rows",
     "adapters_of",
     "add_config_options",
+    "add_conversion_options",
     "add_lora_options",
     "add_model",
     "add_model_options",
@@ -355,7 +355,6 @@ __all__ = [
     "config_from",
     "conversion_key",
     "convert",
-    "convert_adapter",
     "decoder",
     "describe",
     "detect",
@@ -415,6 +414,7 @@ __all__ = [
     "sampling_fields",
     "sampling_params",
     "say",
+    "say_converted",
     "shape_and_formats",
     "shorten_slice",
     "side_files",

@@ -1,11 +1,6 @@
-"""What readers and writers of model and adapter files may import beside ``infeng_core.api``."""
+"""What readers and writers of model files may import beside ``infeng_core.api``."""
 
-from infeng_core.files import opened, reading
-from infeng_core.formats.adapters.bounds import MAX_RANK
-from infeng_core.formats.adapters.readers import AdapterReader
-from infeng_core.formats.adapters.sites import Site, sites
-from infeng_core.formats.adapters.snapshot import as_adapter_error
-from infeng_core.formats.adapters.weights import AdapterWeights, Delta
+from infeng_core.files import opened, parse_json, reading
 from infeng_core.formats.choice import ROUTER
 from infeng_core.formats.floats import widened
 from infeng_core.formats.hub import fetch as hub_fetch
@@ -47,7 +42,6 @@ __all__ = [
     "CONTROL",
     "HUB_NAME",
     "LLAMA3_SPLITTING",
-    "MAX_RANK",
     "MXFP4_VALUES",
     "NEAREST",
     "NORMAL",
@@ -57,9 +51,6 @@ __all__ = [
     "UNKNOWN",
     "UNUSED",
     "USER_DEFINED",
-    "AdapterReader",
-    "AdapterWeights",
-    "Delta",
     "Description",
     "Export",
     "ExportPlan",
@@ -72,11 +63,9 @@ __all__ = [
     "ModelSource",
     "ModelWriter",
     "Pieces",
-    "Site",
     "Splitting",
     "WithMinima",
     "aligned_bytes",
-    "as_adapter_error",
     "families",
     "gigabytes",
     "halved",
@@ -86,13 +75,13 @@ __all__ = [
     "merges_of",
     "open_tokenizer",
     "opened",
+    "parse_json",
     "read_settings",
     "reader_of",
     "reading",
     "require_memory",
     "require_unturned",
     "show",
-    "sites",
     "steps_of",
     "widened",
 ]

@@ -8,7 +8,6 @@ from typing import Protocol
 
 from infeng_core.errors import ModelError, UsageError, unknown_key_remedy
 from infeng_core.formats import checkpoints, hub
-from infeng_core.formats.adapters import readers as adapter_readers
 from infeng_core.formats.adapters.readers import AdapterReader
 from infeng_core.formats.locators import Locator
 from infeng_core.formats.model_readers import ModelReader
@@ -28,7 +27,7 @@ class Providers(Protocol):
         """Yield the readers of model files with their names, the core's first."""
 
     def adapter_readers(self) -> Iterator[tuple[str, AdapterReader]]:
-        """Yield the readers of adapter files with their names, the core's first."""
+        """Yield the readers of adapter files with their names."""
 
     def locators(self) -> Iterator[tuple[str, Locator]]:
         """Yield the locators with their names, the core's last: its names have the simplest form."""
@@ -42,8 +41,11 @@ class Providers(Protocol):
     def quantizer(self, name: str) -> QuantizerChoice:
         """Return a quantizer by name; raises an InfengError that lists the known ones."""
 
-    def missing_wheel(self, reference: str) -> str:
-        """Return the remedy for a file or a name that nothing here reads: the wheel that does; "" for none known."""
+    def missing_wheel(self, reference: str, kind: str = "model_readers") -> str:
+        """Return the remedy for a file or a name that nothing here reads: the wheel that does; "" for none known.
+
+        kind: of the reader, "model_readers" or "adapter_readers".
+        """
 
 
 class Core:
@@ -58,8 +60,8 @@ class Core:
         yield from checkpoints.BUILTIN.items()
 
     def adapter_readers(self) -> Iterator[tuple[str, AdapterReader]]:
-        """Yield the reader of PEFT directories."""
-        yield from adapter_readers.BUILTIN.items()
+        """Yield nothing: artifacts need no reader."""
+        yield from ()
 
     def locators(self) -> Iterator[tuple[str, Locator]]:
         """Yield the hub."""
@@ -79,7 +81,7 @@ class Core:
             raise UsageError(f"quantizer {name}", "unknown", unknown_key_remedy(name, [DEFAULT.name]))
         return DEFAULT
 
-    def missing_wheel(self, reference: str) -> str:
+    def missing_wheel(self, reference: str, kind: str = "model_readers") -> str:
         """Return nothing: which wheels there are, plugins know."""
         return ""
 

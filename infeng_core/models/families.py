@@ -9,7 +9,7 @@ values that they may have. ``ROPE`` are the parameters of a file without any, ``
 names, ``ROTATES_PART`` says that a part of a head may be rotated, ``SCALES_Q`` that q is scaled by its position.
 ``WRAPPERS`` names multimodal classes around a text model of the family, ``TEXT_TYPES`` what ``model_type`` may call it
 there, with the defaults that this brings (``infeng_core.models.wrapped``), ``MODULES`` what adapters may call modules
-(``infeng_core.formats.adapters.names``). So adding a family adds one file.
+(the wheel infeng-peft). So adding a family adds one file.
 """
 
 from __future__ import annotations

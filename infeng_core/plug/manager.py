@@ -206,19 +206,19 @@ class Plugins:
         return self._each("model_writers", self.manifests)
 
     def adapter_readers(self) -> Iterator[tuple[str, AdapterReader]]:
-        """Yield the readers of adapter files with their names, the core's first."""
+        """Yield the readers of adapter files with their names; each plugin is imported at its turn."""
         return self._each("adapter_readers", self.manifests)
 
     def locators(self) -> Iterator[tuple[str, Locator]]:
         """Yield the locators with their names, the core's last: its names have the simplest form."""
         return self._each("locators", [*self.manifests[1:], self.manifests[0]])
 
-    def missing_wheel(self, reference: str) -> str:
+    def missing_wheel(self, reference: str, kind: str = "model_readers") -> str:
         """Return what to install so that a file, or a name, is read that nothing here reads; "" for none known."""
-        found = wheels.reader_of(reference)
-        if found is None or found in self.names("model_readers"):
+        found = wheels.reader_of(reference, kind)
+        if found is None or found in self.names(kind):
             return ""
-        return wheels.remedy("model_readers", found, ())
+        return wheels.remedy(kind, found, ())
 
     def _each(self, kind: str, plugins: Iterable[Plugin]) -> Iterator[tuple[str, Any]]:
         """Yield what ``plugins`` provide of ``kind`` by name; one that is wrong costs a warning."""

@@ -15,12 +15,13 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
         "ask": "infeng-client",
         "bench": "infeng-bench",
         "chat": "infeng-chat",
+        "convert-adapter": "infeng-peft",
         "demo": "infeng-demo",
         "quality": "infeng-quality",
         "serve": "infeng-serve",
         "top": "infeng-serve",
     },
-    "adapter_readers": {"gguf": "infeng-gguf"},
+    "adapter_readers": {"gguf": "infeng-gguf", "peft": "infeng-peft"},
     "locators": {"gguf": "infeng-gguf"},
     "logit_processors": {"grammar": "infeng-grammar"},
     "model_readers": {"gguf": "infeng-gguf"},
@@ -42,13 +43,16 @@ OPTIONS: Mapping[str, str] = {
 """Options of ``run_options`` by the name of their group, for an error where no plugin brings it."""
 
 
-FILES: Mapping[str, str] = {r"\.gguf$": "gguf", r"^[\w.-]+/[\w.-]+(@[\w./-]+)?:\w": "gguf"}
-"""Which reader of model files is for a path or a name of the hub, by a pattern of it."""
+FILES: Mapping[str, Mapping[str, str]] = {
+    "model_readers": {r"\.gguf$": "gguf", r"^[\w.-]+/[\w.-]+(@[\w./-]+)?:\w": "gguf"},
+    "adapter_readers": {r"\.gguf$": "gguf", r"(^|/)adapter_config\.json$": "peft"},
+}
+"""Which reader is for a path or a name of the hub: by the kind of reader, then by a pattern of the path or name."""
 
 
-def reader_of(reference: str) -> str | None:
+def reader_of(reference: str, kind: str) -> str | None:
     """Return the name of the reader that is for a path or a name by its form; None where the core's are."""
-    return next((name for pattern, name in FILES.items() if re.search(pattern, reference)), None)
+    return next((name for pattern, name in FILES[kind].items() if re.search(pattern, reference)), None)
 
 
 def is_of_a_wheel(kind: str, name: str) -> bool:

@@ -14,6 +14,7 @@ import pytest
 
 import infeng_core
 from infeng_core import api
+from infeng_core.api import adapters as api_adapters
 from infeng_core.api import formats as api_formats
 from infeng_core.kernels.libraries import libraries
 from infeng_core.plug import hookspecs, manager
@@ -270,7 +271,7 @@ def test_the_core_knows_gguf_by_the_name_of_its_wheel_alone():
 
 def test_the_api_is_documented_and_holds_what_it_names():
     page = (ROOT / "docs" / "adding-a-plugin.md").read_text(encoding="utf-8")
-    for module in (api, api_formats):
+    for module in (api, api_adapters, api_formats):
         assert not [name for name in module.__all__ if f"`{name}`" not in page]
         assert all(hasattr(module, name) for name in module.__all__)
     assert api.API_VERSION == hookspecs.API_VERSION
@@ -398,6 +399,7 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
     from infeng_core import builtin
 
     assert six_hooks.called == HOOKS.keys()
-    # Calibrators, stores of prefixes and writers of model files come in wheels.
-    own = HOOKS.keys() - {"infeng_sources", "infeng_calibrators", "infeng_prefix_stores", "infeng_model_writers"}
+    # Calibrators, stores of prefixes, readers of adapters and writers of model files come in wheels.
+    wheels = {"infeng_calibrators", "infeng_prefix_stores", "infeng_adapter_readers", "infeng_model_writers"}
+    own = HOOKS.keys() - wheels - {"infeng_sources"}
     assert all(getattr(builtin, name)() for name in own)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from adapter_calls import load_adapter
 from e2e import harness
 from goldens import oracle
 from goldens.adapted import ADAPTED, Adapted
 from goldens.shapes import CASES, Case
 
 from infeng_core import Engine
-from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
 from infeng_core.step import AdapterRows, Batch
 

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.api import AdapterError, ModelConfig, layout
-from infeng_core.api.formats import MAX_RANK, AdapterWeights, Delta, Site, as_adapter_error, show, sites
+from infeng_core.api.adapters import MAX_RANK, AdapterWeights, Delta, Site, as_adapter_error, sites
+from infeng_core.api.formats import show
 from infeng_gguf.architectures import ARCHITECTURES, WITH_EXPERTS
 from infeng_gguf.checkpoint import halves
 from infeng_gguf.experts import Place, places

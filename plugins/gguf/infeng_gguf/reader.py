@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from infeng_core.api import Checkpoint, ModelConfig
+from infeng_core.api.adapters import AdapterWeights
 from infeng_core.api.formats import (
-    AdapterWeights,
     Description,
     Export,
     ExportPlan,

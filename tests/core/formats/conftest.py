@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from goldens.adapted import Adapted
+from adapter_calls import bases_in
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from infeng_core.formats.loader import load
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import layout
-from infeng_core.plug.assembly import load_config
 
 Tensors = dict[str, NDArray[Any]]
 ModelMaker = Callable[..., Path]
@@ -85,18 +83,7 @@ def make_model(tmp_path: Path) -> ModelMaker:
 @pytest.fixture(scope="session")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., LoadedModel]:
     """The models under the goldens' adapters: ``bases(case, format)``."""
-    made: dict[tuple[str, str], LoadedModel] = {}
-    folder = tmp_path_factory.mktemp("bases")
-
-    def base(case: Adapted, format: str) -> LoadedModel:
-        key = case.base.name, format
-        if key not in made:
-            directory = case.base.write(folder / case.base.name)
-            config = load_config(None, overrides={"model.format": format, "model.formats": {"embed": format}})
-            made[key] = load(directory, config, progress=False)
-        return made[key]
-
-    return base
+    return bases_in(tmp_path_factory.mktemp("bases"))
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tiny_adapter
 import tiny_model
-from gguf_calls import convert_adapter, load_adapter
+from adapter_calls import convert_adapter, load_adapter
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 

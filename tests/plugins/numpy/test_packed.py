@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tiny_adapter
 import tiny_model
+from adapter_calls import load_adapter
 from e2e import harness
 from goldens import peft_files
 from goldens.adapted import ADAPTED, Adapted
@@ -20,7 +21,6 @@ from infeng_numpy.rounding import Rounding
 from infeng_numpy.weights import rounding_of
 from numpy.typing import NDArray
 
-from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.conversion import convert
 from infeng_core.formats.quant import builtin_format

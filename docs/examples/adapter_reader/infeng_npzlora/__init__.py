@@ -11,12 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.api import AdapterError, ModelConfig, hookimpl
-from infeng_core.api.formats import (
-    AdapterReader,
-    AdapterWeights,
-    Delta,
-    sites,
-)
+from infeng_core.api.adapters import AdapterReader, AdapterWeights, Delta, sites
 
 
 class NpzReader:

@@ -11,7 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.api import UsageError, convert_adapter, is_artifact
+from infeng_peft.conversion import convert_adapter
+
+from infeng_core.api import UsageError, is_artifact
 
 if TYPE_CHECKING:
     from infeng_core.api import Engine
