@@ -92,7 +92,7 @@ def test_an_adapter_of_a_missing_wheel_is_an_error_that_names_the_wheel(
         with pytest.raises(AdapterError) as caught:
             find_adapter(path, plugins)
         assert str(caught.value) == f"{path}: {why}: install the wheel {wheel}"
-    with pytest.raises(AdapterError, match="which nothing that is installed reads: install a plugin that reads it$"):
+    with pytest.raises(AdapterError, match=r"which nothing that is installed reads: install a plugin that reads it$"):
         find_adapter(tmp_path)
 
 
