@@ -42,7 +42,7 @@ def infeng_tokenizers() -> dict[str, TokenizerFactory]:
 
 
 @hookimpl
-def infeng_schedulers() -> dict[str, PolicyFactory]:
+def infeng_policies() -> dict[str, PolicyFactory]:
     """Built-in schedulers."""
     from infeng_core.scheduling.fcfs import FirstCome
 
@@ -110,9 +110,9 @@ def infeng_logit_processors() -> dict[str, LogitProcessorFactory]:
     """Built-in logit processors, which fields of SamplingParams stand for."""
     from functools import partial
 
-    from infeng_core.requests.own import KINDS, Own
+    from infeng_core.requests.builtin_processors import KINDS, BuiltinProcessors
 
-    return {name: partial(Own, kind) for name, kind in KINDS.items()}
+    return {name: partial(BuiltinProcessors, kind) for name, kind in KINDS.items()}
 
 
 @hookimpl

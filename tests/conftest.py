@@ -12,7 +12,7 @@ import pytest
 from drawn import examples
 from hypothesis import settings
 
-from infeng_core.requests import asking, chain
+from infeng_core.requests import chain, processor_thread
 
 # Matrices of tests are small: threads of a BLAS only wait for each other, and where cores are shared they wait long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -47,7 +47,7 @@ def patience() -> Iterator[None]:
     """Steps wait for logit processors however busy the machine is; tests of those that are late say so themselves."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("PATIENCE", "PATIENCE_ALONE", "SLOW"):
-            patch.setattr(asking, name, 60.0)
+            patch.setattr(processor_thread, name, 60.0)
         patch.setattr(chain, "MOST_BETWEEN", 60.0)
         yield
 

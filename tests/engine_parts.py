@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from infeng_core.backends.interface import Executable
+from infeng_core.batch import Batch
 from infeng_core.engine import Engine
-from infeng_core.step import Batch
 
 MakeEngine = Callable[..., Engine]
 """``make(model=tiny, section__key=value, ...)``."""

@@ -33,7 +33,7 @@ def open_model(path: Path) -> None:
     """Open a file as a model as an engine does: metadata, all tensors packed in their formats, tokenizer."""
     from infeng_gguf.checkpoint import GgufCheckpoint
 
-    from infeng_core.formats.choice import BASE, FormatChoice
+    from infeng_core.formats.format_choice import BASE, FormatChoice
     from infeng_core.formats.packing import gather_vector, pack_tensor
     from infeng_core.formats.quant import builtin_format
     from infeng_core.formats.shards import aligned_bytes

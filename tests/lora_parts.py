@@ -13,12 +13,12 @@ from kernels.adapters import bf16_bits, bf16_values, stacked, sums, unstacked
 from numpy.typing import NDArray
 
 from infeng_core import _native
+from infeng_core.batch import AdapterHandle, AdapterRows, Batch
 from infeng_core.engine import Engine
 from infeng_core.formats.adapters.packed import AdapterDtype, LoraEmbedding, LoraPart, LoraTensor, PackedAdapter
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.models import rope  # the tables alone are the engine's
 from infeng_core.models.weights import Part, TensorSpec, layout
-from infeng_core.step import AdapterHandle, AdapterRows, Batch
 
 F32 = NDArray[np.float32]
 FORMATS = {"f32": "f32", "bf16": "bf16", "int8": "int8-row"}

@@ -33,19 +33,19 @@ class Command:
 class Other(Command):
     name = "even"
     def run(self, arguments): print("even"); return 0
-tokenizers, schedulers, backends = {"odd": Tokenizer}, {"odd": Policy}, {"odd": Backend()}
+tokenizers, policies, backends = {"odd": Tokenizer}, {"odd": Policy}, {"odd": Backend()}
 quant_formats, commands = {"odd": QuantFormat("odd", "f32")}, [Command(), Other()]
 """
 HOOKS = "".join(
     f"\n@hookimpl\ndef infeng_{kind}(): return {kind}\n"
-    for kind in ("tokenizers", "schedulers", "backends", "quant_formats", "commands")
+    for kind in ("tokenizers", "policies", "backends", "quant_formats", "commands")
 )
 YAML = """infeng_plugin: 1
 name: odd
 version: 1
 python: {module}
 provides:
-  {{tokenizers: [odd], schedulers: [odd], backends: [odd], quant_formats: [odd], commands: [odd, even]}}
+  {{tokenizers: [odd], policies: [odd], backends: [odd], quant_formats: [odd], commands: [odd, even]}}
 """
 
 

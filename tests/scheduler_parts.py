@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from infeng_core.batch import Batch, Limits, RunningRequest
 from infeng_core.errors import AdapterError, InfengError
 from infeng_core.requests.request import Request
 from infeng_core.scheduling.blocks import BLOCK_TOKENS, BlockPool, blocks_for
@@ -17,7 +18,6 @@ from infeng_core.scheduling.cost import CostModel
 from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.scheduling.policy import Policy, Served
 from infeng_core.scheduling.schedulers import Schedulers
-from infeng_core.step import Batch, Limits, Sequence
 
 VOCAB = 3
 """So few that texts often go on alike."""
@@ -26,7 +26,7 @@ VOCAB = 3
 # ------------------------------------------------------------------------------------------------ cache and model ---
 
 
-def about(sequence: Sequence) -> int:
+def about(sequence: RunningRequest) -> int:
     """Return what a sequence's keys and values depend on beside its tokens: adapters, weights; its salt as well."""
     reference = sequence.adapters
     parts = () if reference is None else tuple(zip(reference.contents, reference.weights, strict=True))
@@ -43,7 +43,7 @@ def drawn(cell: int) -> int:
     return cell // 7 % VOCAB
 
 
-def contents(sequence: Sequence, count: int) -> list[int]:
+def contents(sequence: RunningRequest, count: int) -> list[int]:
     """Return what the cache has to hold of the first ``count`` positions of a sequence."""
     cell, found = about(sequence), []
     for token in sequence.tokens[:count].tolist():
@@ -52,7 +52,7 @@ def contents(sequence: Sequence, count: int) -> list[int]:
     return found
 
 
-def continuation(sequence: Sequence, begin: int, count: int) -> list[int]:
+def continuation(sequence: RunningRequest, begin: int, count: int) -> list[int]:
     """Return the tokens that the model says after the first ``begin``, as if there were no scheduler."""
     cell, found = contents(sequence, begin)[-1], []
     for _ in range(count):
@@ -121,7 +121,7 @@ class Cache:
 class Oracle:
     """Guesses what the model will say, but for some that are wrong."""
 
-    def __init__(self, sequence: Sequence, most: int, wrong: int) -> None:
+    def __init__(self, sequence: RunningRequest, most: int, wrong: int) -> None:
         """Guess up to ``most`` tokens, of which one in ``wrong`` is not right."""
         self.draft: list[int] = []
         self._sequence, self._most = sequence, most
@@ -253,7 +253,7 @@ class Adapters:
         self.resident[id_] = 0
         self.changes += 1
 
-    def lost(self, id_: str, waiting: Iterable[Sequence]) -> None:
+    def lost(self, id_: str, waiting: Iterable[RunningRequest]) -> None:
         """Let a load fail, and with it those that wait for it."""
         self.loading.remove(id_)
         self.changes += 1
@@ -325,23 +325,23 @@ class Reference:
 class Told(Policy):
     """Asserts that a policy hears what is true: everybody comes, goes and ends once."""
 
-    waits: set[Sequence]
-    runs: set[Sequence]
-    gone: set[Sequence]
+    waits: set[RunningRequest]
+    runs: set[RunningRequest]
+    gone: set[RunningRequest]
 
-    def add(self, request: Sequence, now: float) -> None:
+    def add(self, request: RunningRequest, now: float) -> None:
         assert request not in self.waits
         assert request not in self.gone
         self.runs.discard(request)
         self.waits.add(request)
         super().add(request, now)
 
-    def remove(self, request: Sequence, now: float) -> None:
+    def remove(self, request: RunningRequest, now: float) -> None:
         self.waits.remove(request)
         self.runs.add(request)  # or it has ended, as it is told then
         super().remove(request, now)
 
-    def ended(self, request: Sequence, now: float) -> None:
+    def ended(self, request: RunningRequest, now: float) -> None:
         assert request not in self.waits
         self.runs.remove(request)
         self.gone.add(request)
@@ -355,22 +355,22 @@ class Chaos(FirstCome):
         super().__init__(limits)
         self.random = random.Random(1)
 
-    def order(self, now: float) -> list[Sequence]:
+    def order(self, now: float) -> list[RunningRequest]:
         return self._shuffled(super().order(now))
 
-    def active(self, running: Several[Sequence], now: float) -> list[Sequence]:
+    def active(self, running: Several[RunningRequest], now: float) -> list[RunningRequest]:
         return self._shuffled(running)[: self.random.randint(1, max(1, len(running)))]
 
-    def prompts(self, running: Several[Sequence], now: float) -> list[Sequence]:
+    def prompts(self, running: Several[RunningRequest], now: float) -> list[RunningRequest]:
         return self._shuffled(running)
 
-    def victim(self, running: Several[Sequence], now: float) -> Sequence:
+    def victim(self, running: Several[RunningRequest], now: float) -> RunningRequest:
         return self.random.choice(running)
 
-    def displaced(self, request: Sequence, running: Several[Sequence], now: float) -> Sequence | None:
+    def displaced(self, request: RunningRequest, running: Several[RunningRequest], now: float) -> RunningRequest | None:
         return self.random.choice([None, *running])
 
-    def seconds(self, decoding: Several[Sequence], now: float) -> float | None:
+    def seconds(self, decoding: Several[RunningRequest], now: float) -> float | None:
         return self.random.choice([None, 0.001, 0.1])
 
     def served(self, work: Several[Served], now: float) -> None:
@@ -379,17 +379,17 @@ class Chaos(FirstCome):
             assert 0 <= rows <= request.prompt_length
             assert 0 <= new <= request.length - request.prompt_length
 
-    def _shuffled(self, requests: Several[Sequence]) -> list[Sequence]:
+    def _shuffled(self, requests: Several[RunningRequest]) -> list[RunningRequest]:
         return self.random.sample(list(requests), len(requests))
 
 
 class Newest(FirstCome):
     """Prefers who came last, whoever runs."""
 
-    def order(self, now: float) -> Iterable[Sequence]:
+    def order(self, now: float) -> Iterable[RunningRequest]:
         yield from reversed(self._waiting)
 
-    def displaced(self, request: Sequence, running: Several[Sequence], now: float) -> Sequence | None:
+    def displaced(self, request: RunningRequest, running: Several[RunningRequest], now: float) -> RunningRequest | None:
         older = [one for one in running if one.arrived < request.arrived]
         return older[0] if older else None
 
@@ -414,10 +414,10 @@ def key_of(limits: Limits) -> Any:
     return Schedulers(config, limits, FirstCome, "model").key_of  # type: ignore[arg-type]
 
 
-def sequence(id_: int, prompt: list[int], new: int, context: int = 1 << 30, salt: str = "") -> Sequence:
+def sequence(id_: int, prompt: list[int], new: int, context: int = 1 << 30, salt: str = "") -> RunningRequest:
     """Return a request for up to ``new`` tokens."""
     request = Request(tuple(prompt), cache_salt=salt)
-    made = Sequence.start(id_, request, prompt, min(len(prompt) + new, context), seed=0)
+    made = RunningRequest.start(id_, request, prompt, min(len(prompt) + new, context), seed=0)
     made.arrived = float(id_)
     return made
 
@@ -429,6 +429,6 @@ def linear(fixed: float, row: float, attended: float = 0.0, adapters: float = 0.
     return CostModel({**dict.fromkeys(names, 0.0), **rows, "fixed": fixed, "attended": attended, "adapters": adapters})
 
 
-def sampled(batch: Batch) -> list[Sequence]:
+def sampled(batch: Batch) -> list[RunningRequest]:
     """Return the sequences of which a token is drawn."""
     return [segment.sequence for segment in batch.segments if segment.sampled > segment.known]

@@ -9,7 +9,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from infeng_core.api import BlockPool, CostModel, Limits, Policy, PrefixCache, PrefixTree, Request, Scheduler, Sequence
+from infeng_core.api import (
+    BlockPool,
+    CostModel,
+    Limits,
+    Policy,
+    PrefixCache,
+    PrefixTree,
+    Request,
+    RunningRequest,
+    Scheduler,
+)
 
 FIXED, ROW = 0.008, 0.001
 """Seconds of a step, and of each of its rows: of a model of a billion weights on a few cores."""
@@ -38,7 +48,7 @@ class Outcome:
     last: list[float]
     """When it ended."""
     started: list[float]
-    sequences: list[Sequence]
+    sequences: list[RunningRequest]
     seconds: float = 0.0
     tokens: int = 0
     preempted: int = 0
@@ -126,9 +136,9 @@ def run(
     return outcome
 
 
-def _sequence(place: int, job: Job) -> Sequence:
+def _sequence(place: int, job: Job) -> RunningRequest:
     prompt = [1] * job.prefix + [2 + (7 * place + i) % 1000 for i in range(job.prompt - job.prefix)]
     request = Request(tuple(prompt), tenant=job.tenant, priority=job.priority, adapter=job.adapter)
-    sequence = Sequence.start(place, request, prompt, job.prompt + job.new, seed=0)
+    sequence = RunningRequest.start(place, request, prompt, job.prompt + job.new, seed=0)
     sequence.arrived = job.at
     return sequence

@@ -38,6 +38,16 @@ from infeng_core.backends.interface import (
 from infeng_core.backends.native.executable import plan
 from infeng_core.backends.native.outline import shape_and_formats
 from infeng_core.backends.saved_prefixes import PrefixEntry, PrefixStore
+from infeng_core.batch import (
+    NOT_FINITE,
+    AdapterHandle,
+    AdapterRows,
+    Batch,
+    Limits,
+    RunningRequest,
+    Segment,
+    adapter_rows,
+)
 from infeng_core.cli import emit, say
 from infeng_core.cli.generation import (
     add_model_options,
@@ -51,7 +61,6 @@ from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras, 
 from infeng_core.cli.options import add_config_options, add_conversion_options, config_from, say_converted
 from infeng_core.cli.parser import Parser, add_model
 from infeng_core.cli.processors import processors_of, request_fields
-from infeng_core.documents import DOCUMENT_KEYS, document_text
 from infeng_core.engine import Engine
 from infeng_core.errors import (
     AdapterError,
@@ -83,16 +92,16 @@ from infeng_core.files import (
 from infeng_core.formats.adapters.artifact import is_artifact
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
 from infeng_core.formats.adapters.stacked import unpack_stacked
+from infeng_core.formats.artifacts.manifest import is_native, read_manifest
 from infeng_core.formats.atomic import locked, replace_file, replacing
 from infeng_core.formats.cache import cached_model, require_own
 from infeng_core.formats.calibrators import CalibrationSample, Calibrator
-from infeng_core.formats.choice import FormatChoice, choose
 from infeng_core.formats.conversion import convert, pack_checkpoint
+from infeng_core.formats.format_choice import FormatChoice, choose
 from infeng_core.formats.huggingface import read_config, side_files
 from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.loader import find
 from infeng_core.formats.model_readers import Checkpoint
-from infeng_core.formats.native import is_native, read_manifest
 from infeng_core.formats.packing import gather_vector, pack_tensor
 from infeng_core.formats.profiles import Losses, is_inner, weights_of
 from infeng_core.formats.quant import FormatLookup, Grid, QuantFormat, SubGrid, builtin_format, fitting
@@ -101,6 +110,7 @@ from infeng_core.formats.rotation import rotated
 from infeng_core.formats.shards import aligned_bytes, write_all
 from infeng_core.formats.sources import Source
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
+from infeng_core.jsonl import DOCUMENT_KEYS, document_text
 from infeng_core.kernels.check.case import OneOp
 from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters, a_form
 from infeng_core.kernels.choice import Selector
@@ -153,6 +163,7 @@ from infeng_core.plug.hookspecs import (
     TokenizerFactory,
 )
 from infeng_core.plug.manager import Plugins
+from infeng_core.requests.bad_words import bad_words
 from infeng_core.requests.hftokenizer import HfTokenizer
 from infeng_core.requests.output import Event, Output
 from infeng_core.requests.parameters import SAMPLING, Parameter
@@ -161,7 +172,6 @@ from infeng_core.requests.request import Adapters, Completion, Logprob, Request,
 from infeng_core.requests.sampler import draw_seed
 from infeng_core.requests.stream import Stream
 from infeng_core.requests.tokenizer import Detokenizer, Tokenizer
-from infeng_core.requests.words import bad_words
 from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.cost import CostModel, StepShape
 from infeng_core.scheduling.drafts import Drafter
@@ -169,14 +179,13 @@ from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.scheduling.policy import Policy, Served
 from infeng_core.scheduling.prefix import PrefixTree
 from infeng_core.scheduling.prefix_cache import PrefixCache
-from infeng_core.scheduling.room import rows_of_prompt
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.scheduling.schedulers import Load, Schedulers
+from infeng_core.scheduling.step_budget import rows_of_prompt
 from infeng_core.settings.config import EngineConfig
-from infeng_core.step import NOT_FINITE, AdapterHandle, AdapterRows, Batch, Limits, Segment, Sequence, adapter_rows
-from infeng_core.telemetry.laps import Laps
 from infeng_core.telemetry.observers import Observer, Stage, StepReport
 from infeng_core.telemetry.process import Footprint, footprint, peak_rss
+from infeng_core.telemetry.startup_times import StartupTimes
 from infeng_core.version import __version__
 
 __all__ = [
@@ -245,7 +254,6 @@ __all__ = [
     "KernelLibrary",
     "KvAppend",
     "KvCache",
-    "Laps",
     "Layout",
     "Library",
     "Limits",
@@ -306,6 +314,7 @@ __all__ = [
     "RopeConfig",
     "Route",
     "RunOptions",
+    "RunningRequest",
     "SamplingParams",
     "Scale",
     "Scheduler",
@@ -313,12 +322,12 @@ __all__ = [
     "Seen",
     "Segment",
     "Selector",
-    "Sequence",
     "Served",
     "SiluMul",
     "Softcap",
     "Source",
     "Stage",
+    "StartupTimes",
     "StepReport",
     "StepShape",
     "Stream",

@@ -7,15 +7,15 @@ from infeng_core.formats.adapters.bounds import MAX_RANK
 from infeng_core.formats.adapters.load import find_adapter
 from infeng_core.formats.adapters.packed import AdapterDtype
 from infeng_core.formats.adapters.packing import pack as pack_adapter
-from infeng_core.formats.adapters.reach import check_range
+from infeng_core.formats.adapters.range_check import check_range
 from infeng_core.formats.adapters.readers import AdapterReader
-from infeng_core.formats.adapters.sites import Site, Sites, sites
 from infeng_core.formats.adapters.snapshot import Snapshot, as_adapter_error, read_settled
+from infeng_core.formats.adapters.target_modules import TargetModule, TargetModules, target_modules
 from infeng_core.formats.adapters.weights import AdapterWeights, Delta
 from infeng_core.formats.atomic import require_ours
 from infeng_core.formats.loader import load as load_model
 from infeng_core.formats.safetensors import Header, read_header
-from infeng_core.models.wrapped import outside, prefixes
+from infeng_core.models.multimodal import outside, prefixes
 
 __all__ = [
     "ARTIFACT_FILE",
@@ -26,9 +26,9 @@ __all__ = [
     "Artifact",
     "Delta",
     "Header",
-    "Site",
-    "Sites",
     "Snapshot",
+    "TargetModule",
+    "TargetModules",
     "as_adapter_error",
     "check_range",
     "describe_artifact",
@@ -41,6 +41,6 @@ __all__ = [
     "read_header",
     "read_settled",
     "require_ours",
-    "sites",
+    "target_modules",
     "write_artifact",
 ]

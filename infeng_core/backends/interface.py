@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.batch import AdapterHandle, Batch, Limits
 from infeng_core.errors import KernelError
-from infeng_core.step import AdapterHandle, Batch, Limits
 
 if TYPE_CHECKING:
     from infeng_core.formats.adapters.packed import PackedAdapter

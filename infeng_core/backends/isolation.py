@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from infeng_core.backends.interface import NotFiniteError
-from infeng_core.step import Batch, Segment, Sequence, part
+from infeng_core.batch import Batch, RunningRequest, Segment, part
 
 
-def culprits(run: Callable[[Batch], object], batch: Batch) -> list[Sequence]:
+def culprits(run: Callable[[Batch], object], batch: Batch) -> list[RunningRequest]:
     """Return the sequences whose rows make ``run`` raise NotFiniteError by themselves, often none.
 
     They are found by halves: rows may run again, in any company.
     """
 
-    def among(segments: list[Segment]) -> list[Sequence]:
+    def among(segments: list[Segment]) -> list[RunningRequest]:
         try:
             run(part(batch, segments))
         except NotFiniteError:

@@ -11,8 +11,8 @@ from infeng_core.errors import PluginError, UsageError
 from infeng_core.files import reading
 from infeng_core.formats import recipes
 from infeng_core.formats.calibrators import Calibrator, fitted_to, measured_losses
-from infeng_core.formats.choice import FormatChoice, choose
 from infeng_core.formats.conversion import known_recipe, require_free, require_original, require_place
+from infeng_core.formats.format_choice import FormatChoice, choose
 from infeng_core.formats.loader import find, use_families
 from infeng_core.formats.profiles import PROFILES, Profile, budget_of, recipe_of
 from infeng_core.formats.providers import reader_of

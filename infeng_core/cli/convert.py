@@ -139,7 +139,7 @@ def _say_planned(
     arguments: argparse.Namespace, formats: Mapping[str, str], nbytes: int, facts: dict[str, object], more: str
 ) -> None:
     """Print what a dry run found."""
-    from infeng_core.formats.choice import by_format
+    from infeng_core.formats.format_choice import by_format
 
     if arguments.json:
         print(json.dumps(facts | {"path": str(arguments.dest), "formats": formats, "dry_run": True}))

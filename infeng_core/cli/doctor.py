@@ -44,7 +44,7 @@ class Doctor:
 def loaded(config: EngineConfig) -> dict[str, Any]:
     """Load the model of ``config``, let it answer one token, and return what memory it took, in bytes."""
     from infeng_core.engine import Engine
-    from infeng_core.formats.choice import by_format
+    from infeng_core.formats.format_choice import by_format
     from infeng_core.requests.request import SamplingParams
     from infeng_core.telemetry import process
 

@@ -97,7 +97,7 @@ def without_words(arguments: argparse.Namespace, params: SamplingParams, tokeniz
     """Return ``params`` with the words of ``--bad-words``; raises RequestError."""
     if not arguments.bad_words:
         return params
-    from infeng_core.requests.words import bad_words
+    from infeng_core.requests.bad_words import bad_words
 
     return replace(params, bad_words_ids=bad_words(arguments.bad_words, tokenizer))
 

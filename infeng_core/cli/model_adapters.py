@@ -22,7 +22,7 @@ def look_at_adapters(paths: Sequence[Path], base: str, config: EngineConfig, plu
     if not paths:
         raise UsageError("--base", "no adapter is named", "give PATH: infeng models ADAPTER --base MODEL")
     from infeng_core.formats.adapters.survey import shape_of, survey_adapter
-    from infeng_core.formats.choice import choose
+    from infeng_core.formats.format_choice import choose
 
     shape = shape_of(base, choose(config, plugins.quant_format), plugins.quant_format, plugins)
     found = [survey_adapter(str(path.expanduser()), shape, config.adapters.dtype, plugins) for path in paths]

@@ -72,7 +72,7 @@ class Models:
 
 def _found(paths: Iterable[Path], config: EngineConfig, plugins: Plugins) -> Iterator[tuple[dict[str, Any], bool]]:
     """Yield each model with what it would need, and whether it was named itself and not found in a folder."""
-    from infeng_core.formats.choice import choose
+    from infeng_core.formats.format_choice import choose
     from infeng_core.formats.loader import locate
     from infeng_core.formats.survey import models_below, survey
 

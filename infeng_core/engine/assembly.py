@@ -12,6 +12,7 @@ from infeng_core.adapters.names import base_names
 from infeng_core.adapters.registry import Registry
 from infeng_core.backends.interface import Backend, Executable
 from infeng_core.backends.saved_prefixes import SavedPrefixes
+from infeng_core.batch import Limits
 from infeng_core.engine.in_flight import InFlight
 from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.formats.loader import load
@@ -25,9 +26,8 @@ from infeng_core.requests.tokenizer import Tokenizer
 from infeng_core.scheduling.limits import adapters_budget, limits_of
 from infeng_core.scheduling.schedulers import Schedulers
 from infeng_core.settings.config import EngineConfig
-from infeng_core.step import Limits
-from infeng_core.telemetry.laps import Laps
 from infeng_core.telemetry.observers import Observers
+from infeng_core.telemetry.startup_times import StartupTimes
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Parts:
         return () if self.tokenizer.eos_id is None else (self.tokenizer.eos_id,)
 
 
-def assemble(reference: str, config: EngineConfig, laps: Laps, plugins: Plugins | None = None) -> Parts:
+def assemble(reference: str, config: EngineConfig, times: StartupTimes, plugins: Plugins | None = None) -> Parts:
     """Load the model ``reference`` and bind a kernel to each of its operations, each phase a lap.
 
     plugins: those of the configuration, where they are known.
@@ -69,25 +69,25 @@ def assemble(reference: str, config: EngineConfig, laps: Laps, plugins: Plugins 
     plugins = plugins or Plugins.discover(config)
     cpu = plugins.cpu
     backend: Backend = plugins.backend(config.backend.use)
-    laps.end("plugins")
+    times.record("plugins")
     selector = Selector(plugins, config, cpu) if backend.uses_kernels else None
-    laps.end("kernels")
+    times.record("kernels")
     model = load(reference, config, plugins)
-    laps.end("weights", {"convert": model.conversion_seconds})
+    times.record("weights", {"convert": model.conversion_seconds})
     defaults = recommended(model.tokenizer_dir)
     limits, context_bound = limits_of(config, model.config, backend)
     executable: Executable = backend.compile(model, config, limits, selector)
     if selector is not None:
         selector.report()
         selector.close()  # everything is bound: no library will be tried again
-    laps.end("program", {} if selector is None else {"kernels": selector.seconds})
+    times.record("program", {} if selector is None else {"kernels": selector.seconds})
     drafter = None if config.speculation.use == "none" else plugins.drafter(config.speculation.use)
     tokenizer: Tokenizer = plugins.tokenizer(config.tokenizer.use)(model.tokenizer_dir, config)
-    laps.end("tokenizer")
+    times.record("tokenizer")
     observers = _observers(config, plugins)
     registry = _registry(base_names(reference), config, plugins, model, backend, executable, observers)
     saved = _saved(config, plugins, model, executable)
-    policy, restore = plugins.scheduler(config.scheduler.use), None if saved is None else saved.restore
+    policy, restore = plugins.policy(config.scheduler.use), None if saved is None else saved.restore
     schedulers = Schedulers(config, limits, policy, model.id, restore)
     return Parts(
         config,

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.batch import Batch
 from infeng_core.engine.submission import Submissions, abandon
 from infeng_core.requests.input import AdaptersOf, Prompts
 from infeng_core.requests.pooling import Pooled, Pooling
 from infeng_core.requests.request import SamplingParams
 from infeng_core.requests.stream import Stream
-from infeng_core.step import Batch
 
 _ONE_TOKEN = SamplingParams(temperature=0.0, max_tokens=1)
 """Of a request that is there for its prompt."""

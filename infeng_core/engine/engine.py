@@ -34,8 +34,8 @@ from infeng_core.scheduling.drafts import parse
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.scheduling.schedulers import Load
 from infeng_core.settings.config import EngineConfig
-from infeng_core.telemetry.laps import Laps
 from infeng_core.telemetry.observers import Observer
+from infeng_core.telemetry.startup_times import StartupTimes
 
 if TYPE_CHECKING:
     from infeng_core.plug.manager import Plugins
@@ -87,12 +87,12 @@ class Engine:
         arguments.speculation(speculate)
         given = {"model.path": None if model is None else str(model), "threads.count": threads, "model.format": format}
         given = {key: value for key, value in given.items() if value is not None}
-        self._laps = Laps()
+        self._startup_times = StartupTimes()
         self.config = config or load_config(manifest, overrides={**given, **parse(speculate), **overrides})
         reference = str(model) if model is not None else self.config.model.path
         if not reference:
             raise UsageError("model", "none is named", "give a directory or a hub name, or set model.path")
-        parts = assemble(reference, self.config, self._laps, plugins)
+        parts = assemble(reference, self.config, self._startup_times, plugins)
         self.cpu, self.plugins, self.selector = parts.cpu, parts.plugins, parts.selector
         self.model, self.limits, self.tokenizer = parts.model, parts.limits, parts.tokenizer
         self.executable: Executable = parts.executable
@@ -115,10 +115,10 @@ class Engine:
         try:
             for name, path in {**self.config.adapters.paths, **adapters}.items():
                 self.adapters.load(name, path)
-            self._laps.end("requests")
+            self._startup_times.record("requests")
             for name in self.config.adapters.warm:
                 self.adapters.pin(name)
-            self._laps.end("adapters")
+            self._startup_times.record("adapters")
             if seconds:
                 self._watchdog.start()
         except BaseException:
@@ -300,7 +300,7 @@ class Engine:
     @property
     def startup(self) -> Mapping[str, float]:
         """Seconds that each phase of making this engine took, in their order; they add up to the whole."""
-        return self._laps.seconds
+        return self._startup_times.seconds
 
     @property
     def scheduler(self) -> Scheduler:

@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from infeng_core.backends.interface import Executable, InterruptedStepError, NotFiniteError
 from infeng_core.backends.isolation import culprits
+from infeng_core.batch import Batch
 from infeng_core.engine.embedding import pool
 from infeng_core.engine.in_flight import InFlight
 from infeng_core.requests.sampler import Sampler
-from infeng_core.step import Batch
 from infeng_core.telemetry.observers import Observers
 
 

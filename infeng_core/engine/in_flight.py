@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.adapters.registry import Registry
+from infeng_core.batch import Batch, RunningRequest
 from infeng_core.errors import InfengError, PluginError
 from infeng_core.log import get_logger
 from infeng_core.requests.output import Output, not_finite
@@ -19,7 +20,6 @@ from infeng_core.requests.request import FinishReason
 from infeng_core.requests.stream import Reader, Streams
 from infeng_core.scheduling.admission import Backlog
 from infeng_core.scheduling.scheduler import Scheduler
-from infeng_core.step import Batch, Sequence
 from infeng_core.telemetry.observers import Observers
 
 Command = tuple[Callable[[Output], None], Output]
@@ -155,7 +155,7 @@ class InFlight:
         self._trusted(self._settle)
 
     @_orderly
-    def end_not_finite(self, sequences: Iterable[Sequence]) -> None:
+    def end_not_finite(self, sequences: Iterable[RunningRequest]) -> None:
         """End requests whose rows hold NaN or infinity."""
         for sequence in sequences:
             self._end(self.streams.of(sequence), not_finite(sequence.request))

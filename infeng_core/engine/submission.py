@@ -9,6 +9,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from infeng_core.batch import RunningRequest
 from infeng_core.engine.driver import Driver
 from infeng_core.engine.lifetime import Lifetime
 from infeng_core.errors import EndedError
@@ -21,7 +22,6 @@ from infeng_core.requests.request import Adapters, Logprob, Request, SamplingPar
 from infeng_core.requests.sampler import draw_seed
 from infeng_core.requests.stream import Reader, Stream
 from infeng_core.scheduling.drafts import Guesses
-from infeng_core.step import Sequence as Running
 
 if TYPE_CHECKING:
     from infeng_core.engine.assembly import Parts
@@ -173,11 +173,11 @@ class Submissions:
         self._parts.registry.notify()
         self._driver.notify()
 
-    def _sequence(self, request: Request, ids: list[int]) -> Running:
+    def _sequence(self, request: Request, ids: list[int]) -> RunningRequest:
         params = request.params
         capacity = min(len(ids) + params.max_tokens, self._parts.limits.context)
         seed = draw_seed() if params.seed is None else params.seed
-        sequence = Running.start(next(self._ids), request, ids, capacity, seed)
+        sequence = RunningRequest.start(next(self._ids), request, ids, capacity, seed)
         sequence.arrived = perf_counter()
         if request.timeout is not None:
             sequence.deadline = sequence.arrived + request.timeout

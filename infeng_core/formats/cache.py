@@ -14,7 +14,7 @@ from typing import Literal
 from infeng_core import files
 from infeng_core.errors import InfengError, ResourceError
 from infeng_core.files import cache_root
-from infeng_core.formats import native
+from infeng_core.formats.artifacts.manifest import is_native
 from infeng_core.formats.atomic import locked
 from infeng_core.log import get_logger
 
@@ -68,9 +68,7 @@ def most_bytes(setting: int | Literal["auto", "none"]) -> int:
     return shutil.disk_usage(cache_root()).total // 4 if setting == "auto" else setting
 
 
-def trim(
-    most: int, keep: Path, is_entry: Callable[[Path], bool] = native.is_native, rest: float = REST_SECONDS
-) -> list[Path]:
+def trim(most: int, keep: Path, is_entry: Callable[[Path], bool] = is_native, rest: float = REST_SECONDS) -> list[Path]:
     """Remove the entries that were used longest ago until all have ``most`` bytes; ``keep`` stays. Return those gone.
 
     is_entry: tells what is one. rest: seconds since its last use in which one stays. A process that has mapped one

@@ -21,8 +21,8 @@ from typing import Literal
 
 from infeng_core.errors import InfengError, ResourceError
 from infeng_core.files import cache_root, distrusted
-from infeng_core.formats import native
 from infeng_core.formats.adapters.artifact import FILE, read_artifact
+from infeng_core.formats.artifacts.manifest import written_files
 from infeng_core.formats.atomic import locked
 from infeng_core.formats.cache import REMEDY, REST_SECONDS
 
@@ -232,7 +232,7 @@ def _source_files(directory: Path) -> set[str]:
 
 
 _FILES: dict[Kind, Callable[[Path], set[str]]] = {
-    "model": native.written_files,
+    "model": written_files,
     "adapter": _adapter_files,
     "source": _source_files,
 }

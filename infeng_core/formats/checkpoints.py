@@ -7,7 +7,7 @@ from pathlib import Path
 
 from infeng_core.files import read_bytes
 from infeng_core.formats import huggingface
-from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.hfcheckpoint import FLOAT_DTYPES, FloatCheckpoint
 from infeng_core.formats.model_readers import Checkpoint, Description, ModelFiles, ModelReader, ReaderLookup
 from infeng_core.formats.quant import FormatLookup

@@ -17,8 +17,18 @@ from numpy.typing import NDArray
 
 from infeng_core.errors import InfengError, ModelError, ResourceError
 from infeng_core.files import reading
-from infeng_core.formats import atomic, native, recipes
-from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats import atomic, recipes
+from infeng_core.formats.artifacts.manifest import (
+    MANIFEST,
+    Manifest,
+    TensorEntry,
+    VectorEntry,
+    is_native,
+    read_manifest,
+    write_manifest,
+    written_files,
+)
+from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.model_readers import Checkpoint
 from infeng_core.formats.packer import Packer, padded_bytes
 from infeng_core.formats.progress import Progress, Show
@@ -126,7 +136,7 @@ class _Job:
 
     def require_ours(self) -> None:
         """Raise ModelError where the destination holds what no conversion has written."""
-        atomic.require_ours(self.destination, "engine-native directory", native.written_files, ModelError)
+        atomic.require_ours(self.destination, "engine-native directory", written_files, ModelError)
 
 
 def _convert(job: _Job, start: float) -> Conversion:
@@ -149,7 +159,7 @@ def known_recipe(destination: Path, lookup: FormatLookup, key: Callable[[Recipe]
     destination = destination.absolute()
     with contextlib.suppress(InfengError):
         found = recipes.read(destination / recipes.NAME)
-        if native.read_manifest(destination, lookup).key == key(found):
+        if read_manifest(destination, lookup).key == key(found):
             return found
     with contextlib.suppress(InfengError):
         found = recipes.read(atomic.partial_of(destination) / recipes.NAME)
@@ -158,19 +168,19 @@ def known_recipe(destination: Path, lookup: FormatLookup, key: Callable[[Recipe]
     return None
 
 
-def _report(manifest: native.Manifest, path: Path, start: float, *, reused: bool) -> Conversion:
+def _report(manifest: Manifest, path: Path, start: float, *, reused: bool) -> Conversion:
     formats = {name: entry.format for name, entry in manifest.tensors.items()}
     nbytes = sum(entry.panels * entry.panel_bytes for entry in manifest.tensors.values())
     nbytes += sum(padded_bytes(entry.size) for entry in manifest.vectors.values())
     return Conversion(path, manifest.id, nbytes, time.monotonic() - start, formats, dict(manifest.quantizer), reused)
 
 
-def _existing(job: _Job) -> native.Manifest | None:
+def _existing(job: _Job) -> Manifest | None:
     """Return the manifest of a destination that is what is wanted; raise ModelError if it must not be touched."""
     if _is_free(job.destination):
         return None
     with contextlib.suppress(ModelError):
-        manifest = native.read_manifest(job.destination, job.spec.lookup)
+        manifest = read_manifest(job.destination, job.spec.lookup)
         if manifest.key == job.key and not job.force:
             return manifest
     job.require_ours()
@@ -187,7 +197,7 @@ def require_free(destination: Path, force: bool) -> None:
 
 def require_original(source: Path) -> None:
     """Raise ModelError for an engine-native directory, which is not converted again."""
-    if native.is_native(source):
+    if is_native(source):
         raise ModelError(f"{source}", "is converted already", "convert the original Hugging Face directory")
 
 
@@ -196,7 +206,7 @@ def require_place(destination: Path) -> None:
     destination = destination.absolute()
     atomic.require_name(destination)
     if not _is_free(destination):
-        atomic.require_ours(destination, "engine-native directory", native.written_files, ModelError)
+        atomic.require_ours(destination, "engine-native directory", written_files, ModelError)
     place = next(path for path in destination.parents if path.exists())
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         raise ResourceError(f"{destination}", f"{place} cannot be written to", "choose another destination")
@@ -206,7 +216,7 @@ def _is_free(destination: Path) -> bool:
     return not destination.exists() or (destination.is_dir() and not any(destination.iterdir()))
 
 
-def _write(job: _Job) -> tuple[native.Manifest, dict[str, str]]:
+def _write(job: _Job) -> tuple[Manifest, dict[str, str]]:
     """Write everything; return the manifest, and what was quantized and is rounded again."""
     checkpoint, sides = job.opened()
     spec, recipe = job.spec, job.spec.recipe_file
@@ -222,21 +232,21 @@ def _write(job: _Job) -> tuple[native.Manifest, dict[str, str]]:
         for name, data in sides.items():
             (folder / name).write_bytes(data)
             files[name] = hashlib.sha256(data).hexdigest()
-        manifest = native.Manifest(
+        manifest = Manifest(
             model=checkpoint.config,
             key=job.key,
             files=files,
             weights=tuple(dict.fromkeys(file for file, _ in places.values())),
             tensors={
-                one.name: native.TensorEntry(
+                one.name: TensorEntry(
                     formats[one.name], one.n, one.k, one.panels, packer.panel_bytes(one), *places[one.name]
                 )
                 for one in checkpoint.layout.tensors
             },
-            vectors={one.name: native.VectorEntry(one.size, *places[one.name]) for one in checkpoint.layout.vectors},
+            vectors={one.name: VectorEntry(one.size, *places[one.name]) for one in checkpoint.layout.vectors},
             quantizer=spec.quantizer.record,
         )
-        native.write_manifest(manifest, folder / native.MANIFEST)
+        write_manifest(manifest, folder / MANIFEST)
     return manifest, checkpoint.changes(formats)
 
 

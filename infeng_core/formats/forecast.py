@@ -8,7 +8,7 @@ from pathlib import Path
 
 from infeng_core.errors import ModelError
 from infeng_core.files import reading
-from infeng_core.formats import native
+from infeng_core.formats.artifacts.manifest import is_native
 from infeng_core.formats.checkpoints import plan
 from infeng_core.formats.packing import chosen_bytes, statistic_bytes
 from infeng_core.formats.quant import QuantFormat
@@ -37,7 +37,7 @@ class Forecast:
 
 def forecast(spec: ConversionSpec, source: Path) -> Forecast:
     """Return what ``convert_to`` would do; raises what it raises of a source and its formats."""
-    if native.is_native(source):
+    if is_native(source):
         raise ModelError(f"{source}", "is converted already", "give the original model")
     with reading(source):
         model, formats, largest, changes = _read(source, spec)

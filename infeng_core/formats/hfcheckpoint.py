@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import ModelError
-from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.huggingface import INDEX, SINGLE, read_config, side_files, weight_files
 from infeng_core.formats.quant import FormatLookup, QuantFormat
 from infeng_core.formats.quantizers import Kept
@@ -21,8 +21,8 @@ from infeng_core.formats.safetensors import SafetensorsFile, TensorInfo, as_matr
 from infeng_core.formats.tokenizer_files import with_tokenizer
 from infeng_core.log import get_logger
 from infeng_core.models.config import ModelConfig
+from infeng_core.models.multimodal import inside, outside, prefixes
 from infeng_core.models.weights import IGNORED, Layout, Part, layout
-from infeng_core.models.wrapped import inside, outside, prefixes
 
 COMPARED = 16 << 20  # bytes of two tensors at a time
 FLOAT_DTYPES = ("F32", "F16", "BF16")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from infeng_core.errors import ModelError
+from infeng_core.formats.artifacts.manifest import MANIFEST, is_native
 from infeng_core.formats.hub_names import NAME, is_name
 from infeng_core.formats.huggingface import (
     CHAT_TEMPLATES,
@@ -19,7 +20,6 @@ from infeng_core.formats.huggingface import (
     read_index,
 )
 from infeng_core.formats.locators import Located
-from infeng_core.formats.native import MANIFEST, is_native
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "infeng_adapter.safetensors")
 """What is fetched of an adapter: as PEFT saves it, or converted."""

@@ -10,7 +10,7 @@ from infeng_core.files import SNAPSHOTS, model_file, read_bytes, read_json
 from infeng_core.formats.quantized import scheme
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.families import families
-from infeng_core.models.fields import Fields
+from infeng_core.models.typed_fields import Fields
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

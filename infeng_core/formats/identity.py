@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from infeng_core.files import reading
+from infeng_core.formats.artifacts.manifest import FORMAT_MAJOR, FORMAT_MINOR
 from infeng_core.formats.checkpoints import builtin_reader
-from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.kept_integers import RULES as STORAGE
 from infeng_core.formats.model_readers import ReaderLookup
-from infeng_core.formats.native import FORMAT_MAJOR, FORMAT_MINOR
 from infeng_core.formats.quantizers import BUILT_IN, DEFAULT, QuantizerChoice
 from infeng_core.formats.recipes import digest
 from infeng_core.formats.tokenizer_files import is_needed

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 from infeng_core import _native
 from infeng_core.errors import ModelError, UsageError
-from infeng_core.formats import native
+from infeng_core.formats.artifacts.manifest import is_native
+from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.atomic import locked
 from infeng_core.formats.cache import cached_model, mark_used, most_bytes, require_own, trim
-from infeng_core.formats.choice import FormatChoice, choose
 from infeng_core.formats.conversion import Conversion, convert_to
+from infeng_core.formats.format_choice import FormatChoice, choose
 from infeng_core.formats.hub import NoWeightsError
 from infeng_core.formats.huggingface import refuse_file
 from infeng_core.formats.locators import Located
 from infeng_core.formats.providers import CORE, Providers, reader_of, recognizing
 from infeng_core.formats.quant import FormatLookup
-from infeng_core.formats.read import read_native
 from infeng_core.formats.sources import written
 from infeng_core.formats.spec import ConversionSpec
 from infeng_core.formats.tensors import LoadedModel
@@ -56,7 +56,7 @@ def load(
     use_families(plugins)
     directory = find(reference, plugins)
     choice = choose(config, lookup)
-    if not native.is_native(directory):
+    if not is_native(directory):
         reader = partial(reader_of, providers=plugins)
         spec = ConversionSpec(choice, lookup, plugins.quantizer(config.model.quantizer), reader=reader)
         return _load_converted(directory, spec, config, verify, progress)
@@ -111,7 +111,7 @@ def locate(reference: str, plugins: Providers = CORE, kind: Located = "model") -
 
 
 def _is_model(directory: Path) -> bool:
-    return native.is_native(directory) or (directory / "config.json").exists()
+    return is_native(directory) or (directory / "config.json").exists()
 
 
 def _load_converted(
@@ -130,7 +130,7 @@ def _load_converted(
     seconds = 0.0
     for last in (False, True):
         require_own(destination)
-        if not native.is_native(destination):
+        if not is_native(destination):
             seconds += (done := made(destination)).seconds
             _say_converted(done, source)
             trim(most_bytes(config.model.cache), destination)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.quant import FormatLookup, QuantFormat
 from infeng_core.formats.quantizers import Kept
 from infeng_core.models.config import ModelConfig

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from infeng_core.files import reading
+from infeng_core.formats.artifacts.manifest import is_native
 from infeng_core.formats.model_readers import ReaderLookup, Source
-from infeng_core.formats.native import is_native
 from infeng_core.formats.packed_model import PackedModel
 
 

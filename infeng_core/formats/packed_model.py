@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.huggingface import side_files
 from infeng_core.formats.quant import QuantFormat, builtin_format
 from infeng_core.formats.quantizers import Quantized
-from infeng_core.formats.read import read_native
 from infeng_core.formats.tensors import PackedTensor
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import Layout, Part, layout

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from infeng_core.errors import UsageError
-from infeng_core.formats.choice import ROUTER, is_router
+from infeng_core.formats.format_choice import ROUTER, is_router
 from infeng_core.formats.quant import SUB_SCALED, FormatLookup, all_over, fitting
 from infeng_core.formats.recipes import Recipe, Text, patterns
 from infeng_core.models.weights import Layout, TensorSpec

@@ -14,8 +14,8 @@ import yaml
 from infeng_core import yamltree
 from infeng_core.errors import ModelError, UsageError
 from infeng_core.files import read_text
-from infeng_core.formats.choice import FormatChoice, by_format
-from infeng_core.models.fields import Fields, show
+from infeng_core.formats.format_choice import FormatChoice, by_format
+from infeng_core.models.typed_fields import Fields, show
 
 NAME = "recipe.yaml"
 VERSION = 1

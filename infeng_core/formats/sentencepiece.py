@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from infeng_core.errors import ModelError
-from infeng_core.formats.pieces import BYTE, NORMAL, UNKNOWN, USER_DEFINED, Pieces
+from infeng_core.formats.sentencepiece_vocab import BYTE, NORMAL, UNKNOWN, USER_DEFINED, SentencePieceVocab
 
 MAX_PIECES = 1 << 20
 UNIGRAM, BPE = 1, 2
@@ -67,7 +67,7 @@ class _Model:
         if (self.trims or self.prefix) and USER_DEFINED in self.kinds:
             self.fail("adds or removes spaces beside pieces that users defined, which is not known here")
         scores = np.array(self.scores, np.float32)
-        pieces = Pieces(self.texts, scores, self.kinds, unknown=text, prefix=self.prefix)
+        pieces = SentencePieceVocab(self.texts, scores, self.kinds, unknown=text, prefix=self.prefix)
         document = pieces.tokenizer_json() if self.kind == BPE else self._unigram(pieces, unknown)
         document["normalizer"]["normalizers"] = [*self._first(), *document["normalizer"]["normalizers"]]
         return document
@@ -79,7 +79,7 @@ class _Model:
         self.scores.append(struct.unpack("<f", struct.pack("<I", _number(found.get(2, 0))))[0])
         self.kinds.append(_number(found.get(3, NORMAL)))
 
-    def _unigram(self, pieces: Pieces, unknown: int | None) -> dict[str, Any]:
+    def _unigram(self, pieces: SentencePieceVocab, unknown: int | None) -> dict[str, Any]:
         if self.kind != UNIGRAM:
             self.fail(f"is of the kind {self.kind}; unigram and BPE are read")
         vocab = [[text, float(score)] for text, score in zip(self.texts, self.scores, strict=True)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infeng_core.formats.checkpoints import builtin_reader
-from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.model_readers import ReaderLookup
 from infeng_core.formats.packer import Statistics

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from infeng_core.errors import InfengError, ModelError
-from infeng_core.formats import native
 from infeng_core.formats.adapters.artifact import is_artifact
 from infeng_core.formats.adapters.readers import recognizing as recognizing_adapter
+from infeng_core.formats.artifacts.manifest import is_native, read_manifest
 from infeng_core.formats.checkpoints import BUILTIN as BUILTIN_READERS
 from infeng_core.formats.checkpoints import has_template, tokenizer_bytes
-from infeng_core.formats.choice import FormatChoice, by_format
+from infeng_core.formats.format_choice import FormatChoice, by_format
 from infeng_core.formats.model_readers import ModelReader
 from infeng_core.formats.providers import CORE, Providers, recognizing
 from infeng_core.formats.quant import BUILTIN, FormatLookup
@@ -123,7 +123,7 @@ def _is_none(path: Path, plugins: Providers) -> str:
 
 
 def _kind(path: Path, plugins: Providers) -> str:
-    if native.is_native(path):
+    if is_native(path):
         return "engine-native"
     try:
         if path.is_dir() and _is_adapter(path, plugins):
@@ -192,7 +192,7 @@ def _read(path: Path, reader: ModelReader, choice: FormatChoice, lookup: FormatL
 
 
 def _native(path: Path, lookup: FormatLookup) -> Survey:
-    manifest = native.read_manifest(path, lookup)
+    manifest = read_manifest(path, lookup)
     formats = {name: entry.format for name, entry in manifest.tensors.items()}
     made = layout(manifest.model)
     return Survey(

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from infeng_core.errors import ModelError
-from infeng_core.formats.pieces import CONTROL, NORMAL, USER_DEFINED, Pieces
+from infeng_core.formats.sentencepiece_vocab import CONTROL, NORMAL, USER_DEFINED, SentencePieceVocab
 from infeng_core.formats.splitting import LLAMA3_SPLITTING, QWEN2_SPLITTING
 
 MAX_TOKENS = 1 << 20
@@ -50,7 +50,7 @@ def tokenizer_json(data: bytes, settings: Mapping[str, Any], family: str, path: 
         texts[number], kinds[number] = text, CONTROL if special else USER_DEFINED
     if len(set(texts)) != size:
         _fail(path, "and the added tokens of tokenizer_config.json hold a token twice")
-    pieces = Pieces(texts, -np.arange(size, dtype=np.float32), kinds)
+    pieces = SentencePieceVocab(texts, -np.arange(size, dtype=np.float32), kinds)
     model = {
         "type": "BPE",
         "ignore_merges": splitting.whole,
@@ -68,7 +68,7 @@ def tokenizer_json(data: bytes, settings: Mapping[str, Any], family: str, path: 
     }
 
 
-def _merges(pieces: Pieces, path: Path) -> list[list[str]]:
+def _merges(pieces: SentencePieceVocab, path: Path) -> list[list[str]]:
     try:
         return pieces.merges()
     except ValueError as error:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from infeng_core.models.families import describe, families
-from infeng_core.models.fields import Fields, show, written
+from infeng_core.models.multimodal import text_fields, wrapped_family
 from infeng_core.models.rope_config import RopeConfig
+from infeng_core.models.typed_fields import Fields, show, written
 from infeng_core.models.unread import refuse_unread
-from infeng_core.models.wrapped import text_fields, wrapped_family
 
 __all__ = ["ModelConfig", "RopeConfig"]
 

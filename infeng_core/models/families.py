@@ -8,7 +8,7 @@ fields of ModelConfig, one that does not run every config.json of its kind ``che
 values that they may have. ``ROPE`` are the parameters of a file without any, ``ROPE_NAMES`` kinds of rope under other
 names, ``ROTATES_PART`` says that a part of a head may be rotated, ``SCALES_Q`` that q is scaled by its position.
 ``WRAPPERS`` names multimodal classes around a text model of the family, ``TEXT_TYPES`` what ``model_type`` may call it
-there, with the defaults that this brings (``infeng_core.models.wrapped``), ``MODULES`` what adapters may call modules
+there, with the defaults that this brings (``infeng_core.models.multimodal``), ``MODULES`` what adapters may call modules
 (the wheel infeng-peft). So adding a family adds one file.
 """
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from infeng_core.models import decoder as blocks
-from infeng_core.models.terms import windows
+from infeng_core.models.config_keys import windows
 from infeng_core.models.weights import BOTH_NORMS, Layout, decoder
 
 if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
-    from infeng_core.models.fields import Fields
     from infeng_core.models.ops import Graph
+    from infeng_core.models.typed_fields import Fields
 
 FAMILY = "gemma2"
 ARCHITECTURES = ("Gemma2ForCausalLM",)

@@ -11,7 +11,7 @@ from infeng_core.models.decoder import graph
 
 if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
-    from infeng_core.models.fields import Fields
+    from infeng_core.models.typed_fields import Fields
 
 __all__ = ["ARCHITECTURES", "FAMILY", "graph", "terms"]
 

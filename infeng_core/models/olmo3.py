@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from infeng_core.models.config_keys import windows
 from infeng_core.models.decoder import graph
 from infeng_core.models.olmo2 import weights
 from infeng_core.models.rope_config import RopeConfig, require_kinds
-from infeng_core.models.terms import windows
 
 if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
-    from infeng_core.models.fields import Fields
+    from infeng_core.models.typed_fields import Fields
 
 __all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "graph", "terms", "weights"]
 

@@ -13,7 +13,7 @@ from infeng_core.models.weights import ExpertNames, Layout, decoder
 
 if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
-    from infeng_core.models.fields import Fields
+    from infeng_core.models.typed_fields import Fields
 
 __all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "graph", "terms", "weights"]
 

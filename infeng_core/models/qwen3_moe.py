@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from infeng_core.models.config_keys import experts, switched_windows
 from infeng_core.models.decoder import graph
-from infeng_core.models.terms import experts, switched_windows
 from infeng_core.models.weights import ExpertNames, Layout, decoder
 
 if TYPE_CHECKING:
     from infeng_core.models.config import ModelConfig
-    from infeng_core.models.fields import Fields
+    from infeng_core.models.typed_fields import Fields
 
 __all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "STATES", "graph", "terms", "weights"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from infeng_core.models.fields import Fields, show
+from infeng_core.models.typed_fields import Fields, show
 
 KINDS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
 OTHER_NAMES = {"su": "longrope"}  # of early files

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Any
 
 from infeng_core.log import get_logger
-from infeng_core.models.fields import Fields, show
-from infeng_core.models.terms import FULL
+from infeng_core.models.config_keys import FULL
+from infeng_core.models.typed_fields import Fields, show
 
 OFF: tuple[Any, ...] = (None, False, 0, 0.0, "", (), [], {})
 ON: tuple[Any, ...] = (None, True)

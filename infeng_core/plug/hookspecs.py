@@ -119,7 +119,7 @@ def infeng_tokenizers(settings: Mapping[str, Any]) -> dict[str, TokenizerFactory
 
 
 @hookspec
-def infeng_schedulers(settings: Mapping[str, Any]) -> dict[str, PolicyFactory]:  # type: ignore[empty-body]
+def infeng_policies(settings: Mapping[str, Any]) -> dict[str, PolicyFactory]:  # type: ignore[empty-body]
     """Return schedulers by the name that ``scheduler.use`` selects."""
 
 

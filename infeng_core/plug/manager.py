@@ -30,7 +30,7 @@ from infeng_core.plug.hookspecs import (
     RunOptions,
     TokenizerFactory,
 )
-from infeng_core.plug.plugin import PluginManifest
+from infeng_core.plug.plugin import RENAMED, PluginManifest
 from infeng_core.plug.reason import Reason
 from infeng_core.settings.config import EngineConfig, default_of
 
@@ -49,7 +49,7 @@ log = get_logger(__name__)
 
 FACES = {
     "tokenizers": "infeng_core.requests.tokenizer:Tokenizer",
-    "schedulers": "infeng_core.scheduling.policy:Policy",
+    "policies": "infeng_core.scheduling.policy:Policy",
     "backends": "infeng_core.backends.interface:Backend",
     "model_families": "infeng_core.models.families:Family",
     "sources": "infeng_core.formats.sources:Source",
@@ -68,9 +68,9 @@ FACES = {
 }
 """What each kind owes, imported when one is used."""
 
-SINGULAR = {"model_families": "model family"}
+SINGULAR = {"model_families": "model family", "policies": "scheduler"}
 
-FACTORIES = ("tokenizers", "schedulers", "drafters", "logit_processors", "prefix_stores", "observers", "calibrators")
+FACTORIES = ("tokenizers", "policies", "drafters", "logit_processors", "prefix_stores", "observers", "calibrators")
 """Kinds whose hooks give what makes them."""
 
 
@@ -91,6 +91,16 @@ class _YamlLibrary:
         return [KernelLibrary(manifest.name, manifest.library, manifest.features)]
 
 
+class _Hooks(pluggy.PluginManager):
+    """Lets an implementation of a hook under its older name answer the hook that took its place."""
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
+        """Return what the marker of an implementation says, and which hook it is for."""
+        options = super().parse_hookimpl_opts(plugin, name)
+        new = RENAMED.get(name.removeprefix("infeng_"))
+        return {**options, "specname": f"infeng_{new}"} if options and new else options
+
+
 class Plugins:
     """All plugins, each with its state. Their Python is imported, and their libraries mapped, only when asked for."""
 
@@ -99,7 +109,7 @@ class Plugins:
         self.config = config
         self.cpu = cpu
         self.manifests = plugins
-        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager = _Hooks(PROJECT)
         self._manager.add_hookspecs(hookspecs)
         self._declared: dict[str, Callable[..., Any]] = {}  # hooks of plugins
         self._formats: dict[str, QuantFormat] = {}
@@ -129,9 +139,9 @@ class Plugins:
         factory: TokenizerFactory = self._provider("tokenizers", name)
         return factory
 
-    def scheduler(self, name: str) -> PolicyFactory:
+    def policy(self, name: str) -> PolicyFactory:
         """Return the policy of the scheduler called ``name``; raises PluginError naming what there is."""
-        factory: PolicyFactory = self._provider("schedulers", name)
+        factory: PolicyFactory = self._provider("policies", name)
         return factory
 
     def backend(self, name: str) -> Backend:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from infeng_core.errors import ManifestError
+from infeng_core.log import get_logger, warn_once
 from infeng_core.machine.cpu import NEEDS
 from infeng_core.settings import yamlfile
 from infeng_core.settings.config import OPS, SCHEMA, setting
@@ -31,6 +32,8 @@ from infeng_core.settings.schema import (
     suggestion,
 )
 from infeng_core.settings.yamlfile import Document, Key, type_name
+
+_log = get_logger(__name__)
 
 VERSION = 1
 ARCHES = ("x86_64", "aarch64")
@@ -87,11 +90,14 @@ _SETTING: Mapping[str, Kind | None] = {
     "high": Number(),
     "of": ListOf(Text()),
 }
+RENAMED = {"schedulers": "policies"}
+"""Older spellings of kinds of ``provides``, of the key and of the hook ``infeng_...``, to the present ones."""
+
 _PROVIDES: Mapping[str, Kind | None] = {
     "kernels": None,
     "backends": _NAMES,
     "tokenizers": _NAMES,
-    "schedulers": _NAMES,
+    "policies": _NAMES,
     "quant_formats": _NAMES,
     "quantizers": _NAMES,
     "calibrators": _NAMES,
@@ -173,7 +179,7 @@ def _read(path: Path) -> PluginManifest:
             document.place(("library",)), "a library needs `abi`", 'add the ABI it is built for: abi: "0.10"'
         )
     requires = _section(document, ("requires",), {"arch": Choice(ARCHES), "features": _FEATURES})
-    provides = _section(document, ("provides",), _PROVIDES)
+    provides = _provides(document)
     library = top.get("library")
     if library is not None and Path(library).name != library:
         raise ManifestError(
@@ -195,6 +201,16 @@ def _read(path: Path) -> PluginManifest:
         provides={key: provides.get(key, ()) for key, kind in _PROVIDES.items() if kind is _NAMES},
         commands=_commands(document),
     )
+
+
+def _provides(document: Document) -> dict[str, Any]:
+    """Return the checked section ``provides``, its older keys under the new ones."""
+    found = _section(document, ("provides",), {**_PROVIDES, **dict.fromkeys(RENAMED, _NAMES)})
+    for old, new in RENAMED.items():
+        if old in found:
+            warn_once(_log, f"{document.place(('provides', old))}: an older spelling", remedy=f"write `{new}`")
+            found[new] = (*found.get(new, ()), *found.pop(old))
+    return found
 
 
 def _section(document: Document, key: Key, known: Mapping[str, Kind | None], data: object = None) -> dict[str, Any]:

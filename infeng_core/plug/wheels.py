@@ -29,7 +29,7 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
     "prefix_stores": {"disk": "infeng-prefix-store"},
     "run_options": {"grammar": "infeng-grammar", "server": "infeng-client"},
     "quantizers": {"gptq": "infeng-calibrate"},
-    "schedulers": {"fair": "infeng-fair"},
+    "policies": {"fair": "infeng-fair"},
 }
 """By the kind of ``provides`` in a plugin.yaml, then by name. A test compares it with the plugins of the project."""
 

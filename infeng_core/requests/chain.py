@@ -10,9 +10,10 @@ from itertools import islice, starmap
 from time import thread_time
 from typing import NamedTuple, TypeVar
 
+from infeng_core.batch import RunningRequest
 from infeng_core.errors import InfengError, PluginError
 from infeng_core.log import get_logger
-from infeng_core.requests.own import named
+from infeng_core.requests.builtin_processors import requested_processors
 from infeng_core.requests.processors import (
     BITS,
     Adjustment,
@@ -24,7 +25,6 @@ from infeng_core.requests.processors import (
     wrong,
 )
 from infeng_core.requests.request import SamplingParams
-from infeng_core.step import Sequence as Running
 
 _T = TypeVar("_T")
 
@@ -54,7 +54,7 @@ class Chains:
 
         Raises PluginError for one that there is not or that fails, RequestError for an argument that cannot be.
         """
-        asked = named(params, ends)
+        asked = requested_processors(params, ends)
         if not asked:
             return None
         made = [(name, partial(self._kind(name).make, argument)) for name, argument in asked]
@@ -128,7 +128,7 @@ class Chain:
         """Seconds of processor time that an answer has taken, on average."""
         return self._seconds / self._times if self._times else 0.0
 
-    def rows(self, sequence: Running, guesses: Sequence[int]) -> list[list[Adjustment]]:
+    def rows(self, sequence: RunningRequest, guesses: Sequence[int]) -> list[list[Adjustment]]:
         """Return what is wanted of the token after those of ``sequence``, of the one after the first guess, and so on.
 
         Rows behind a guess that is not allowed, or is an end, are left out. So are those behind a guess at which a
@@ -149,7 +149,7 @@ class Chain:
         self._makers, self._is_forcing = [(self.names, _lost)], False
         self._restarts += 1
 
-    def _asked_for(self, sequence: Running, guesses: tuple[int, ...]) -> _Answer:
+    def _asked_for(self, sequence: RunningRequest, guesses: tuple[int, ...]) -> _Answer:
         restarts, length, begin = self._restarts, sequence.length, thread_time()
         found: list[list[Adjustment]] | InfengError
         try:
@@ -160,7 +160,7 @@ class Chain:
         self._times += 1
         return _Answer(restarts, length, guesses, found)
 
-    def _rows(self, sequence: Running, guesses: tuple[int, ...]) -> list[list[Adjustment]]:
+    def _rows(self, sequence: RunningRequest, guesses: tuple[int, ...]) -> list[list[Adjustment]]:
         state = self._behind(sequence)
         processors = state.processors
         found = [self._row(processors, ())]
@@ -172,7 +172,7 @@ class Chain:
         self._states[:] = [state]
         return found
 
-    def forced(self, sequence: Running) -> list[int]:
+    def forced(self, sequence: RunningRequest) -> list[int]:
         """Return tokens that have to follow those of ``sequence``, as far as one of the processors knows them.
 
         Where it fails it is not asked again; what it says of rows decides. Nor is it asked while answers are slow: this
@@ -211,7 +211,7 @@ class Chain:
     def _made(self, prompt: Sequence[int]) -> list[tuple[str, LogitProcessor]]:
         return [(name, _guarded(name, "make()", partial(make, tuple(prompt)))) for name, make in self._makers]
 
-    def _behind(self, sequence: Running) -> _State:
+    def _behind(self, sequence: RunningRequest) -> _State:
         """Take the processors and tell them all tokens of ``sequence``."""
         restarts, length = self._restarts, sequence.length
         try:

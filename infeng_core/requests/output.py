@@ -10,13 +10,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.batch import NOT_FINITE, RunningRequest, Segment
 from infeng_core.errors import KernelError, PluginError, RequestError
 from infeng_core.requests.logprobs import logprob
 from infeng_core.requests.request import Completion, FinishReason, Logprob, Request, Timings, Usage
 from infeng_core.requests.stops import StopStrings
 from infeng_core.requests.tokenizer import Detokenizer
-from infeng_core.step import NOT_FINITE, Segment
-from infeng_core.step import Sequence as Running
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class Output:
 
     def __init__(
         self,
-        sequence: Running,
+        sequence: RunningRequest,
         detokenizer: Callable[[], Detokenizer],
         ends: frozenset[int],
         index: int = 0,

@@ -118,4 +118,4 @@ SAMPLING: Mapping[str, Parameter] = MappingProxyType(
         ),
     }
 )  # fmt: skip
-"""By SamplingParams' names; but ``bad_words``, texts, which words.py turns into its ``bad_words_ids``."""
+"""By SamplingParams' names; but ``bad_words``, texts, which bad_words.py turns into its ``bad_words_ids``."""

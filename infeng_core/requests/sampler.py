@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core import _native
+from infeng_core.batch import Batch, RunningRequest, Segment
 from infeng_core.errors import InfengError, KernelError
-from infeng_core.requests.asking import Asker, Asking
-from infeng_core.requests.changes import Changes, guesses
 from infeng_core.requests.parameters import MAX_SEED
-from infeng_core.step import Batch, Segment, Sequence
+from infeng_core.requests.processor_arrays import ProcessorArrays, guesses
+from infeng_core.requests.processor_thread import PendingCalls, ProcessorThread
 
 
 def draw_seed() -> int:
@@ -43,10 +43,10 @@ class Sampler:
 
         order: of filters, by their names in ``_native.FILTERS``; filters that it does not name follow as they do there.
         """
-        self._rows: list[Sequence] = []  # whose parameters the arrays hold
+        self._rows: list[RunningRequest] = []  # whose parameters the arrays hold
         self._is_processed = False  # whether any of them has logit processors
-        self._asker = Asker()
-        self._asking: Asking | None = None  # the processors of the batch that runs
+        self._thread = ProcessorThread()
+        self._pending: PendingCalls | None = None  # the processors of the batch that runs
         self._temperature = np.zeros(max_samples, np.float32)
         self._top_k = np.zeros(max_samples, np.int32)
         self._top_p = np.ones(max_samples, np.float32)
@@ -61,16 +61,16 @@ class Sampler:
     @property
     def helper(self) -> int | None:
         """The thread that asks processors beside a step; None before there was any."""
-        return self._asker.thread
+        return self._thread.thread
 
     def begin(self, batch: Batch) -> None:
         """Ask the processors of a batch beside its run, if the batch before it had any."""
         if self._is_processed:
-            self._asking = self._asker.ask(batch)
+            self._pending = self._thread.submit(batch)
 
     def close(self) -> None:
         """End the thread."""
-        self._asker.close()
+        self._thread.close()
 
     def pick(self, logits: NDArray[np.float32], batch: Batch) -> list[list[int]]:
         """Return the new tokens of each segment that has sampled rows: one, and one more for each right guess.
@@ -97,7 +97,7 @@ class Sampler:
     def _draw(
         self, logits: NDArray[np.float32], batch: Batch
     ) -> tuple[list[int], Mapping[int, int], Mapping[int, InfengError]]:
-        """Return the id that each sampled row gives, ``Changes.counts``, and why rows give none, by their number."""
+        """Return the id of each sampled row, ``ProcessorArrays.counts``, and by row number why a row has no id."""
         rows = [segment.sequence for segment in batch.segments for _ in range(segment.sampled)]
         if rows != self._rows:
             self._take_parameters(rows)
@@ -113,11 +113,11 @@ class Sampler:
         errors = changes.refuse(out)
         return out.tolist(), changes.counts, errors
 
-    def _changes(self, batch: Batch) -> Changes:
-        asking, self._asking = self._asking, None
-        if asking is None or asking.batch is not batch:
-            asking = self._asker.ask(batch)
-        return asking.result()
+    def _changes(self, batch: Batch) -> ProcessorArrays:
+        pending, self._pending = self._pending, None
+        if pending is None or pending.batch is not batch:
+            pending = self._thread.submit(batch)
+        return pending.result()
 
     def _sample(self, logits: NDArray[np.float32], out: NDArray[np.int32], changes: dict[str, Any]) -> None:
         count = len(out)
@@ -139,7 +139,7 @@ class Sampler:
         except _native.NativeError as error:
             raise KernelError("sampling", str(error)) from error
 
-    def _take_parameters(self, rows: list[Sequence]) -> None:
+    def _take_parameters(self, rows: list[RunningRequest]) -> None:
         self._rows = []  # until all are in place
         for row, sequence in enumerate(rows):
             params = sequence.request.params
@@ -152,7 +152,7 @@ class Sampler:
         self._is_processed = any(sequence.processors is not None for sequence in rows)
         self._rows = rows
 
-    def _filters_of(self, rows: list[Sequence]) -> dict[str, Any]:
+    def _filters_of(self, rows: list[RunningRequest]) -> dict[str, Any]:
         """Return the argument for the filters that few requests use: none where no row does."""
         every = [sequence.request.params for sequence in rows]
         if not any(one.typical_p < 1.0 or one.top_n_sigma or one.xtc_probability for one in every):

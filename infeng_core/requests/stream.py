@@ -8,10 +8,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.batch import Batch, RunningRequest
 from infeng_core.requests.output import Event, Output
 from infeng_core.requests.request import Completion
-from infeng_core.step import Batch
-from infeng_core.step import Sequence as Running
 
 
 class Streams:
@@ -27,12 +26,12 @@ class Streams:
         self._outputs[output.sequence.id] = output
         return is_new
 
-    def push(self, batch: Batch, tokens: list[list[int]], logits: NDArray[np.float32]) -> list[Running]:
+    def push(self, batch: Batch, tokens: list[list[int]], logits: NDArray[np.float32]) -> list[RunningRequest]:
         """Give each sampled sequence its new tokens; return the sequences that are finished.
 
         logits: what they were drawn from, (samples, vocab).
         """
-        finished: list[Running] = []
+        finished: list[RunningRequest] = []
         sampled = (segment for segment in batch.segments if segment.sampled)
         row = 0
         for segment, new in zip(sampled, tokens, strict=True):
@@ -46,7 +45,7 @@ class Streams:
             row += segment.sampled
         return finished
 
-    def close(self, sequences: Iterable[Running]) -> list[Output]:
+    def close(self, sequences: Iterable[RunningRequest]) -> list[Output]:
         """Follow requests no longer; return the outputs of those that were followed."""
         closed = []
         for sequence in sequences:
@@ -56,7 +55,7 @@ class Streams:
                 closed.append(output)
         return closed
 
-    def of(self, sequence: Running) -> Output:
+    def of(self, sequence: RunningRequest) -> Output:
         """Return the output of a request that is followed."""
         return self._outputs[sequence.id]
 

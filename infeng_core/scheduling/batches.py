@@ -8,20 +8,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.step import AdapterRows, Batch, Limits, Segment, Sequence, adapter_rows, uses_of
+from infeng_core.batch import AdapterRows, Batch, Limits, RunningRequest, Segment, adapter_rows, uses_of
 
 
 class Work(NamedTuple):
     """Rows of one sequence in a step, from its first position that is not computed on."""
 
-    sequence: Sequence
+    sequence: RunningRequest
     rows: int
     sampled: int
     known: int = 0
     """As in Segment."""
 
 
-def prompt_work(sequences: list[Sequence], chunks: dict[Sequence, int]) -> list[Work]:
+def prompt_work(sequences: list[RunningRequest], chunks: dict[RunningRequest, int]) -> list[Work]:
     """Return as many rows of each prompt as ``chunks`` says, in the order of ``sequences``."""
     work: list[Work] = []
     for sequence in sequences:
@@ -49,11 +49,11 @@ class BatchBuilder:
         self._flat = tables.reshape(-1)
         self._width = tables[0].size
         self._last: Batch | None = None  # for the sequences of ``_singles``, one row each
-        self._singles: list[Sequence] = []
-        self._order: list[Sequence] = []  # of the segments, whose adapters follow
+        self._singles: list[RunningRequest] = []
+        self._order: list[RunningRequest] = []  # of the segments, whose adapters follow
         self._ends: list[int] = []
         self._adapters: list[AdapterRows] = []
-        self._counted: tuple[list[Sequence], int] = ([], 0)  # single rows, and the ranges of their adapters
+        self._counted: tuple[list[RunningRequest], int] = ([], 0)  # single rows, and the ranges of their adapters
 
     def forget(self) -> None:
         """Keep no adapter's handle longer than it is used."""
@@ -61,13 +61,13 @@ class BatchBuilder:
         self._order, self._ends, self._adapters = [], [], []
         self._counted = [], 0
 
-    def adapters(self, singles: list[Sequence]) -> int:
+    def adapters(self, singles: list[RunningRequest]) -> int:
         """Return how many ranges of rows use adapters where each of ``singles`` has one row."""
         if singles != self._counted[0]:
             self._counted = singles, sum(len(uses) for uses, _ in groupby(singles, key=uses_of))
         return self._counted[1]
 
-    def build(self, singles: list[Sequence], more: list[Work], slots: dict[Sequence, int]) -> Batch:
+    def build(self, singles: list[RunningRequest], more: list[Work], slots: dict[RunningRequest, int]) -> Batch:
         """Return the batch of one sampled row of each of ``singles``, then ``more``; the next one overwrites it.
 
         slots: each sequence's place in the tables.
@@ -85,7 +85,7 @@ class BatchBuilder:
         return batch
 
     def _build(
-        self, segments: list[Segment], positions: list[int], more: list[Work], slots: dict[Sequence, int]
+        self, segments: list[Segment], positions: list[int], more: list[Work], slots: dict[RunningRequest, int]
     ) -> Batch:
         row = first = len(segments)
         tokens: list[int] = []

@@ -8,8 +8,8 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.batch import BLOCK_TOKENS as BLOCK_TOKENS
 from infeng_core.errors import ResourceError
-from infeng_core.step import BLOCK_TOKENS as BLOCK_TOKENS
 
 AUTO_SEQUENCES = 8
 """``kv_cache.memory: auto`` has room for this many sequences of full context (or max_running, if fewer) ..."""

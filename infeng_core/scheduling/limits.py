@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from infeng_core.batch import Limits
 from infeng_core.scheduling import blocks
 from infeng_core.scheduling.drafts import MOST_ROWS
 from infeng_core.scheduling.tables import Needs
-from infeng_core.step import Limits
 
 if TYPE_CHECKING:
     from infeng_core.backends.interface import Backend

@@ -27,10 +27,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.batch import BLOCK_TOKENS
 from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.prefix_nodes import Near, Node, below, lacking, lines_of, may_go, pieces_of
 from infeng_core.scheduling.tables import Needs, held
-from infeng_core.step import BLOCK_TOKENS
 
 
 class Entry(NamedTuple):

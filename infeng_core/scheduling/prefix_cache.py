@@ -11,15 +11,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.batch import BLOCK_TOKENS, RunningRequest
 from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.prefix import PrefixTree
 from infeng_core.scheduling.tables import held
-from infeng_core.step import BLOCK_TOKENS, Sequence
 
 Restore = Callable[[bytes, NDArray[np.int32], NDArray[np.int32], int], int]
 """Fills blocks from an index on with what is stored of a prefix: (key, tokens, blocks, begin) -> how many."""
 
-KeyOf = Callable[[Sequence], bytes | None]
+KeyOf = Callable[[RunningRequest], bytes | None]
 """Gives what a sequence's prefix is shared under (``prefix_key``); None where its adapters' contents are not known."""
 
 
@@ -39,7 +39,7 @@ def prefix_key(
 
 
 class _Found(NamedTuple):
-    sequence: Sequence
+    sequence: RunningRequest
     key: bytes | None
     blocks: NDArray[np.int32]
 
@@ -67,7 +67,7 @@ class PrefixCache:
         cache.shares = False
         return cache
 
-    def find(self, sequence: Sequence) -> NDArray[np.int32]:
+    def find(self, sequence: RunningRequest) -> NDArray[np.int32]:
         """Return the blocks that hold the beginning of a sequence already, (blocks,) int32; they stay held for it.
 
         At least one token is left to compute. Where layers have windows these are tables, (groups, blocks).
@@ -81,7 +81,7 @@ class PrefixCache:
             found = self._found = _Found(sequence, key, blocks)
         return found.blocks
 
-    def take(self, sequence: Sequence) -> NDArray[np.int32]:
+    def take(self, sequence: RunningRequest) -> NDArray[np.int32]:
         """Return the same blocks for the sequence to keep: it releases them like its own."""
         blocks = self.find(sequence)
         self._found = None
@@ -93,14 +93,14 @@ class PrefixCache:
             self.tree.pool.release(held(self._found.blocks))
             self._found = None
 
-    def cached(self, sequence: Sequence) -> int:
+    def cached(self, sequence: RunningRequest) -> int:
         """Return of how many tokens ``find`` would find the blocks."""
         key = self._key_of(sequence)
         if key is None:
             return 0
         return self.tree.peek(key, sequence.tokens[: sequence.length], _most_shared(sequence))
 
-    def restore(self, sequence: Sequence, begin: int) -> int:
+    def restore(self, sequence: RunningRequest, begin: int) -> int:
         """Fill a sequence's blocks from ``begin`` on with what is stored; return how many, and share them."""
         key = None if self._restore is None else self._key_of(sequence)
         if self._restore is None or key is None:
@@ -111,7 +111,7 @@ class PrefixCache:
             self.tree.insert(key, tokens[: BLOCK_TOKENS * (begin + count)], sequence.blocks[: begin + count])
         return count
 
-    def keep(self, sequence: Sequence) -> None:
+    def keep(self, sequence: RunningRequest) -> None:
         """Let others begin with what a sequence has computed."""
         whole = sequence.computed // BLOCK_TOKENS
         key = self._key_of(sequence) if whole else None
@@ -120,7 +120,7 @@ class PrefixCache:
             self.tree.insert(key, sequence.tokens[: whole * BLOCK_TOKENS], blocks[..., :whole])
 
 
-def _most_shared(sequence: Sequence) -> int:
+def _most_shared(sequence: RunningRequest) -> int:
     """Return how many of a sequence's positions need not be computed for its own sake."""
     most = sequence.length - 1 if sequence.pooling is None else min(sequence.length - 1, sequence.pooling.begin)
     return most if sequence.report_from is None else min(most, sequence.report_from)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.step import BLOCK_TOKENS
+from infeng_core.batch import BLOCK_TOKENS
 
 _PIECE = 4 * BLOCK_TOKENS  # bytes of a block's tokens
 

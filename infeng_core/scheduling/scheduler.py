@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from infeng_core.batch import BLOCK_TOKENS, Batch, Limits, RunningRequest, uses_of
 from infeng_core.errors import PluginError, RequestError
 from infeng_core.scheduling.batches import BatchBuilder, Work, prompt_work
 from infeng_core.scheduling.blocks import BlockPool, blocks_for
@@ -16,10 +17,9 @@ from infeng_core.scheduling.cost import CostModel, StepShape
 from infeng_core.scheduling.deadlines import Deadlines
 from infeng_core.scheduling.policy import Policy, Served
 from infeng_core.scheduling.prefix_cache import PrefixCache
-from infeng_core.scheduling.room import Room
+from infeng_core.scheduling.step_budget import StepBudget
 from infeng_core.scheduling.tables import Tables, held
 from infeng_core.scheduling.waiting import Waiting
-from infeng_core.step import BLOCK_TOKENS, Batch, Limits, Sequence, uses_of
 
 if TYPE_CHECKING:
     from infeng_core.scheduling.admission import Backlog
@@ -77,17 +77,19 @@ class Scheduler:
         self._backlog = backlog
         self._slots = min(limits.max_segments, limits.max_samples, limits.max_rows)
         self._waiting = Waiting(policy, patience=2 * self._slots, name=name)
-        self._running: dict[Sequence, int] = {}  # to their slots, in the order of their start
-        self._grouped: list[Sequence] = []  # the same, those with the same adapters next to each other
-        self._prompts: dict[Sequence, None] = {}  # those of them that have not computed all of their known tokens yet
+        self._running: dict[RunningRequest, int] = {}  # to their slots, in the order of their start
+        self._grouped: list[RunningRequest] = []  # the same, those with the same adapters next to each other
+        # those of them that have not computed all of their known tokens yet
+        self._prompts: dict[RunningRequest, None] = {}
         self._free_slots = list(range(self._slots - 1, -1, -1))
         self._tables = Tables(limits, pool)
         self._builder = BatchBuilder(limits, self._tables.lines)
         self._deadlines = Deadlines()
-        self._reached: dict[Sequence, int] = {}  # positions computed before a preemption
-        self._displaced: dict[Sequence, int] = {}
-        self._inactive: set[Sequence] = set()  # in the step that is being made
-        self._refused: tuple[Sequence, int, int] | None = None  # who found no room, in how much, and the tree's news
+        self._reached: dict[RunningRequest, int] = {}  # positions computed before a preemption
+        self._displaced: dict[RunningRequest, int] = {}
+        self._inactive: set[RunningRequest] = set()  # in the step that is being made
+        # who found no room, in how much, and the tree's news
+        self._refused: tuple[RunningRequest, int, int] | None = None
         self._began = 0.0
         self._is_told, self._is_asked, self._displaces = (
             getattr(getattr(policy, name), "__func__", None) is not getattr(Policy, name)
@@ -122,7 +124,7 @@ class Scheduler:
         """Return whether a sequence waits or runs."""
         return sequence in self._running or sequence in self._waiting
 
-    def add(self, sequence: Sequence, now: float) -> None:
+    def add(self, sequence: RunningRequest, now: float) -> None:
         """Queue a sequence; raises RequestError if the whole cache could not hold it."""
         needed = self._tables.needs.most(len(sequence.tokens))
         if needed > self.pool.total:
@@ -134,7 +136,7 @@ class Scheduler:
         self._waiting.add(sequence, now)
         self._deadlines.add(sequence)
 
-    def drop(self, sequence: Sequence, now: float) -> None:
+    def drop(self, sequence: RunningRequest, now: float) -> None:
         """Forget a sequence and free its blocks; one that is not here is ignored."""
         if sequence in self._running:
             self._stop(sequence)
@@ -149,7 +151,7 @@ class Scheduler:
             sequence.adapters.close()
         self.policy.ended(sequence, now)
 
-    def preempt(self, sequence: Sequence, now: float) -> None:
+    def preempt(self, sequence: RunningRequest, now: float) -> None:
         """Take a running sequence's blocks and adapters; it waits again, and keeps its tokens."""
         if sequence not in self._running:
             raise self._fault("it preempts a request that does not run")
@@ -162,7 +164,7 @@ class Scheduler:
             sequence.adapters.release()
         self._waiting.add(sequence, now)
 
-    def expired(self, now: float) -> list[Sequence]:
+    def expired(self, now: float) -> list[RunningRequest]:
         """Return the sequences whose deadline has passed; they are to be dropped, and are named once."""
         return [sequence for sequence in self._deadlines.passed(now) if sequence in self]
 
@@ -199,7 +201,7 @@ class Scheduler:
         self.shape = self.shape._replace(rows=len(batch.tokens), sampled=len(batch.sample_rows))
         return batch
 
-    def commit(self, batch: Batch, tokens: list[list[int]], finished: Collection[Sequence], now: float) -> None:
+    def commit(self, batch: Batch, tokens: list[list[int]], finished: Collection[RunningRequest], now: float) -> None:
         """Record that ``batch`` ran and let go of the sequences that are finished.
 
         tokens: for each segment with a sampled row the tokens it gave, at most ``sampled - known``; NOT_FINITE stands
@@ -233,13 +235,13 @@ class Scheduler:
         for sequence in finished:
             self.drop(sequence, now)
 
-    def _fresh_prompt_rows(self, sequence: Sequence, begin: int, rows: int) -> int:
+    def _fresh_prompt_rows(self, sequence: RunningRequest, begin: int, rows: int) -> int:
         end = min(begin + rows, sequence.prompt_length)
         return max(0, end - max(begin, self._reached.get(sequence, 0)))
 
     # ----------------------------------------------------------------------------------------------------- decoding ---
 
-    def _decoding(self, now: float) -> list[Sequence]:
+    def _decoding(self, now: float) -> list[RunningRequest]:
         """Return the sequences whose known tokens but the last are computed, each with a block for that one."""
         for sequence in [one for one in self._running if one.length > BLOCK_TOKENS * one.blocks.size]:
             self._grow(sequence, sequence.blocks.size + 1, now)
@@ -253,13 +255,13 @@ class Scheduler:
         self._inactive = {one for one in self._running if one not in active}
         return [one for one in self._grouped if one not in self._prompts and one in active]
 
-    def _active(self, now: float) -> set[Sequence]:
+    def _active(self, now: float) -> set[RunningRequest]:
         active = list(self.policy.active(list(self._running), now))
-        if not all(isinstance(one, Sequence) and one in self._running for one in active):
+        if not all(isinstance(one, RunningRequest) and one in self._running for one in active):
             raise self._fault("active() names others than it was given")
         return set(active)
 
-    def _grow(self, sequence: Sequence, size: int, now: float) -> None:
+    def _grow(self, sequence: RunningRequest, size: int, now: float) -> None:
         """Give a sequence what it can use of ``size`` blocks; others make room, or it does."""
         while sequence in self._running:  # it has not been preempted meanwhile
             lacking = self._tables.lacking(sequence, size)
@@ -269,7 +271,7 @@ class Scheduler:
                 return
             self.preempt(self.policy.victim(list(self._running), now), now)
 
-    def _room_beyond(self, sequence: Sequence) -> int:
+    def _room_beyond(self, sequence: RunningRequest) -> int:
         """Return how many guessed tokens have room in the cache behind the known ones; none is preempted for them."""
         size, running = len(sequence.blocks), len(self._running)
         room = BLOCK_TOKENS * size - sequence.length
@@ -278,7 +280,7 @@ class Scheduler:
             room += BLOCK_TOKENS
         return room
 
-    def _guessed_work(self, decoding: list[Sequence], reported: int) -> list[Work]:
+    def _guessed_work(self, decoding: list[RunningRequest], reported: int) -> list[Work]:
         """Return a row of each sequence that decodes, and its guesses as far as no other needs the rows.
 
         reported: sampled rows of prompts beside one of each sequence.
@@ -297,7 +299,7 @@ class Scheduler:
 
     # ------------------------------------------------------------------------------------------------- prompts ---
 
-    def _chunks(self, decoding: list[Sequence], now: float) -> tuple[dict[Sequence, int], int]:
+    def _chunks(self, decoding: list[RunningRequest], now: float) -> tuple[dict[RunningRequest, int], int]:
         """Return how many rows of each prompt join the decoding ones; waiting sequences start for the rows left.
 
         Also returns how many of the rows are sampled beside one of each sequence.
@@ -305,28 +307,28 @@ class Scheduler:
         prompts = [one for one in self._prompts if one not in self._inactive]
         if not prompts and not self._may_start:
             return {}, 0
-        chunks: dict[Sequence, int] = {}
-        room = self._room_beside(decoding, now)
+        chunks: dict[RunningRequest, int] = {}
+        budget = self._budget_beside(decoding, now)
         for sequence in self.policy.prompts(prompts, now) if prompts else ():
             if sequence not in self._prompts or sequence in chunks:
                 raise self._fault("prompts() names others than it was given, or one twice")
-            chunks[sequence] = room.take(sequence, self.running)
+            chunks[sequence] = budget.take(sequence, self.running)
             if chunks[sequence] <= 0:
                 break
         else:
-            while room.may_run(min(self.running + 1, self._slots)) and (started := self._start_next(now)) is not None:
-                chunks[started] = room.take(started, self.running)
-        self.shape = room.shape
-        return chunks, room.reported
+            while budget.may_run(min(self.running + 1, self._slots)) and (started := self._start_next(now)) is not None:
+                chunks[started] = budget.take(started, self.running)
+        self.shape = budget.shape
+        return chunks, budget.reported
 
-    def _room_beside(self, decoding: list[Sequence], now: float) -> Room:
+    def _budget_beside(self, decoding: list[RunningRequest], now: float) -> StepBudget:
         """Return what is left of a step for prompts."""
         limits, seconds = self._limits, self.policy.seconds(decoding, now)
         if seconds is not None and not seconds >= 0:
             raise self._fault(f"seconds() returned {seconds}")
         if seconds is None and decoding:
             seconds = self.step_seconds
-        return Room(self.shape, limits.max_rows - len(decoding), limits.max_samples, self.costs, seconds)
+        return StepBudget(self.shape, limits.max_rows - len(decoding), limits.max_samples, self.costs, seconds)
 
     # ---------------------------------------------------------------------------------------- starting, preempting ---
 
@@ -335,7 +337,7 @@ class Scheduler:
         """Whether a sequence waits for which there may be a slot."""
         return len(self._waiting) > 0 and (len(self._free_slots) > 0 or self._displaces)
 
-    def _start_next(self, now: float) -> Sequence | None:
+    def _start_next(self, now: float) -> RunningRequest | None:
         """Start the next sequence that waits, if there are a slot, its adapters and blocks for what it has so far."""
         if not self._may_start or not (self._free_slots or self._displace_for_first(now)):
             return None
@@ -369,7 +371,7 @@ class Scheduler:
         self._group(sequence)
         return sequence
 
-    def _fits(self, sequence: Sequence, now: float) -> bool:
+    def _fits(self, sequence: RunningRequest, now: float) -> bool:
         """Return whether there are blocks for a sequence that waits, and one more for each that runs.
 
         If the policy names a sequence that should make room for it, that one is preempted.
@@ -379,7 +381,7 @@ class Scheduler:
                 return False
         return True
 
-    def _has_blocks(self, sequence: Sequence) -> bool:
+    def _has_blocks(self, sequence: RunningRequest) -> bool:
         self.prefixes.let_go()  # of one that found too few, or whose adapters left as it was about to start
         needs = self._tables.needs
         kept = needs.groups * len(self._running)
@@ -401,7 +403,7 @@ class Scheduler:
         is_ready = first is not None and (first.adapters is None or first.adapters.is_ready())
         return first is not None and is_ready and self._displace(first, now)
 
-    def _displace(self, sequence: Sequence, now: float) -> bool:
+    def _displace(self, sequence: RunningRequest, now: float) -> bool:
         running = [one for one in self._running if self._displaced.get(one, 0) < MOST_DISPLACED]
         other = self.policy.displaced(sequence, running, now) if running else None
         if other is None:
@@ -410,7 +412,7 @@ class Scheduler:
         self.preempt(other, now)
         return True
 
-    def _stop(self, sequence: Sequence) -> None:
+    def _stop(self, sequence: RunningRequest) -> None:
         """Take a running sequence's slot and blocks; what it has computed stays for others as long as there is room."""
         self.prefixes.keep(sequence)
         self._grouped.remove(sequence)
@@ -419,7 +421,7 @@ class Scheduler:
         self._tables.release(sequence)
         self._builder.forget()
 
-    def _group(self, sequence: Sequence) -> None:
+    def _group(self, sequence: RunningRequest) -> None:
         """Place a sequence behind the last one with the same adapters."""
         grouped, uses = self._grouped, uses_of(sequence)
         for index in range(len(grouped), 0, -1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from infeng_core.batch import Limits, RunningRequest
 from infeng_core.scheduling.admission import Backlog, Bounds
 from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.cost import CostModel
@@ -13,7 +14,6 @@ from infeng_core.scheduling.prefix import PrefixTree
 from infeng_core.scheduling.prefix_cache import PrefixCache, Restore, prefix_key
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.scheduling.tables import Needs
-from infeng_core.step import Limits, Sequence
 
 if TYPE_CHECKING:
     from infeng_core.settings.config import EngineConfig
@@ -55,7 +55,7 @@ class Schedulers:
     ) -> None:
         """Make none yet.
 
-        policy: as the hook ``infeng_schedulers`` gives it. model_id: of the base's contents. restore: of PrefixCache.
+        policy: as the hook ``infeng_policies`` gives it. model_id: of the base's contents. restore: of PrefixCache.
         """
         self._restore = restore
         self._config = config
@@ -106,7 +106,7 @@ class Schedulers:
             prefix_hits=hits,
         )
 
-    def key_of(self, sequence: Sequence) -> bytes | None:
+    def key_of(self, sequence: RunningRequest) -> bytes | None:
         """Return what a sequence's prefix is shared under; None while its adapters' contents are not known."""
         adapters: tuple[tuple[str, float], ...] = ()
         if sequence.adapters is not None:

@@ -12,8 +12,8 @@ from collections.abc import Sequence as Several
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.batch import BLOCK_TOKENS, Limits, RunningRequest
 from infeng_core.scheduling.blocks import BlockPool, blocks_for
-from infeng_core.step import BLOCK_TOKENS, Limits, Sequence
 
 
 class Needs:
@@ -75,7 +75,7 @@ class Tables:
         """(slots, groups, blocks of the longest context)."""
         self._pool = pool
 
-    def start(self, sequence: Sequence, slot: int, shared: NDArray[np.int32]) -> None:
+    def start(self, sequence: RunningRequest, slot: int, shared: NDArray[np.int32]) -> None:
         """Take a slot for a sequence that begins with blocks that are retained for it.
 
         shared: (blocks,), or where there are windows (groups, blocks) with -1 before them.
@@ -86,7 +86,7 @@ class Tables:
             sequence.near = self.needs.first(BLOCK_TOKENS * count), count
         self._show(sequence, lines, count)
 
-    def lacking(self, sequence: Sequence, size: int) -> int:
+    def lacking(self, sequence: RunningRequest, size: int) -> int:
         """Return how many blocks ``extend`` takes."""
         needs, have = self.needs, sequence.blocks.size
         if not needs.near:
@@ -94,7 +94,7 @@ class Tables:
         begin, end = sequence.near
         return needs.wide * (size - have) + needs.near * (needs.end(begin, size) - end)
 
-    def extend(self, sequence: Sequence, slot: int, size: int) -> None:
+    def extend(self, sequence: RunningRequest, slot: int, size: int) -> None:
         """Take blocks until a sequence has ``size``, in groups with a window those of them that it can use by now."""
         needs, lines, have = self.needs, self.lines[slot], sequence.blocks.size
         blocks = self._pool.allocate(self.lacking(sequence, size))
@@ -110,11 +110,11 @@ class Tables:
             sequence.near = begin, needs.end(begin, size)
         self._show(sequence, lines, size)
 
-    def is_beyond(self, sequence: Sequence) -> bool:
+    def is_beyond(self, sequence: RunningRequest) -> bool:
         """Return whether a sequence has blocks that no window of a row to come reaches."""
         return self.needs.first(sequence.computed) > sequence.near[0]
 
-    def leave(self, sequence: Sequence) -> None:
+    def leave(self, sequence: RunningRequest) -> None:
         """Give those blocks back."""
         begin, end = sequence.near
         first = self.needs.first(sequence.computed)
@@ -123,12 +123,12 @@ class Tables:
         left[:] = -1
         sequence.near = first, end
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: RunningRequest) -> None:
         """Give all blocks of a sequence back."""
         self._pool.release(held(sequence.tables) if self.needs.near else sequence.blocks)
         sequence.forget_blocks()
 
-    def _show(self, sequence: Sequence, lines: NDArray[np.int32], size: int) -> None:
+    def _show(self, sequence: RunningRequest, lines: NDArray[np.int32], size: int) -> None:
         sequence.blocks = lines[0, :size]
         if self.needs.near:
             sequence.tables = lines[:, :size]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 
+from infeng_core.batch import AdapterReference, RunningRequest
 from infeng_core.errors import InfengError, PluginError
 from infeng_core.scheduling.policy import Policy
-from infeng_core.step import AdapterReference, Sequence
 
 LOOKAHEAD = 64
 """For how many sets of adapters that requests wait for, the next ones first, room is made."""
@@ -27,8 +27,10 @@ class Waiting:
         self._policy = policy
         self._name = name
         self._patience = patience
-        self._overtaken: dict[Sequence, int] = {}  # of each that waits: by how many while its adapters lacked room
-        self._references: dict[Sequence, tuple[Hashable, AdapterReference]] = {}  # of those with adapters, by their set
+        # of each that waits: by how many while its adapters lacked room
+        self._overtaken: dict[RunningRequest, int] = {}
+        # of those with adapters, by their set
+        self._references: dict[RunningRequest, tuple[Hashable, AdapterReference]] = {}
         self._sets: Counter[Hashable] = Counter()  # of adapters, by how many wait for them
         self._lacking: set[Hashable] = set()  # sets that wait for memory which running requests hold
         self._prefetched_at = self._idle_at = -1  # the registry's count of changes; -1: the waiting ones have changed
@@ -41,11 +43,11 @@ class Waiting:
         """Return whether a sequence waits."""
         return sequence in self._overtaken
 
-    def __iter__(self) -> Iterator[Sequence]:
+    def __iter__(self) -> Iterator[RunningRequest]:
         """Iterate over the waiting sequences, in the order in which they came here."""
         return iter(self._overtaken)
 
-    def add(self, sequence: Sequence, now: float) -> None:
+    def add(self, sequence: RunningRequest, now: float) -> None:
         """Let a sequence wait."""
         self._policy.add(sequence, now)
         self._overtaken[sequence] = 0
@@ -55,7 +57,7 @@ class Waiting:
             self._sets[uses] += 1
         self._prefetched_at = self._idle_at = -1
 
-    def remove(self, sequence: Sequence, now: float) -> None:
+    def remove(self, sequence: RunningRequest, now: float) -> None:
         """Let one of them wait no longer."""
         del self._overtaken[sequence]
         if sequence in self._references:
@@ -66,7 +68,7 @@ class Waiting:
         self._prefetched_at = self._idle_at = -1
         self._policy.remove(sequence, now)
 
-    def take(self, fits: Callable[[Sequence], bool], now: float) -> Sequence | None:
+    def take(self, fits: Callable[[RunningRequest], bool], now: float) -> RunningRequest | None:
         """Return the first that has its adapters, acquired, if it ``fits`` and no other starves by that; else None.
 
         It waits until ``remove`` is called for it.
@@ -74,7 +76,7 @@ class Waiting:
         changes = self._changes()  # before any sequence is looked at: what comes in meanwhile is a reason to look again
         if self._idle_at == changes:
             return None
-        passed: list[Sequence] = []
+        passed: list[RunningRequest] = []
         count = left = len(self)
         for sequence in self._order(now):
             left -= 1
@@ -113,7 +115,7 @@ class Waiting:
         served = references[0].registry.prefetch(references) if references else 0
         self._lacking = set(list(heads)[served:])
 
-    def _order(self, now: float) -> Iterator[Sequence]:
+    def _order(self, now: float) -> Iterator[RunningRequest]:
         """Iterate over the policy's order; raises PluginError where it names one that does not wait."""
         left = len(self._overtaken)
         try:

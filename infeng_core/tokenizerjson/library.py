@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from infeng_core.errors import ModelError
 from infeng_core.files import AGAIN
+from infeng_core.tokenizerjson.bounds import MAX_GROWTH, growth_bounds
 from infeng_core.tokenizerjson.document import read, steps_of
-from infeng_core.tokenizerjson.growth import MOST, growth
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Fast
@@ -28,9 +28,9 @@ def opened(data: bytes, path: Path) -> tuple[Fast, Mapping[str, Any], Mapping[st
     from tokenizers import Tokenizer as Fast
 
     document = read(data, path)
-    bounds = growth(document)
+    bounds = growth_bounds(document)
     for part, bound in bounds.items():
-        if bound > MOST:
+        if bound > MAX_GROWTH:
             raise ModelError(f"{path}", f"its {part} can make a text {bound:.3g} times as long", CHECK)
     try:
         _require_matches(document.get("normalizer"))

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.quant import builtin_format
-from infeng_core.formats.read import read_native
 
 
 @pytest.mark.parametrize(("load", "verify"), [("copy", True), ("copy", False), ("mmap", False)])

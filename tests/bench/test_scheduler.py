@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from infeng_core.batch import Limits, RunningRequest
 from infeng_core.requests.request import Request
 from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.scheduling.prefix import PrefixTree
 from infeng_core.scheduling.prefix_cache import PrefixCache
 from infeng_core.scheduling.scheduler import Scheduler
-from infeng_core.step import Limits, Sequence
 
 CONTEXT = 1 << 20
 """So long that no request ends."""
@@ -36,7 +36,7 @@ class Steps:
         self.now = 0.0
         for id_ in range(running + waiting):
             prompt = [id_ % 100] * 100
-            sequence = Sequence.start(id_, Request(tuple(prompt)), prompt, 60_000, 0)
+            sequence = RunningRequest.start(id_, Request(tuple(prompt)), prompt, 60_000, 0)
             sequence.arrived = float(id_)
             self.scheduler.add(sequence, self.now)
         while self.scheduler.running < running or self.scheduler._prompts:

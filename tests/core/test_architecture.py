@@ -24,29 +24,29 @@ from infeng_core.plug.manager import Plugins
 CORE = Path(infeng_core.__file__).parent
 ROOT = Path(__file__).parents[2]
 
-BASE = {"documents", "errors", "files", "log", "tokenizerjson", "version", "yamltree"}  # known by all
+BASE = {"jsonl", "errors", "files", "log", "tokenizerjson", "version", "yamltree"}  # known by all
 KNOWS = {
     **{leaf: set() for leaf in BASE},
     "_native": set(),
     "machine": {"_native"},
     "models": {"_native"},
-    "requests.request": set(),  # what is asked for: plain data that step.py may name
-    "step": {"requests.request"},
+    "requests.request": set(),  # what is asked for: plain data that batch.py may name
+    "batch": {"requests.request"},
     "settings": {"_native", "machine"},
     "plug": {"_native", "machine", "settings"},
     "kernels": {"_native", "machine", "plug", "settings"},
     "formats": {"_native", "machine", "models"},
     "adapters": {"formats"},
-    "requests": {"_native", "requests.request", "step"},
-    "scheduling": {"requests.request", "step"},
-    "backends": {"_native", "formats", "kernels", "machine", "models", "settings", "step"},
+    "requests": {"_native", "requests.request", "batch"},
+    "scheduling": {"requests.request", "batch"},
+    "backends": {"_native", "formats", "kernels", "machine", "models", "settings", "batch"},
     "telemetry": {"adapters", "backends", "machine", "requests.request"},
     "engine": {"adapters", "backends", "formats", "kernels", "machine", "plug", "requests", "requests.request",
-               "scheduling", "settings", "step", "telemetry"},
+               "scheduling", "settings", "batch", "telemetry"},
     "cli": {"adapters", "backends", "engine", "formats", "kernels", "machine", "plug", "requests",
             "requests.request", "scheduling", "settings", "telemetry"},
     "api": {"_native", "adapters", "backends", "cli", "engine", "formats", "kernels", "machine", "models", "plug",
-            "requests", "requests.request", "scheduling", "settings", "step", "telemetry"},
+            "requests", "requests.request", "scheduling", "settings", "batch", "telemetry"},
 }  # fmt: skip
 """Imports at run time. `builtin` registers everything and the package hands out the engine: neither is listed."""
 
@@ -293,7 +293,7 @@ HOOKS = {
 }
 
 
-KINDS = ("tokenizers", "schedulers", "drafters", "logit_processors", "prefix_stores", "observers", "model_families",
+KINDS = ("tokenizers", "policies", "drafters", "logit_processors", "prefix_stores", "observers", "model_families",
          "sources", "quant_formats", "quantizers", "calibrators", "backends", "run_options", "model_readers",
          "model_writers", "adapter_readers", "locators")  # fmt: skip
 
@@ -363,7 +363,7 @@ class Quantizer:
 class Family:
     FAMILY, ARCHITECTURES = "six", ("SixForCausalLM",)
     def graph(self, config): pass
-values = {"run_options": Options(), "tokenizers": dict, "schedulers": dict, "drafters": dict, "logit_processors": dict,
+values = {"run_options": Options(), "tokenizers": dict, "policies": dict, "drafters": dict, "logit_processors": dict,
           "prefix_stores": dict, "observers": dict, "calibrators": dict,
           "model_families": Family(), "sources": Source(), "quant_formats": QuantFormat("six", "f32"),
           "quantizers": Quantizer(), "backends": Backend(), "model_readers": ModelReader(),
@@ -384,7 +384,7 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
         + "".join(f"  {kind}: [six]\n" for kind in KINDS)
     )
     plugins = Plugins.discover(load_config(overrides={"plugins.paths": [str(path)]}))
-    assert plugins.tokenizer("six") and plugins.scheduler("six") and plugins.quant_format("six")
+    assert plugins.tokenizer("six") and plugins.policy("six") and plugins.quant_format("six")
     assert plugins.backend("six") and plugins.drafter("six") and plugins.model_families()["six"].FAMILY == "six"
     for found in (plugins.model_readers(), plugins.model_writers(), plugins.adapter_readers(), plugins.locators()):
         assert "six" in dict(found)

@@ -24,7 +24,7 @@ from safetensors.numpy import load_file, save_file
 from infeng_core import _native, cli
 from infeng_core.engine import Engine
 from infeng_core.errors import AdapterError, ManifestError, ModelError, PluginError, RequestError, UsageError
-from infeng_core.formats.adapters.sites import sites
+from infeng_core.formats.adapters.target_modules import target_modules
 from infeng_core.formats.loader import load
 from infeng_core.formats.quant import Grid
 from infeng_core.formats.quantizers import QuantTarget
@@ -367,7 +367,7 @@ def test_the_adapter_reader_packs_what_peft_would(tiny: Path, tmp_path: Path) ->
     rng = np.random.default_rng(5)
     module = "model.layers.0.self_attn.q_proj"
     with engine(tiny) as made:
-        spec = sites(made.model.config).matrices[module]
+        spec = target_modules(made.model.config).matrices[module]
     a = rng.standard_normal((4, spec.k)).astype(np.float32)
     b = rng.standard_normal((spec.part.rows, 4)).astype(np.float32)
     np.savez(tmp_path / "poet.npz", scaling=np.float32(2), **{f"{module}.a": a, f"{module}.b": b})

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from infeng_core import Engine
 from infeng_core.backends.interface import BoundOp
+from infeng_core.batch import AdapterHandle, AdapterRows, Batch
 from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.machine.cpu import detect
 from infeng_core.plug.manager import Plugins
-from infeng_core.step import AdapterHandle, AdapterRows, Batch
 
 F32 = {"model.format": "f32", "model.formats": {}, "kv_cache.dtype": "f32", "adapters.dtype": "f32"}
 """Weights, cache and adapters as they were trained."""

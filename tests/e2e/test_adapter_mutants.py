@@ -18,8 +18,8 @@ from goldens.adapted import ADAPTED, Adapted
 from goldens.shapes import CASES, Case
 
 from infeng_core import Engine
+from infeng_core.batch import AdapterRows, Batch
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
-from infeng_core.step import AdapterRows, Batch
 
 MARGIN = 10  # times the tolerance
 Mutants = Iterator[tuple[str, PackedAdapter]]

@@ -205,10 +205,10 @@ def test_adapters_that_combine_have_room_for_the_most_that_each_has_of_an_expert
 def test_square_matrices_hang_on_the_version_that_saved_them() -> None:
     from infeng_peft.parameters import Parameter
 
-    from infeng_core.formats.adapters.sites import Site
+    from infeng_core.formats.adapters.target_modules import TargetModule
     from infeng_core.models.weights import Part
 
-    one = Parameter("x.y", ((Site("x.0", "t[0]", Part("x.0.weight", 8), 8, "linear", True),),) * 2)
+    one = Parameter("x.y", ((TargetModule("x.0", "t[0]", Part("x.0.weight", 8), 8, "linear", True),),) * 2)
     shapes = ((6, 8), (8, 6), 3)
     assert one.is_straight(*shapes, (0, 19, 1)) is True and one.is_straight(*shapes, (0, 18, 0)) is False
     for version in ((), (0, 19, 0)):

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from infeng_core import Engine, SamplingParams
 from infeng_core.errors import ModelError
-from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.quant import builtin_format
 from infeng_core.formats.survey import survey
 from infeng_core.models.config import ModelConfig

@@ -17,7 +17,7 @@ from goldens import oracle
 from goldens.families import GEMMA3, MINISTRAL3, FamilyCase
 from safetensors.numpy import load_file, save_file
 
-from infeng_core.models.wrapped import PREFIXES, outside
+from infeng_core.models.multimodal import PREFIXES, outside
 
 PREFIX = "base_model.model."
 WRAPPERS = {"gemma3": "Gemma3ForConditionalGeneration", "ministral3": "Mistral3ForConditionalGeneration"}

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from infeng_core import _native
 from infeng_core.backends.interface import BoundOp
+from infeng_core.batch import Limits
 from infeng_core.kernels.libraries import rank
 from infeng_core.kernels.problems import row_ranges
-from infeng_core.step import Limits
 
 if TYPE_CHECKING:
     from infeng_core.kernels.choice import Selector

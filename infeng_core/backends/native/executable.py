@@ -13,6 +13,7 @@ from infeng_core import _native
 from infeng_core.backends.interface import BoundOp, InterruptedStepError, Measured, NotFiniteError, OpNames
 from infeng_core.backends.native.adapters import place
 from infeng_core.backends.native.plan import Planner
+from infeng_core.batch import Batch, Limits
 from infeng_core.errors import AdapterError, KernelError, ResourceError
 from infeng_core.kernels.problems import MAX_STACKED_RANK
 from infeng_core.machine import placement
@@ -20,7 +21,6 @@ from infeng_core.machine.memory import LOCK_REMEDY, available_bytes
 from infeng_core.models.families import families
 from infeng_core.models.groups import LayerGroup, layer_groups, one_group, places
 from infeng_core.models.rope import variant
-from infeng_core.step import Batch, Limits
 
 if TYPE_CHECKING:
     from infeng_core.formats.adapters.packed import PackedAdapter

@@ -12,9 +12,11 @@ import numpy as np
 from infeng_core import _native
 from infeng_core.backends.native.binding import Binder
 from infeng_core.backends.native.executable import plan
+from infeng_core.batch import Limits
 from infeng_core.errors import KernelError
-from infeng_core.formats import checkpoints, native
-from infeng_core.formats.choice import choose
+from infeng_core.formats import checkpoints
+from infeng_core.formats.artifacts.manifest import is_native, read_manifest
+from infeng_core.formats.format_choice import choose
 from infeng_core.formats.loader import find
 from infeng_core.formats.providers import CORE, Providers, reader_of
 from infeng_core.formats.quant import FormatLookup
@@ -23,7 +25,6 @@ from infeng_core.kernels.choice import Selector
 from infeng_core.models.config import ModelConfig, RopeConfig
 from infeng_core.models.weights import TensorSpec, layout
 from infeng_core.settings.config import EngineConfig
-from infeng_core.step import Limits
 
 TINYLLAMA = ModelConfig(
     family="llama",
@@ -51,8 +52,8 @@ def shape_and_formats(
     shape = TINYLLAMA
     if reference is not None:
         directory = find(reference, providers)
-        if native.is_native(directory):
-            manifest = native.read_manifest(directory, lookup)
+        if is_native(directory):
+            manifest = read_manifest(directory, lookup)
             return manifest.model, {name: entry.format for name, entry in manifest.tensors.items()}
         reader = partial(reader_of, providers=providers)
         return checkpoints.plan(directory, choose(config, lookup), lookup, reader)

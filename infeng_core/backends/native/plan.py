@@ -17,6 +17,7 @@ from infeng_core.backends.native.emitter import Emitter, described, role
 from infeng_core.backends.native.experts import Experts
 from infeng_core.backends.native.forms import Forms
 from infeng_core.backends.native.operands import Operands
+from infeng_core.batch import Limits
 from infeng_core.errors import ModelError
 from infeng_core.kernels.problems import MAX_STACKED_RANK
 from infeng_core.models import rope
@@ -37,7 +38,6 @@ from infeng_core.models.ops import (
     Route,
     panel_columns,
 )
-from infeng_core.step import Limits
 
 if TYPE_CHECKING:
     from infeng_core.formats.adapters.packed import AdapterDtype

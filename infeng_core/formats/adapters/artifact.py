@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 from infeng_core.errors import AdapterError
 from infeng_core.files import parse_json
 from infeng_core.formats.adapters.bounds import MAX_RANK
-from infeng_core.formats.adapters.earlier import laid_out_anew
 from infeng_core.formats.adapters.image import AdapterImage, Pieces, reads_rotated
+from infeng_core.formats.adapters.migrate_v1 import migrate
 from infeng_core.formats.adapters.packed import AdapterDtype, PackedAdapter
-from infeng_core.formats.adapters.sites import EMBED, HEAD, base_tensor, sites
 from infeng_core.formats.adapters.snapshot import Snapshot, read_settled
 from infeng_core.formats.adapters.snapshot import digest as digest_of
 from infeng_core.formats.adapters.spec import A_FORMAT, AdapterSpec, PartSpec
+from infeng_core.formats.adapters.target_modules import EMBED, HEAD, base_tensor, target_modules
 from infeng_core.formats.safetensors import Header
 from infeng_core.formats.shards import Entry, header, write_all
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.log import get_logger
 from infeng_core.models.config import ModelConfig
-from infeng_core.models.fields import Fields, show
+from infeng_core.models.typed_fields import Fields, show
 from infeng_core.version import __version__
 
 FILE = "infeng_adapter.safetensors"
@@ -139,7 +139,7 @@ def load_artifact(directory: Path, model: LoadedModel, dtype: AdapterDtype, scal
         raise AdapterError(f"{path}", "does not match its checksum: it was changed or damaged", AGAIN)
     if artifact.major == 1:
         _log.info("an adapter of format 1.x is laid out anew at each load", adapter=f"{path}", remedy=AGAIN)
-        pieces, data = laid_out_anew(pieces, data)
+        pieces, data = migrate(pieces, data)
         digest = digest_of(data)
     image = AdapterImage(artifact.spec.scaled(scale), pieces, data, digest, artifact.base_name)
     return image.adapter(model, directory)
@@ -214,7 +214,7 @@ def _check_fit(artifact: Artifact, path: Path, model: LoadedModel, dtype: Adapte
 
 def _check_pieces(artifact: Artifact, found: Header, path: Path, model: LoadedModel) -> Pieces:
     """Return the pieces that the spec has over the model; raises where a name or a size of the file is another."""
-    spec, known = artifact.spec, sites(model.config)
+    spec, known = artifact.spec, target_modules(model.config)
     fields = Fields({}, path, remedy=AGAIN)
     for name, parts in spec.tensors.items():
         if name == EMBED or name not in known.specs or len(parts) != len(known.specs[name].parts):

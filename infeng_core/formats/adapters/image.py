@@ -33,10 +33,10 @@ from infeng_core.formats.adapters.packed import (
     LoraTensor,
     PackedAdapter,
 )
-from infeng_core.formats.adapters.reach import Arrays, check_range
-from infeng_core.formats.adapters.sites import EMBED, base_tensor, sites
+from infeng_core.formats.adapters.range_check import Arrays, check_range
 from infeng_core.formats.adapters.spec import A_FORMAT, AdapterSpec, PartSpec
 from infeng_core.formats.adapters.stacked import stacked_bytes
+from infeng_core.formats.adapters.target_modules import EMBED, base_tensor, target_modules
 from infeng_core.formats.shards import ALIGN
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.models.weights import PANEL_ROWS, Part
@@ -99,7 +99,7 @@ class Pieces:
         self.model = model
         self._is_first = is_first
         self.shapes: dict[str, list[Shape]] = {}
-        known = sites(model.config).specs
+        known = target_modules(model.config).specs
         for name, parts in spec.tensors.items():
             self.shapes[name] = self._tensor(name, known[name].parts, parts)
         if spec.embedding is not None:
@@ -116,7 +116,7 @@ class Pieces:
         self.total = sum(self.nbytes.values())
 
     def _tensor(self, name: str, places: tuple[Part, ...], parts: tuple[PartSpec, ...]) -> list[Shape]:
-        rank, k = self.spec.rank(name), sites(self.model.config).specs[name].k
+        rank, k = self.spec.rank(name), target_modules(self.model.config).specs[name].k
         if self._is_first:  # which folds nothing
             rank = padded(rank, PANEL_ROWS)
         a = stacked_bytes(A_FORMAT[self.spec.dtype], rank, k)
@@ -160,7 +160,7 @@ class Views:
 
     def __init__(self, spec: AdapterSpec, model: LoadedModel, arrays: Mapping[str, Arrays]) -> None:
         """Make them; nothing is copied."""
-        known = sites(model.config).specs
+        known = target_modules(model.config).specs
         self.tensors = {
             name: _tensor(known[name].parts, parts, arrays[name], spec.dtype) for name, parts in spec.tensors.items()
         }

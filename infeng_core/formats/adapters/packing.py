@@ -13,10 +13,10 @@ from infeng_core.errors import AdapterError
 from infeng_core.formats.adapters.image import AdapterImage, Pieces, reads_rotated
 from infeng_core.formats.adapters.norms import row_scales
 from infeng_core.formats.adapters.packed import AdapterDtype
-from infeng_core.formats.adapters.sites import EMBED, HEAD, Site, base_tensor, sites
 from infeng_core.formats.adapters.snapshot import digest
 from infeng_core.formats.adapters.spec import A_FORMAT, AdapterSpec, PartSpec
 from infeng_core.formats.adapters.stacked import pack_stacked
+from infeng_core.formats.adapters.target_modules import EMBED, HEAD, TargetModule, base_tensor, target_modules
 from infeng_core.formats.adapters.weights import AdapterWeights, Delta, Floats
 from infeng_core.formats.rotation import rotated
 from infeng_core.formats.shards import aligned_bytes
@@ -41,12 +41,12 @@ class _Packer:
         self.model = model
         self.dtype = dtype
         self.scale = scale
-        self.known = sites(model.config)
+        self.known = target_modules(model.config)
         self.saved = self._saved_tensors()
 
     def image(self) -> AdapterImage:
         deltas = self.adapter.deltas
-        by_tensor: dict[str, list[Site]] = {name: [] for name in self.known.specs if name != EMBED}
+        by_tensor: dict[str, list[TargetModule]] = {name: [] for name in self.known.specs if name != EMBED}
         for site in self.known.matrices.values():
             if site.kind != "embedding":
                 by_tensor[site.tensor].append(site)
@@ -86,7 +86,7 @@ class _Packer:
         scaling = delta.scaling * self.scale
         return PartSpec(delta.a.shape[0], scaling, delta.magnitude is not None, changed or delta.bias is not None)
 
-    def _fill_tensor(self, name: str, found: list[Site], arrays: Arrays) -> None:
+    def _fill_tensor(self, name: str, found: list[TargetModule], arrays: Arrays) -> None:
         deltas = [self.adapter.deltas[site.module] for site in found if site.module in self.adapter.deltas]
         if deltas:
             rows = np.concatenate([delta.a for delta in deltas])
@@ -99,7 +99,7 @@ class _Packer:
         for index, site in enumerate(found):
             self._fill_part(site, site.part, arrays, f"{index}.")
 
-    def _fill_part(self, site: Site, place: Part, arrays: Arrays, prefix: str) -> None:
+    def _fill_part(self, site: TargetModule, place: Part, arrays: Arrays, prefix: str) -> None:
         delta = self.adapter.deltas.get(site.module)
         if delta is not None:
             self._fill_b(delta, arrays[f"{prefix}b"], arrays.get(f"{prefix}b_scale"))
@@ -111,7 +111,7 @@ class _Packer:
         if f"{prefix}bias" in arrays:
             arrays[f"{prefix}bias"][: place.rows] = self._bias(site, delta)
 
-    def _bias(self, site: Site, delta: Delta | None) -> Floats:
+    def _bias(self, site: TargetModule, delta: Delta | None) -> Floats:
         """Return what is added to the outputs: the new bias less the base's, and the product's own bias."""
         total = np.zeros(site.part.rows, np.float32)
         if site.module in self.adapter.biases:
@@ -134,7 +134,7 @@ class _Packer:
         remedy = "store adapters in another format (adapters.dtype), or use another copy"
         return AdapterError(f"{self.adapter.source}", f"{what} does not fit {self.dtype} ({why})", remedy)
 
-    def saved_base(self, site: Site) -> PackedTensor:
+    def saved_base(self, site: TargetModule) -> PackedTensor:
         """Return the packed weight under a module: the adapter's own where it brings one, else the base's."""
         base = base_tensor(self.model, site.tensor)
         return base.holding(self.saved[site.tensor], site.tensor) if site.tensor in self.saved else base
@@ -157,7 +157,7 @@ class _Packer:
                     found.setdefault(name, panels)
         return dict(sorted(found.items()))
 
-    def _panels(self, site: Site, values: Floats) -> NDArray[np.uint8]:
+    def _panels(self, site: TargetModule, values: Floats) -> NDArray[np.uint8]:
         base = base_tensor(self.model, site.tensor)
         out = aligned_bytes(base.nbytes)
         try:

@@ -12,10 +12,10 @@ from infeng_core.formats.adapters.artifact import FILE, read_artifact, shapes_of
 from infeng_core.formats.adapters.image import Pieces
 from infeng_core.formats.adapters.load import find_adapter
 from infeng_core.formats.adapters.packed import AdapterDtype
-from infeng_core.formats.adapters.sites import EMBED, Sites, sites
 from infeng_core.formats.adapters.spec import AdapterSpec, PartSpec
+from infeng_core.formats.adapters.target_modules import EMBED, TargetModules, target_modules
 from infeng_core.formats.adapters.weights import AdapterWeights
-from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.loader import locate
 from infeng_core.formats.providers import CORE, Providers
 from infeng_core.formats.quant import FormatLookup
@@ -23,7 +23,7 @@ from infeng_core.formats.safetensors import read_header
 from infeng_core.formats.survey import survey
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.models.config import ModelConfig
-from infeng_core.models.fields import show
+from infeng_core.models.typed_fields import show
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def shape_of(base: str, choice: FormatChoice, lookup: FormatLookup, providers: P
 
 
 def _read(path: Path, adapter: AdapterWeights, base: ModelConfig, dtype: AdapterDtype) -> AdapterSurvey:
-    spec = _spec(adapter, sites(base), dtype)
+    spec = _spec(adapter, target_modules(base), dtype)
     ranks = tuple(sorted({delta.a.shape[0] for delta in adapter.deltas.values()}))
     modules = [delta.site.target for delta in adapter.deltas.values()] + [*adapter.saved]
     return AdapterSurvey(path, ranks, _targets(modules), _packed_bytes(spec, base), dtype, adapter.base_name)
@@ -76,7 +76,7 @@ def _read(path: Path, adapter: AdapterWeights, base: ModelConfig, dtype: Adapter
 
 def _artifact(path: Path, base: ModelConfig, dtype: AdapterDtype) -> AdapterSurvey:
     found = read_artifact(path)
-    spec, known = found.spec, sites(base)
+    spec, known = found.spec, target_modules(base)
     ranks = {part.rank for parts in spec.tensors.values() for part in parts if part.rank}
     ranks |= {spec.embedding.rank} if spec.embedding is not None else set()
     return AdapterSurvey(
@@ -100,7 +100,7 @@ def _why_not(shapes: Mapping[str, object], spec: AdapterSpec, base: ModelConfig,
     return ""
 
 
-def _modules(spec: AdapterSpec, known: Sites) -> list[str]:
+def _modules(spec: AdapterSpec, known: TargetModules) -> list[str]:
     """Return the modules that an artifact changes; of a tensor that the base does not have, the tensor's name."""
     by_tensor: dict[str, list[str]] = {}
     for site in known.matrices.values():
@@ -119,7 +119,7 @@ def _targets(modules: list[str]) -> dict[str, int]:
     return dict(sorted(Counter(module.rpartition(".")[2] for module in set(modules)).items()))
 
 
-def _spec(adapter: AdapterWeights, known: Sites, dtype: AdapterDtype) -> AdapterSpec:
+def _spec(adapter: AdapterWeights, known: TargetModules, dtype: AdapterDtype) -> AdapterSpec:
     """Return what the adapter's low-rank parts, scales and biases are when they are packed."""
 
     def part(module: str) -> PartSpec:

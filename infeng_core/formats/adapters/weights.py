@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.formats.adapters.sites import Site
+from infeng_core.formats.adapters.target_modules import TargetModule
 
 Floats = NDArray[np.float32]
 
@@ -18,7 +18,7 @@ Floats = NDArray[np.float32]
 class Delta:
     """The low-rank part of one module: the product is ``scaling * b @ a``; an embedding's ``a`` is (rank, vocab)."""
 
-    site: Site
+    site: TargetModule
     a: Floats = field(repr=False)  # (rank, k)
     b: Floats = field(repr=False)  # (rows, rank)
     scaling: float

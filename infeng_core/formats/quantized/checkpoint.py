@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.hfcheckpoint import FloatCheckpoint
 from infeng_core.formats.quant import FormatLookup, QuantFormat
 from infeng_core.formats.quantized import storage

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from infeng_core.models.fields import Fields, show
+from infeng_core.models.typed_fields import Fields, show
 
 KEYS = ("quantization_config", "compression_config")  # the second: of llm-compressor's first releases
 DAMAGED = "fix the file or download the model again"

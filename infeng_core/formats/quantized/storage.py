@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from infeng_core.formats.choice import ROUTER, FormatChoice
+from infeng_core.formats.format_choice import ROUTER, FormatChoice
 from infeng_core.formats.kept_integers import NEAREST, require_unturned
 from infeng_core.formats.quant import BUILTIN, FormatLookup, Grid, MinimaGrid, QuantFormat
 from infeng_core.formats.quantized.blocks import Blocks

@@ -12,7 +12,7 @@ def infeng_commands() -> list[object]:
 
 
 @hookimpl
-def infeng_schedulers() -> dict[str, PolicyFactory]:
+def infeng_policies() -> dict[str, PolicyFactory]:
     """Return the scheduler of two groups that take turns."""
     from infeng_bench.engine.alternating import NAME, AlternatingGroups
 

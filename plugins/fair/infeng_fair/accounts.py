@@ -13,14 +13,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from infeng_core.api import Sequence as Request
+from infeng_core.api import RunningRequest
 from infeng_fair.counts import OTHERS, Counts
 from infeng_fair.terms import Share, Terms, Tier
 
 PROMPT_COST = 1.0
 NEW_COST = 2.0
 
-Place = tuple[float, int, Request]
+Place = tuple[float, int, RunningRequest]
 """(deadline, id, request): how a tenant's requests are sorted."""
 
 
@@ -43,7 +43,7 @@ class Tenant:
     """When a step with its requests began last."""
     counts: Counts = field(default_factory=Counts)
 
-    def deadline(self, request: Request) -> float:
+    def deadline(self, request: RunningRequest) -> float:
         """Return when a request's first token is due; a unit of priority is worth as much time as the tier gives."""
         return request.arrived + (1 - request.request.priority) * self.tier.first
 

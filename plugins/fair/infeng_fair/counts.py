@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from infeng_core.api import Sequence as Request
+from infeng_core.api import RunningRequest
 
 OTHERS = "(others)"
 """Stands for all tenants, or adapters, beyond those that are told apart."""
@@ -46,7 +46,7 @@ class ByAdapters:
         self._most = most
         self._counts: dict[str, Counts] = {}
 
-    def of(self, request: Request) -> Counts:
+    def of(self, request: RunningRequest) -> Counts:
         """Return the counts of a request's adapters."""
         name = label(request)
         if name not in self._counts and len(self._counts) >= self._most:
@@ -58,7 +58,7 @@ class ByAdapters:
         return self._counts
 
 
-def label(request: Request) -> str:
+def label(request: RunningRequest) -> str:
     """Return a name of a request's adapters: "" of none, "a+b" of several, whatever their weights."""
     adapter = request.request.adapter
     if adapter is None or isinstance(adapter, str):

@@ -9,7 +9,7 @@ from infeng_core.api import Limits, PolicyFactory, hookimpl
 
 
 @hookimpl
-def infeng_schedulers(settings: Mapping[str, Any]) -> dict[str, PolicyFactory]:
+def infeng_policies(settings: Mapping[str, Any]) -> dict[str, PolicyFactory]:
     """Return the policy; its settings are read when it is used."""
 
     def fair(limits: Limits) -> Any:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 
-from infeng_core.api import Sequence as Request
+from infeng_core.api import RunningRequest
 from infeng_fair.accounts import Place
 
 LOOKAHEAD = 32
@@ -31,28 +31,28 @@ class Locality:
     def __init__(self, group: float) -> None:
         """Nothing runs. group: seconds."""
         self.group = group
-        self.cached: Callable[[Request], int] | None = None
+        self.cached: Callable[[RunningRequest], int] | None = None
         """How many tokens of a request are in the cache; None: nobody knows."""
         self._running: Counter[object] = Counter()  # adapters, by how many requests
         self._waiting: Counter[object] = Counter()
-        self._found: dict[Request, tuple[int, float]] = {}  # (when, share of its tokens)
+        self._found: dict[RunningRequest, tuple[int, float]] = {}  # (when, share of its tokens)
         self._steps = 0
         self._peeks = PEEKS
 
-    def wait(self, request: Request) -> None:
+    def wait(self, request: RunningRequest) -> None:
         """Note a request that waits."""
         self._waiting[request.request.adapter] += 1
 
-    def go(self, request: Request) -> None:
+    def go(self, request: RunningRequest) -> None:
         """Note that it waits no longer."""
         _take(self._waiting, request.request.adapter)
         self._found.pop(request, None)
 
-    def start(self, request: Request) -> None:
+    def start(self, request: RunningRequest) -> None:
         """Note a request that runs."""
         self._running[request.request.adapter] += 1
 
-    def stop(self, request: Request) -> None:
+    def stop(self, request: RunningRequest) -> None:
         """Note that it runs no longer."""
         _take(self._running, request.request.adapter)
 
@@ -61,7 +61,7 @@ class Locality:
         self._steps += 1
         self._peeks = PEEKS
 
-    def ordered(self, queue: list[Place]) -> Iterator[Request]:
+    def ordered(self, queue: list[Place]) -> Iterator[RunningRequest]:
         """Iterate over a tenant's requests, who is next first."""
         if self.group <= 0 or (self.cached is None and len(self._waiting) < 2):
             for place in queue:
@@ -75,16 +75,16 @@ class Locality:
         while window:
             yield heappop(window)[2]
 
-    def gain(self, request: Request) -> float:
+    def gain(self, request: RunningRequest) -> float:
         """Return by how many seconds a request's deadline counts as earlier, from 0 to ``group``."""
         return self.gain_of_adapters(request) + self.group / 2 * self._share(request)
 
-    def gain_of_adapters(self, request: Request) -> float:
+    def gain_of_adapters(self, request: RunningRequest) -> float:
         """Return the part of it for adapters: nothing new joins the steps with them."""
         adapter = request.request.adapter
         return self.group / 2 if adapter is None or adapter in self._running else 0.0
 
-    def _share(self, request: Request) -> float:
+    def _share(self, request: RunningRequest) -> float:
         """Return which part of a request is in the cache, as far as it was looked for."""
         if self.cached is None:
             return 0.0

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
-from infeng_core.api import Limits, Policy, Served
-from infeng_core.api import Sequence as Request
+from infeng_core.api import Limits, Policy, RunningRequest, Served
 from infeng_fair.accounts import NEW_COST, PROMPT_COST, Accounts, Tenant
 from infeng_fair.counts import ByAdapters, Counts
 from infeng_fair.locality import Locality
@@ -33,7 +32,7 @@ MANY_PLACES = 16
 LATELY = 10.0
 """... and had in these seconds."""
 
-_Turn = tuple[bool, float, float, int, int, float, Tenant, Iterator[Request] | None]
+_Turn = tuple[bool, float, float, int, int, float, Tenant, Iterator[RunningRequest] | None]
 """(whether it does not go first, round, deadline of the next request, number, requests named, counter after those,
 tenant, its requests)."""
 
@@ -72,14 +71,14 @@ class Fair(Policy):
         self._accounts = Accounts(terms)
         self._by_adapters = ByAdapters(terms.max_tenants)
         self._locality = Locality(terms.group)
-        self._known: dict[Request, _Known] = {}
+        self._known: dict[RunningRequest, _Known] = {}
         self._queued: dict[Tenant, None] = {}  # those with requests that wait
         self._busy: dict[Tenant, None] = {}  # those with requests that run
         self._ahead: Collection[Tenant] = ()  # those that start nothing in the step that is being made
         self._freed_for: Tenant | None = None  # whom a request has made room for in this step, until anything starts
         self._called = -1  # the id of the request for which others were paused though it had not started
 
-    def attach(self, cached: Callable[[Request], int]) -> None:
+    def attach(self, cached: Callable[[RunningRequest], int]) -> None:
         """Take what tells how many tokens of a request are in the cache."""
         self._locality.cached = cached
 
@@ -89,7 +88,7 @@ class Fair(Policy):
 
     # ------------------------------------------------------------------------------------------ what it is told ---
 
-    def add(self, request: Request, now: float) -> None:
+    def add(self, request: RunningRequest, now: float) -> None:
         """Let a request wait, a new one or one that was preempted."""
         known = self._known.get(request)
         if known is None:
@@ -109,7 +108,7 @@ class Fair(Policy):
         self._locality.wait(request)
         _count(known, waiting=1)
 
-    def remove(self, request: Request, now: float) -> None:
+    def remove(self, request: RunningRequest, now: float) -> None:
         """Let it wait no longer. Whatever leaves is taken as started; one that has ended is named by ``ended`` next."""
         known = self._known[request]
         tenant = known.tenant
@@ -152,14 +151,14 @@ class Fair(Policy):
                 known.adapters.new_tokens += new
         self._locality.step()
 
-    def ended(self, request: Request, now: float) -> None:
+    def ended(self, request: RunningRequest, now: float) -> None:
         """Give back what a request was charged for and did not get."""
         known = self._known.pop(request)
         if known.runs:
             self._stopped(request, known)
         known.tenant.charge(-PROMPT_COST * known.prepaid)
 
-    def _stopped(self, request: Request, known: _Known) -> None:
+    def _stopped(self, request: RunningRequest, known: _Known) -> None:
         known.runs = False
         known.tenant.running -= 1
         if not known.tenant.running:
@@ -169,7 +168,7 @@ class Fair(Policy):
 
     # ------------------------------------------------------------------------------------------- what it decides ---
 
-    def order(self, now: float) -> Iterator[Request]:
+    def order(self, now: float) -> Iterator[RunningRequest]:
         """Iterate over those that wait, but for tenants that are ahead; only the first few are put in order."""
         quantum, locality = self._terms.quantum, self._locality
         held_back = {*self._ahead, *self._without_the_last_place(now)}
@@ -182,7 +181,7 @@ class Fair(Policy):
             round_, due = tenant.counter // quantum, due - locality.gain_of_adapters(first)
             heap.append((not goes_first, round_, due, tenant.number, 0, tenant.counter, tenant, None))
         heapify(heap)
-        named: set[Request] = set()
+        named: set[RunningRequest] = set()
         while heap and len(named) < ORDERED:
             _, _, _, number, place, counter, tenant, requests = heap[0]
             requests = requests or locality.ordered(tenant.queue)
@@ -201,7 +200,7 @@ class Fair(Policy):
                 if request not in named:
                     yield request
 
-    def active(self, running: Sequence[Request], now: float) -> Sequence[Request]:
+    def active(self, running: Sequence[RunningRequest], now: float) -> Sequence[RunningRequest]:
         """Return those that have rows: all, but for tenants that are paused for the prompts of others.
 
         Those of them that decode pause for a bounded time, their prompts for as long as there are such others.
@@ -221,15 +220,17 @@ class Fair(Policy):
                 kept.append(request)
         return kept  # nobody, if whoever is next can start: else this is asked again, and nobody is ahead of him
 
-    def prompts(self, running: Sequence[Request], now: float) -> Iterable[Request]:
+    def prompts(self, running: Sequence[RunningRequest], now: float) -> Iterable[RunningRequest]:
         """Return them in the order in which they would start now."""
         return sorted(running, key=self._rank) if len(running) > 1 else running
 
-    def victim(self, running: Sequence[Request], now: float) -> Request:
+    def victim(self, running: Sequence[RunningRequest], now: float) -> RunningRequest:
         """Return, of the tenant that has had most, the request that loses least."""
         return max(running, key=lambda request: (self._known[request].tenant.counter, *_cheapness(request)))
 
-    def displaced(self, request: Request, running: Sequence[Request], now: float) -> Request | None:
+    def displaced(
+        self, request: RunningRequest, running: Sequence[RunningRequest], now: float
+    ) -> RunningRequest | None:
         """Return a request of a tenant that has more than its share while this one's has less, or of a lower tier.
 
         Whoever makes room may have had less, and would start again at once: the place is for this one's tenant.
@@ -242,7 +243,7 @@ class Fair(Policy):
         self._freed_for = tenant
         return self.victim(candidates, now)
 
-    def seconds(self, decoding: Sequence[Request], now: float) -> float | None:
+    def seconds(self, decoding: Sequence[RunningRequest], now: float) -> float | None:
         """Return the shortest time to the next token that a tier of those that decode asks for.
 
         Where nobody decodes, whoever comes waits for no more than a pause until the step has run.
@@ -254,7 +255,7 @@ class Fair(Policy):
 
     # ----------------------------------------------------------------------------------------------- how it does ---
 
-    def _rank(self, request: Request) -> tuple[float, float, int]:
+    def _rank(self, request: RunningRequest) -> tuple[float, float, int]:
         tenant = self._known[request].tenant
         return tenant.counter // self._terms.quantum, tenant.deadline(request), request.id
 
@@ -301,7 +302,7 @@ class Fair(Policy):
             return False
         return any(_owes(other, tenant, now) for other in full.several)
 
-    def _those_ahead(self, running: Sequence[Request], now: float) -> Collection[Tenant]:
+    def _those_ahead(self, running: Sequence[RunningRequest], now: float) -> Collection[Tenant]:
         """Return who has had more than one whose prompt is computed, or can be from this step on."""
         there = self._queued.keys() | self._busy.keys()
         if len(there) < 2:
@@ -327,7 +328,7 @@ class Fair(Policy):
             return True
         return tenant.running / tenant.weight > sum(one.running for one in others) / sum(one.weight for one in others)
 
-    def _next_to_call(self, now: float) -> Request | None:
+    def _next_to_call(self, now: float) -> RunningRequest | None:
         """Return the request that starts next, if nobody has been held back for it in vain and it has its adapters."""
         first = next(self.order(now), None)
         if first is None or first.id == self._called or not (first.adapters is None or first.adapters.is_ready()):
@@ -340,12 +341,12 @@ def _owes(other: Tenant, tenant: Tenant, now: float) -> bool:
     return other.running > 1 and (other.tier.first >= tenant.tier.first or tenant.queue[0][0] <= now)
 
 
-def _rows(request: Request) -> int:
+def _rows(request: RunningRequest) -> int:
     """Return how many rows it could have in a step: one, if it decodes."""
     return request.length - request.computed
 
 
-def _cheapness(request: Request) -> tuple[bool, int, int]:
+def _cheapness(request: RunningRequest) -> tuple[bool, int, int]:
     return request.preemptions < PREEMPTED_ENOUGH, -request.computed, request.id
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.api import AdapterError, ModelConfig, layout
-from infeng_core.api.adapters import MAX_RANK, AdapterWeights, Delta, Site, as_adapter_error, sites
+from infeng_core.api.adapters import MAX_RANK, AdapterWeights, Delta, TargetModule, as_adapter_error, target_modules
 from infeng_core.api.formats import show
 from infeng_gguf.architectures import ARCHITECTURES, WITH_EXPERTS
 from infeng_gguf.checkpoint import halves
@@ -51,7 +51,7 @@ class _Reader:
             fields.fail("general.architecture", f"is {show(name)}, the base is a {base.family}", OTHER_BASE)
         self.architecture = architecture
         self.alpha = fields.number("adapter.lora.alpha", -1e6, 1e6)
-        self.sites = sites(base).matrices
+        self.sites = target_modules(base).matrices
 
     def read(self) -> AdapterWeights:
         other = next((name for name in self.file.tensors if not name.endswith((".lora_a", ".lora_b"))), None)
@@ -69,9 +69,9 @@ class _Reader:
         name = self.file.fields.data.get("general.base_model.0.name", "")
         return AdapterWeights(self.file.path, str(name)[:200], deltas, biases={}, saved={}, base_weights={})
 
-    def _experts(self, weights: Collection[str]) -> Mapping[str, list[tuple[Site, Place]]]:
+    def _experts(self, weights: Collection[str]) -> Mapping[str, list[tuple[TargetModule, Place]]]:
         """Return the matrices of experts that lie in each of ``weights``, for those that hold such."""
-        found: dict[str, list[tuple[Site, Place]]] = {}
+        found: dict[str, list[tuple[TargetModule, Place]]] = {}
         for part, place in places(layout(self.base), frozenset(weights)).items():
             site = self.sites.get(part.module)  # biases of experts are parts too, and no sites
             if site is not None and place.name in weights:
@@ -91,7 +91,7 @@ class _Reader:
         heads = self.architecture.rotary_heads(f"{module}.weight", self.base.heads, self.base.kv_heads)
         return self._made(site, a, halves(b, heads) if heads else b)
 
-    def _of_experts(self, weight: str, held: list[tuple[Site, Place]]) -> Iterator[Delta]:
+    def _of_experts(self, weight: str, held: list[tuple[TargetModule, Place]]) -> Iterator[Delta]:
         shape = held[0][1].shape  # (experts, rows, k); of one expert (rows, k)
         a, b = self._pair(weight, len(shape))
         self._check(weight, a, b, shape)
@@ -101,7 +101,7 @@ class _Reader:
             expert, begin = divmod(place.begin, rows)
             yield self._made(site, a[expert], b[expert, begin : begin + site.part.rows])
 
-    def _made(self, site: Site, a: NDArray[np.float32], b: NDArray[np.float32]) -> Delta:
+    def _made(self, site: TargetModule, a: NDArray[np.float32], b: NDArray[np.float32]) -> Delta:
         scaling = self.alpha / a.shape[0] if self.alpha else 1.0
         return Delta(site, a, b, scaling, magnitude=None, bias=None)
 

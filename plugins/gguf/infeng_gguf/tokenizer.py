@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from infeng_core.api.formats import CONTROL, NORMAL, UNKNOWN, Pieces, Splitting, show
+from infeng_core.api.formats import CONTROL, NORMAL, UNKNOWN, SentencePieceVocab, Splitting, show
 from infeng_gguf.file import GgufFile
 from infeng_gguf.pretokenizers import SPLITTINGS
 
@@ -131,7 +131,7 @@ class GgufTokenizer:
             "model": model,
         }
 
-    def _pieces(self) -> Pieces:
+    def _pieces(self) -> SentencePieceVocab:
         scores = np.zeros(len(self.tokens), np.float32)
         if self.model == "llama":
             scores = self.file.numbers("tokenizer.ggml.scores").astype(np.float32)
@@ -139,7 +139,7 @@ class GgufTokenizer:
                 why = f"holds {len(scores)} items, of which each of {len(self.tokens)} tokens needs a finite one"
                 self.fields.fail("tokenizer.ggml.scores", why)
         unknown = self._id("unknown", 0 if self.model == "llama" else None)
-        return Pieces(
+        return SentencePieceVocab(
             self.tokens,
             scores,
             self.kinds,

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from infeng_core.api import AdapterError, ModelConfig
-from infeng_core.api.adapters import AdapterWeights, Delta, Site, Sites, Snapshot, read_settled, sites
+from infeng_core.api.adapters import (
+    AdapterWeights,
+    Delta,
+    Snapshot,
+    TargetModule,
+    TargetModules,
+    read_settled,
+    target_modules,
+)
 from infeng_core.api.formats import show
 from infeng_peft.config import CONFIG_FILE, PeftConfig, read_peft_config
 from infeng_peft.names import Names
@@ -66,7 +74,7 @@ class _Reader:
         self.files = files
         self.header = files.header(self.path)
         self.base = base
-        self.sites: Sites = sites(base)
+        self.sites: TargetModules = target_modules(base)
         self.names = Names(self.header.tensors, PREFIX, base.family)
         self.used: set[str] = set()
 
@@ -155,7 +163,7 @@ class _Reader:
         """Return what the file and its configuration call a module or a tensor."""
         return self.names.outside(name)
 
-    def _is_target(self, site: Site) -> bool:
+    def _is_target(self, site: TargetModule) -> bool:
         if site.is_expert and not (self.has_modules and not site.part.of):
             return False  # what it would be named for are parameters there
         if site.kind == "linear" and not site.is_expert and self._targets_parameter(f"{site.target}.weight"):
@@ -176,13 +184,13 @@ class _Reader:
         ends = [site.module for site in self._tied_ends()]
         return saved | {module: shapes[module] for module in ends if any(end in saved for end in ends)}
 
-    def _tied_ends(self) -> list[Site]:
+    def _tied_ends(self) -> list[TargetModule]:
         """Return embedding and head where ``ensure_weight_tying`` says that one is trained with the other, else []."""
         if not (self.config.ensure_weight_tying and self.base.tie_embeddings):
             return []
         return [site for site in self.sites.matrices.values() if site.kind != "linear"]
 
-    def _with_tied(self, targets: list[Site]) -> list[Site]:
+    def _with_tied(self, targets: list[TargetModule]) -> list[TargetModule]:
         """Return the targets with the other end of a tied one, for which PEFT saves tensors as well."""
         ends = self._tied_ends()
         return (
@@ -196,7 +204,7 @@ class _Reader:
             module = next(end for end in ends if end != module)
         return self._expect(f"{module}.weight", shape)
 
-    def _expect_delta(self, site: Site) -> dict[str, str | None]:
+    def _expect_delta(self, site: TargetModule) -> dict[str, str | None]:
         """Return the names of one module's tensors by field of Delta."""
         rank, rows, module = self.config.rank_of(self._outside(site.target)), site.part.source_rows, site.target
         found: dict[str, str | None] = {"magnitude": None, "bias": None}
@@ -225,7 +233,7 @@ class _Reader:
                     found[module] = self._expect(name, (self.sites.matrices[module].part.rows,))
         return found
 
-    def _expect_base_weights(self, targets: list[Site]) -> dict[str, str]:
+    def _expect_base_weights(self, targets: list[TargetModule]) -> dict[str, str]:
         """Return the names of the embeddings and the head that PEFT saves together with an embedding's LoRA."""
         found: dict[str, str] = {}
         for site in targets:

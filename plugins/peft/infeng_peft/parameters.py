@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api.adapters import Site, Sites
+from infeng_core.api.adapters import TargetModule, TargetModules
 
 TURNED_BEFORE, STRAIGHT_FROM = (0, 19), (0, 19, 1)
 Floats = NDArray[np.float32]
@@ -25,7 +25,7 @@ class Parameter:
     """A parameter of shape (experts, rows, k), and the sites of each expert's rows in their order."""
 
     name: str  # "model.layers.0.mlp.experts.gate_up_proj"
-    sites: tuple[tuple[Site, ...], ...]  # (experts, sites)
+    sites: tuple[tuple[TargetModule, ...], ...]  # (experts, sites)
 
     @property
     def rows(self) -> int:
@@ -56,7 +56,7 @@ class Parameter:
             raise ValueError("its matrices are square, and which side is which differs between versions of PEFT")
         return version >= STRAIGHT_FROM
 
-    def factors(self, a: Floats, b: Floats, *, is_straight: bool) -> Iterator[tuple[Site, Floats, Floats]]:
+    def factors(self, a: Floats, b: Floats, *, is_straight: bool) -> Iterator[tuple[TargetModule, Floats, Floats]]:
         """Yield each site with its A, (rank, k), and its B, (rows, rank)."""
         count = len(self.sites)
         first = a.reshape(count, -1, a.shape[1])  # (experts, rank, p)
@@ -70,9 +70,9 @@ class Parameter:
                 begin += site.part.rows
 
 
-def parameters(sites: Sites) -> Mapping[str, Parameter]:
+def parameters(sites: TargetModules) -> Mapping[str, Parameter]:
     """Return the parameters of a model that hold the matrices of all experts, as new releases of transformers do."""
-    found: dict[str, list[list[Site]]] = {}
+    found: dict[str, list[list[TargetModule]]] = {}
     latest = ""
     for site in sites.matrices.values():
         stack = site.part.stack or site.part

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from infeng_core.api import (
-    Laps,
+    StartupTimes,
     UsageError,
     add_config_options,
     config_from,
@@ -102,8 +102,8 @@ class Serve:
         from infeng_serve.watchers import watchers
 
         hear_others()
-        startup = Laps(age())
-        startup.end("imports")
+        startup = StartupTimes(age())
+        startup.record("imports")
         names = {field.name for field in dataclasses.fields(Settings)} - {"threads"}
         given = {f"serve__{name}": value for name, value in vars(arguments).items() if name in names}
         more: dict[str, object] = {"model__path": arguments.model, "threads__count": arguments.threads, **given}
@@ -130,7 +130,7 @@ class Serve:
             say(f"serving {model.name}, loaded in {time.perf_counter() - begin:.2f} s", to_stderr=True)
             return model
 
-        startup.end("settings")
+        startup.record("settings")
         server = Server(
             settings,
             loaded,

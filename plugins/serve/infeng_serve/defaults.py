@@ -26,7 +26,7 @@ def as_served(config: EngineConfig, keys: Keys, plugins: Plugins) -> EngineConfi
     config = _unless_set(config, "max_wait_ms", MAX_WAIT_MS)
     if not keys.are_shared or config.provenance["scheduler.use"] != "default":
         return config
-    if FAIR in plugins.names("schedulers"):
+    if FAIR in plugins.names("policies"):
         return _unless_set(config, "use", FAIR)
     why = "one that fills the engine keeps the others waiting"
     _log.warning("tenants are served first-come", reason=why, remedy="install the wheel infeng-fair")

@@ -12,7 +12,7 @@ from typing import Any
 
 from infeng_chat.template import ChatTemplate, find, prepare
 
-from infeng_core.api import Engine, EngineConfig, Laps, Plugins, RequestError, UsageError
+from infeng_core.api import Engine, EngineConfig, Plugins, RequestError, StartupTimes, UsageError
 from infeng_serve.adapters import AdapterNames
 from infeng_serve.auth import Caller
 from infeng_serve.protocol.answer import Context
@@ -71,21 +71,21 @@ def load(
     *,
     plugins: Plugins | None = None,
     warming: Callable[[Model], object] = lambda model: None,
-    startup: Laps | None = None,
+    startup: StartupTimes | None = None,
 ) -> Model:
     """Load the engine and what belongs to it; ``startup`` gets how long each part takes. Raises InfengError.
 
     plugins: those of ``config``, where they are known. warming: called with the model before anybody is answered.
     """
-    laps = startup or Laps()
+    times = startup or StartupTimes()
     prepare()
     engine = Engine(config=config, plugins=plugins)
-    laps.end("engine", engine.startup)
+    times.record("engine", engine.startup)
     try:
         check_processors(engine, settings.logit_processors)
         for name, path, scale in loras:
             engine.adapters.load(name, path, scale=scale)
-        laps.end("adapters")
+        times.record("adapters")
         directory = engine.model.tokenizer_dir
         override = Path(settings.chat_template) if settings.chat_template else None
         template = find(directory, engine.tokenizer, override=override)
@@ -103,9 +103,9 @@ def load(
             int(time.time()),
             tuple(dict.fromkeys(settings.logit_processors)),
         )
-        laps.end("template")
+        times.record("template")
         warming(model)
-        laps.end("warm")
+        times.record("warm")
         return model
     except BaseException:
         engine.close()

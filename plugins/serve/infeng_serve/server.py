@@ -19,7 +19,7 @@ import uvloop
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from infeng_core.api import Laps, UsageError, get_logger, shorten_slice
+from infeng_core.api import StartupTimes, UsageError, get_logger, shorten_slice
 from infeng_serve.app import App, Route
 from infeng_serve.auth import Keys
 from infeng_serve.connection import Bounds, Connection, config_of
@@ -62,7 +62,7 @@ class Server:
         keys: Keys | None = None,
         watch: Callable[[Model], Sequence[Observer]] = lambda model: (),
         routes: Mapping[str, Route] | None = None,
-        startup: Laps | None = None,
+        startup: StartupTimes | None = None,
     ) -> None:
         """Listen at once, so that a port that is taken is an error here; raises UsageError.
 
@@ -93,7 +93,7 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._state = ServerState()
-        self.service.startup.end("listen")
+        self.service.startup.record("listen")
 
     def run(self, *, has_signals: bool = False) -> None:
         """Serve until ``stop``, or with ``has_signals`` (on the main thread) until SIGTERM or SIGINT.
@@ -205,11 +205,11 @@ class Server:
         """Return the model once all is there that answers need; whatever is wrong then is raised."""
         startup = self.service.startup
         entries = self.service.journal.read()
-        startup.end("journal")
+        startup.record("journal")
         if entries:
             _log.info("journal read", entries=entries)
         model = self._load()
-        startup.end("model")  # what ``load`` has not told
+        startup.record("model")  # what ``load`` has not told
         return model
 
     async def _begin(self, model: Model, *, is_own_process: bool) -> None:
@@ -223,7 +223,7 @@ class Server:
             sys.setswitchinterval(min(SWITCH_SECONDS, sys.getswitchinterval()))
             shorten_slice()  # workers take all cores there are: this thread shall not wait for the end of their slices
         startup = self.service.startup
-        startup.end("begin")
+        startup.record("begin")
         if self.settings.ready_file:
             write_atomically(Path(self.settings.ready_file), f"{self.url}\n")
         _log.info(
@@ -288,7 +288,7 @@ class Server:
         self._stopping.set()
 
 
-def in_ms(startup: Laps) -> dict[str, float]:
+def in_ms(startup: StartupTimes) -> dict[str, float]:
     """Return the milliseconds of each phase of a start."""
     return {f"{phase}_ms": round(1000 * seconds, 1) for phase, seconds in startup.seconds.items()}
 

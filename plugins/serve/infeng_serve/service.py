@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from infeng_core.api import Laps, get_logger
+from infeng_core.api import StartupTimes, get_logger
 from infeng_serve.auth import Caller, Keys
 from infeng_serve.bridge import Bridge
 from infeng_serve.failures import LoadingError
@@ -33,14 +33,14 @@ _log = get_logger(__name__)
 class Service:
     """One server's state, for the event loop's thread."""
 
-    def __init__(self, settings: Settings, keys: Keys, startup: Laps | None = None) -> None:
+    def __init__(self, settings: Settings, keys: Keys, startup: StartupTimes | None = None) -> None:
         """Be without a model, and without what the journal holds, yet.
 
         Raises UsageError for a journal that cannot be used.
         """
         self.settings = settings
         self.keys = keys
-        self.startup = startup or Laps()
+        self.startup = startup or StartupTimes()
         """What the start has taken so far."""
         self.journal = Journal(
             Path(settings.journal) if settings.journal else None,

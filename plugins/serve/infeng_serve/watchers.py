@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infeng_core.api import Laps, is_json
+from infeng_core.api import StartupTimes, is_json
 from infeng_serve.model import Model
 from infeng_serve.observability.accesslog import AccessLog, Format
 from infeng_serve.observability.metrics import Metrics
@@ -11,7 +11,7 @@ from infeng_serve.observers import Observer
 from infeng_serve.settings import Settings
 
 
-def watchers(model: Model, settings: Settings, startup: Laps | None = None) -> list[Observer]:
+def watchers(model: Model, settings: Settings, startup: StartupTimes | None = None) -> list[Observer]:
     """Return them; raises UsageError for an endpoint of traces that cannot be.
 
     startup: what the phases of the start took.

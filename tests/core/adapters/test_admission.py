@@ -8,13 +8,13 @@ import re
 import pytest
 from adapter_parts import info, until
 
+from infeng_core.batch import Limits, RunningRequest, adapter_rows
 from infeng_core.errors import AdapterError
 from infeng_core.requests.request import Request
 from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.scheduling.waiting import LOOKAHEAD
-from infeng_core.step import Limits, Sequence, adapter_rows
 
 SLOTS = 4
 
@@ -27,12 +27,12 @@ class Loop:
         limits = Limits(64, SLOTS, SLOTS, 64 * 16, 64)
         self.scheduler = Scheduler(limits, BlockPool(64), FirstCome(limits))
         self.now = 0.0
-        self.started: list[Sequence] = []
+        self.started: list[RunningRequest] = []
         self.ids = 0
 
-    def submit(self, adapter: str | None, new: int = 3) -> Sequence:
+    def submit(self, adapter: str | None, new: int = 3) -> RunningRequest:
         self.ids += 1
-        sequence = Sequence.start(self.ids, Request((1, 2), adapter=adapter), [1, 2], 2 + new, seed=0)
+        sequence = RunningRequest.start(self.ids, Request((1, 2), adapter=adapter), [1, 2], 2 + new, seed=0)
         if adapter is not None:
             sequence.adapters = self.registry.refer(adapter)
         self.scheduler.add(sequence, self.now)
@@ -204,7 +204,7 @@ def test_what_does_not_fit_into_the_cache_is_not_overtaken_for_its_adapter(make)
     registry.add("a", "org/a")
     loop = Loop(registry)
     prompt = [1] * (63 * 16)
-    big = Sequence.start(0, Request(tuple(prompt)), prompt, 64 * 16, seed=0)
+    big = RunningRequest.start(0, Request(tuple(prompt)), prompt, 64 * 16, seed=0)
     loop.submit(None, 30)
     loop.step()
     loop.scheduler.add(big, loop.now)

@@ -15,10 +15,10 @@ from engine_parts import MakeEngine, Recorder
 from infeng_core import Engine, SamplingParams
 from infeng_core.backends.native.binding import Binder
 from infeng_core.errors import AdapterError
-from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.conversion import convert
+from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.quant import builtin_format
-from infeng_core.formats.read import read_native
 
 SHAPE = tiny_model.Shape(hidden=192, intermediate=320, heads=3, kv_heads=1, head_dim=64, tie=False)
 FULL = replace(SHAPE, intermediate=2112, heads=4, seed=1)  # whose heads fill a group of 256, and 8 of them gate_up

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from infeng_core import Engine, SamplingParams
 from infeng_core.cli import main
+from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.quant import builtin_format
-from infeng_core.formats.read import read_native
 from infeng_core.requests.request import Request
 
 SIZES = {"hidden_size": 192, "moe_intermediate_size": 320, "num_experts": 5, "num_experts_per_tok": 2}

@@ -10,9 +10,9 @@ import pytest
 from lora_parts import Kind, Row, random_adapter, run
 
 from infeng_core import Engine
+from infeng_core.batch import AdapterRows, Batch
 from infeng_core.errors import AdapterError, KernelError
 from infeng_core.formats.adapters.packed import LoraTensor, PackedAdapter
-from infeng_core.step import AdapterRows, Batch
 
 QKV = "layers.0.qkv_proj"
 KIND = Kind(ranks=(8, 4, 20), embedding=6, saved=("lm_head", "norm"))

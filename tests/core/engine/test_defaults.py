@@ -13,8 +13,8 @@ from engine_parts import MakeEngine
 
 from infeng_core import SamplingParams
 from infeng_core.errors import ModelError
-from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.conversion import convert
+from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.requests.defaults import recommended
 
 

@@ -19,7 +19,7 @@ from engine_parts import MakeEngine, Recorder, preempting
 from infeng_core import Engine, Request, SamplingParams, _native
 from infeng_core.backends.interface import InterruptedStepError
 from infeng_core.errors import InfengError, PluginError, RequestError
-from infeng_core.requests import asking
+from infeng_core.requests import processor_thread
 from infeng_core.requests.chain import MOST_FORCED
 from infeng_core.requests.processors import Adjustment, Vocabulary, wrong
 from infeng_core.scheduling.scheduler import Scheduler
@@ -611,7 +611,7 @@ def test_a_token_that_there_is_not_is_refused(make_engine: MakeEngine, values: d
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps wait for no processor: whoever has not answered when the logits are there is late."""
     for name in ("PATIENCE", "PATIENCE_ALONE"):
-        monkeypatch.setattr(asking, name, 0.0)
+        monkeypatch.setattr(processor_thread, name, 0.0)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -623,7 +623,7 @@ def test_processors_that_are_late_change_no_token(make: MakeEngine, speculate: s
     counts = [len(answer) for answer in late]
     drafted = [one.usage.drafted_tokens for one in late[0]]
     for name in ("PATIENCE", "PATIENCE_ALONE"):
-        monkeypatch.setattr(asking, name, 60.0)
+        monkeypatch.setattr(processor_thread, name, 60.0)
     awaited = engine.generate([*mix(), reporting])
     assert [one.token_ids for one in late[0]] == [one.token_ids for one in awaited] and counts == [13]
     assert late[0][-1].prompt_logprobs == awaited[-1].prompt_logprobs
@@ -670,9 +670,9 @@ def test_a_request_ends_whose_processor_never_comes_back_and_others_are_asked(
     stuck = engine.submit(LOOP, named(engine, blocking))
     while not blocking.calls:
         engine.step()
-    monkeypatch.setattr(asking, "LOST", 0.0)
+    monkeypatch.setattr(processor_thread, "LOST", 0.0)
     engine.step()
-    monkeypatch.setattr(asking, "LOST", 60.0)
+    monkeypatch.setattr(processor_thread, "LOST", 60.0)
     asked = Request(LOOP, probing(GREEDY, 11))
     assert len(tokens(engine, [asked])[0]) == GREEDY.max_tokens
     with pytest.raises(PluginError, match="a call of it does not return"):
@@ -695,7 +695,7 @@ def test_where_no_thread_can_start_the_step_asks_by_itself(make: MakeEngine, mon
 
     engine = make()
     with monkeypatch.context() as patch:
-        patch.setattr(asking._thread, "start_new_thread", refuse)
+        patch.setattr(processor_thread._thread, "start_new_thread", refuse)
         found = answers(engine)
         assert engine._watchdog._helper() is None
     assert answers(engine) == found
@@ -712,8 +712,10 @@ def test_the_quick_are_asked_before_the_slow():
             return [[]]
 
     order: list[float] = []
-    made = asking.Asking.__new__(asking.Asking)
-    made._questions = [asking.Question(row, None, Known(cost), ()) for row, cost in enumerate((0.3, 0.0, 0.1))]  # type: ignore[arg-type]
+    made = processor_thread.PendingCalls.__new__(processor_thread.PendingCalls)
+    made._questions = [
+        processor_thread.ProcessorCall(row, None, Known(cost), ()) for row, cost in enumerate((0.3, 0.0, 0.1))
+    ]  # type: ignore[arg-type]
     made._answers, made._is_left, made._left_quick, made._is_done = {}, False, 1, False
     made._bell = threading.Lock()
     worker = type("Worker", (), {"asked": None})()

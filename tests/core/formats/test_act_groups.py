@@ -14,11 +14,11 @@ from quantized_parts import Kind
 
 from infeng_core.cli import main
 from infeng_core.errors import ModelError, UsageError
-from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.conversion import convert
+from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.quant import BUILTIN, VARIANTS, builtin_format, fitting, misfit, over
-from infeng_core.formats.read import read_native
 from infeng_core.formats.rotation import rotated
 
 SHAPE = tiny_model.Shape(hidden=128, intermediate=176, heads=2, kv_heads=1, head_dim=64, tie=False)

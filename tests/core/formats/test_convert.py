@@ -21,11 +21,11 @@ import pytest
 
 from infeng_core.cli import main
 from infeng_core.errors import InfengError, ModelError
+from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.atomic import locked
-from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.conversion import convert
+from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.quant import builtin_format
-from infeng_core.formats.read import read_native
 
 Maker = Callable[..., Path]
 INT4 = FormatChoice("int4-g64", {"embed": "int8-row"})

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from infeng_core.errors import InfengError, ModelError
-from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.artifacts.manifest import read_manifest, write_manifest
+from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.conversion import convert
-from infeng_core.formats.native import read_manifest, write_manifest
+from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.quant import builtin_format
-from infeng_core.formats.read import read_native
 from infeng_core.formats.safetensors import read_header
 from infeng_core.formats.tensors import LoadedModel
 

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from infeng_core.errors import ModelError
 from infeng_core.formats.checkpoints import open_checkpoint
-from infeng_core.formats.choice import FormatChoice, choose
+from infeng_core.formats.format_choice import FormatChoice, choose
 from infeng_core.formats.quant import builtin_format
 from infeng_core.formats.survey import active_parameters, parameters, survey, weight_bytes
 from infeng_core.models.config import ModelConfig

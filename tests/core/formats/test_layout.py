@@ -12,10 +12,10 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.conversion import convert
+from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.quant import BUILTIN, builtin_format
-from infeng_core.formats.read import read_native
 
 Maker = Callable[..., Path]
 Bytes = NDArray[np.uint8]

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from infeng_core.errors import InfengError, ResourceError, UsageError
-from infeng_core.formats.choice import by_format
+from infeng_core.formats.format_choice import by_format
 from infeng_core.formats.loader import load
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.models.weights import layout

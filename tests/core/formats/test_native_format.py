@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from infeng_core.errors import InfengError, ModelError, UsageError
-from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.artifacts.manifest import Manifest, parse_manifest, read_manifest
+from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.conversion import convert
+from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.loader import load
-from infeng_core.formats.native import Manifest, parse_manifest, read_manifest
 from infeng_core.formats.quant import builtin_format
-from infeng_core.formats.read import read_native
 from infeng_core.formats.safetensors import read_header
 from infeng_core.formats.shards import Entry, plan_shards
 from infeng_core.formats.tensors import LoadedModel

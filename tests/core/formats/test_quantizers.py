@@ -16,11 +16,12 @@ import yaml
 from numpy.typing import NDArray
 
 from infeng_core.errors import ModelError, PluginError, UsageError
-from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.artifacts.manifest import read_manifest
+from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.conversion import convert
+from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.identity import conversion_key
 from infeng_core.formats.loader import load
-from infeng_core.formats.native import read_manifest
 from infeng_core.formats.quant import BUILTIN, Grid, QuantFormat, builtin_format
 from infeng_core.formats.quantizers import (
     BUILT_IN,
@@ -31,7 +32,6 @@ from infeng_core.formats.quantizers import (
     QuantizerChoice,
     QuantTarget,
 )
-from infeng_core.formats.read import read_native
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
 

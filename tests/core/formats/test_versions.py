@@ -15,8 +15,8 @@ import yaml
 from infeng_core.errors import ModelError
 from infeng_core.formats.adapters.artifact import read_artifact
 from infeng_core.formats.adapters.load import load_adapter
+from infeng_core.formats.artifacts.manifest import Manifest, read_manifest
 from infeng_core.formats.loader import load
-from infeng_core.formats.native import Manifest, read_manifest
 from infeng_core.formats.quant import builtin_format
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.rope_config import RopeConfig

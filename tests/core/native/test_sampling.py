@@ -10,7 +10,7 @@ import pytest
 from sampling_parts import OFF, Definition
 
 from infeng_core import _native as native
-from infeng_core.step import NOT_FINITE
+from infeng_core.batch import NOT_FINITE
 
 FEW_USE = ("typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold")
 

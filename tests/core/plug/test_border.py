@@ -74,8 +74,8 @@ SPOILT = [
                   "Tokenizer.detokenizer = lambda *_: D()", "what push() returned is b'x', not str"),
     ("tokenizer", "class D:\n    def push(self, token): 1 / 0\n    def finish(self): return ''\n"
                   "Tokenizer.detokenizer = lambda *_: D()", "push() raised ZeroDivisionError"),
-    ("scheduler", "schedulers = {'odd': lambda limits: object()}", "scheduler odd: it has no add"),
-    ("scheduler", RAISES + "schedulers = {'odd': raises}", "scheduler odd: making it raised Odd"),
+    ("scheduler", "policies = {'odd': lambda limits: object()}", "scheduler odd: it has no add"),
+    ("scheduler", RAISES + "policies = {'odd': raises}", "scheduler odd: making it raised Odd"),
     ("scheduler", RAISES + "Policy.add = raises", "scheduler odd: add() raised Odd: by design"),
     ("scheduler", "Policy.order = lambda self, now: 3", "what order() returned is 3, not"),
     ("scheduler", RAISES + "Policy.order = raises", "order() raised Odd: by design"),

@@ -213,7 +213,7 @@ def test_what_nobody_provides_is_an_error_with_what_there_is(install):
     with pytest.raises(PluginError, match=r"backend nothing: no plugin provides it: known here: .*native"):
         discover().backend("nothing")
     with pytest.raises(PluginError, match="scheduler x: no plugin provides it"):
-        discover().scheduler("x")
+        discover().policy("x")
     with pytest.raises(PluginError, match=r"quant format int4-g6: no plugin provides it: did you mean `int4-g64`\?"):
         discover().quant_format("int4-g6")
 
@@ -306,7 +306,7 @@ def test_what_the_core_announces_is_what_it_brings():
     plugins = discover()
     core = plugins.plugin("core").manifest
     assert plugins.tokenizer("hf")  # imports the hooks
-    for kind in ("tokenizers", "schedulers", "quant_formats", "backends"):
+    for kind in ("tokenizers", "policies", "quant_formats", "backends"):
         brought = [name for found in getattr(plugins.hook, f"infeng_{kind}")(settings={}) for name in found]
         assert sorted(core.provides[kind]) == sorted(brought)
     commands = {command.name: command.help for found in plugins.hook.infeng_commands(settings={}) for command in found}

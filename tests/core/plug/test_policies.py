@@ -64,7 +64,7 @@ class Torn(FirstCome):
 
 def test_an_add_that_raises_costs_its_request_and_nothing_is_left_of_that_one(odd, tiny):
     expected = tokens(tiny)
-    odd(TORN + "schedulers = {'odd': Torn}")
+    odd(TORN + "policies = {'odd': Torn}")
     with started(tiny) as engine:
         first = engine.submit(Request("the quick", PARAMS))
         bad = engine.submit(Request("the quick", PARAMS, tenant="bad"))
@@ -134,7 +134,7 @@ def test_a_hook_for_want_of_room_that_fails_is_named(odd, tiny, hook, answer):
 
 def test_a_policy_that_cannot_be_made_again_ends_those_that_come_as_well(odd, tiny):
     code = "made = []\ndef make(limits):\n    made.append(1)\n    if len(made) > 1: raise Odd('once')\n"
-    odd(RAISES + code + "    return Policy(limits)\nPolicy.order = raises\nschedulers = {'odd': make}")
+    odd(RAISES + code + "    return Policy(limits)\nPolicy.order = raises\npolicies = {'odd': make}")
     with started(tiny) as engine:
         for _ in range(3):
             with pytest.raises(PluginError, match="plugin odd"):

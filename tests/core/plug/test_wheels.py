@@ -40,7 +40,7 @@ def test_the_table_is_what_the_projects_wheels_provide() -> None:
 @pytest.mark.parametrize(
     ("plugin", "kind", "name"),
     [
-        ("fair", "scheduler", "fair"),
+        ("fair", "policy", "fair"),
         ("prefix-store", "prefix_store", "disk"),
         ("numpy", "backend", "numpy"),
         ("grammar", "logit_processor", "grammar"),

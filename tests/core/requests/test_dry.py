@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from infeng_core.errors import RequestError
 from infeng_core.requests import dry
+from infeng_core.requests.builtin_processors import requested_processors
 from infeng_core.requests.dry import LONGEST, Dry, breaker_ids
-from infeng_core.requests.own import named
 from infeng_core.requests.parameters import MOST_DRY_LENGTH
 from infeng_core.requests.processors import Vocabulary
 from infeng_core.requests.request import SamplingParams
@@ -165,12 +165,12 @@ def test_a_token_costs_one_look_at_the_text(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("values", [{}, {"dry_base": 3.0}, {"dry_multiplier": 0.8, "dry_penalty_last_n": 0}])
 def test_who_does_not_ask_for_it_has_none(values: dict[str, Any]):
-    assert named(SamplingParams(**values), ()) == []
+    assert requested_processors(SamplingParams(**values), ()) == []
 
 
 def test_it_comes_behind_the_other_penalties():
     params = SamplingParams(dry_multiplier=0.8, repetition_penalty=1.1, dry_sequence_breakers=":")
-    assert named(params, ()) == [("penalties", (1.1, 0.0, 0.0)), ("dry", (0.8, 1.75, 2, -1, (":",)))]
+    assert requested_processors(params, ()) == [("penalties", (1.1, 0.0, 0.0)), ("dry", (0.8, 1.75, 2, -1, (":",)))]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from infeng_core.requests.detokenizer import REPLACEMENT
 from infeng_core.requests.hftokenizer import HfTokenizer
 from infeng_core.requests.idstokenizer import IdsTokenizer
 from infeng_core.settings.config import EngineConfig, TokenizerSection
-from infeng_core.tokenizerjson.growth import growth
+from infeng_core.tokenizerjson.bounds import growth_bounds
 
 DATA = os.environ.get("INFENG_TEST_DATA")
 needs_data = pytest.mark.skipif(DATA is None, reason="INFENG_TEST_DATA is not set")
@@ -181,7 +181,7 @@ REPEATING = {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "
     ],
 )
 def test_the_growth_of_a_text_is_bounded(parts, bound):
-    assert max(growth(parts).values()) == bound
+    assert max(growth_bounds(parts).values()) == bound
 
 
 @pytest.mark.parametrize(

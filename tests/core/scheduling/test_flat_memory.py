@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scheduler_parts import Adapters, Reference, key_of, sampled, sequence
 
+from infeng_core.batch import Limits, RunningRequest
 from infeng_core.scheduling.admission import Backlog, Bounds
 from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.cost import KEPT, CostModel
@@ -19,7 +20,6 @@ from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.scheduling.prefix import PrefixTree
 from infeng_core.scheduling.prefix_cache import PrefixCache
 from infeng_core.scheduling.scheduler import Scheduler
-from infeng_core.step import Limits, Sequence
 
 
 def containers(root: Any) -> Iterator[tuple[str, int]]:
@@ -27,7 +27,9 @@ def containers(root: Any) -> Iterator[tuple[str, int]]:
     stack, seen = [("", root)], set()
     while stack:
         path, one = stack.pop()
-        if id(one) in seen or isinstance(one, str | bytes | int | float | np.ndarray | memoryview | Sequence | type):
+        if id(one) in seen or isinstance(
+            one, str | bytes | int | float | np.ndarray | memoryview | RunningRequest | type
+        ):
             continue
         seen.add(id(one))
         if isinstance(one, dict | list | set | deque | tuple):
@@ -124,7 +126,7 @@ def deep_size(root: Any) -> int:
     stack, seen, total = [root], set(), 0
     while stack:
         one = stack.pop()
-        if id(one) in seen or isinstance(one, Sequence | type):
+        if id(one) in seen or isinstance(one, RunningRequest | type):
             continue
         seen.add(id(one))
         if isinstance(one, dict | list | set | deque | tuple):

@@ -26,8 +26,8 @@ from drawn import NIGHTLY
 from hypothesis import HealthCheck, Phase, settings
 
 import infeng_core
+import infeng_core.batch
 import infeng_core.scheduling
-import infeng_core.step
 
 HERE = Path(__file__).parent
 SOURCES = Path(infeng_core.__file__).parent / "scheduling"
@@ -80,7 +80,7 @@ MUTANTS = [
            Replace("_a.max_rows - _", "_a.max_rows"), "scheduler:test_guesses_take_only_rows_that_nobody_needs"),
     Mutant("one reported row too many", "batches:prompt_work",
            Replace("_a - _b.report_from", "_a - _b.report_from + 1"), RANDOM),
-    Mutant("reported rows leave none for who starts", "room:Room.may_run", Replace("_ and _b", "_b"),
+    Mutant("reported rows leave none for who starts", "step_budget:StepBudget.may_run", Replace("_ and _b", "_b"),
            "starts:test_whoever_starts_beside_a_reported_prompt_finds_a_sampled_row_left"),
     Mutant("the backlog never ends", "scheduler:Scheduler._start_next", Drop("_.leave(_, _, started=_)"), RANDOM),
     Mutant("a prefix leaves while somebody holds it", "prefix:PrefixTree.shared", Drop("_._grip(_)"), RANDOM),
@@ -88,11 +88,11 @@ MUTANTS = [
            "prefix:test_what_a_request_uses_again_outlives_what_came_later"),
     Mutant("one block more is found than is equal", "prefix:PrefixTree._path",
            Replace("children.get(_a)", "children.get(_a) or next(iter(children.values()), None)"), RANDOM),
-    Mutant("time does not bound prompts", "room:rows_of_prompt", Replace("_ is None or _", "True"),
+    Mutant("time does not bound prompts", "step_budget:rows_of_prompt", Replace("_ is None or _", "True"),
            "on_demand:test_prompts_get_the_rows_that_leave_those_that_decode_their_pace"),
-    Mutant("adapters cost nothing", "room:Room.take", Drop("_ = _._replace(adapters=_)"),
+    Mutant("adapters cost nothing", "step_budget:StepBudget.take", Drop("_ = _._replace(adapters=_)"),
            "starts:test_chunks_and_their_adapters_leave_those_that_decode_their_pace"),
-    Mutant("positions cost nothing", "room:Room.take", Replace("_a.attended + _", "_a.attended"),
+    Mutant("positions cost nothing", "step_budget:StepBudget.take", Replace("_a.attended + _", "_a.attended"),
            "starts:test_chunks_and_their_adapters_leave_those_that_decode_their_pace"),
     Mutant("the last prompt comes first", "scheduler:Scheduler._chunks",
            Replace("_a.prompts(_b, _c)", "reversed(list(_a.prompts(_b, _c)))"), RANDOM),
@@ -177,7 +177,7 @@ def mutated(where: str, edit: Edit) -> tuple[str, Path, ast.Module]:
 
 
 def is_anew(name: str) -> bool:
-    return name.startswith("infeng_core.scheduling") or name in ("infeng_core.step", "scheduler_parts")
+    return name.startswith("infeng_core.scheduling") or name in ("infeng_core.batch", "scheduler_parts")
 
 
 @contextmanager
@@ -185,7 +185,7 @@ def imported_with(where: str, edit: Edit) -> Iterator[None]:
     """Let ``infeng_core.scheduling`` be one with an edited function."""
     finder = Finder(*mutated(where, edit))
     kept = {name: module for name, module in sys.modules.items() if is_anew(name)}
-    attributes = {name: getattr(infeng_core, name) for name in ("scheduling", "step")}
+    attributes = {name: getattr(infeng_core, name) for name in ("scheduling", "batch")}
     profile = settings.get_current_profile_name()
     try:
         for name in kept:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from infeng_core.batch import Batch, Limits, RunningRequest
 from infeng_core.errors import PluginError
 from infeng_core.requests.request import Request
 from infeng_core.scheduling.blocks import BlockPool
@@ -15,14 +16,13 @@ from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.scheduling.policy import Policy, Served
 from infeng_core.scheduling.prefix import PrefixTree
 from infeng_core.scheduling.prefix_cache import PrefixCache
-from infeng_core.scheduling.room import LEAST_CHUNK, UNKNOWN_CHUNK
 from infeng_core.scheduling.scheduler import MOST_DISPLACED, Scheduler
-from infeng_core.step import Batch, Limits, Sequence
+from infeng_core.scheduling.step_budget import LEAST_CHUNK, UNKNOWN_CHUNK
 
 
-def sequence(id_: int, prompt: int, new: int, priority: int = 0) -> Sequence:
+def sequence(id_: int, prompt: int, new: int, priority: int = 0) -> RunningRequest:
     ids = [(7 * id_ + i) % 100 for i in range(prompt)]
-    made = Sequence.start(id_, Request(tuple(ids), priority=priority), ids, prompt + new, seed=0)
+    made = RunningRequest.start(id_, Request(tuple(ids), priority=priority), ids, prompt + new, seed=0)
     made.arrived = float(id_)
     return made
 
@@ -143,10 +143,10 @@ def test_who_has_passed_the_deadline_is_named_once_wherever_it_is():
 class Urgent(FirstCome):
     """Lets requests of higher priority take the place of others."""
 
-    def order(self, now: float) -> list[Sequence]:
+    def order(self, now: float) -> list[RunningRequest]:
         return sorted(super().order(now), key=lambda one: -one.request.priority)
 
-    def displaced(self, request: Sequence, running: list[Sequence], now: float) -> Sequence | None:
+    def displaced(self, request: RunningRequest, running: list[RunningRequest], now: float) -> RunningRequest | None:
         lowest = min(running, key=lambda one: one.request.priority)
         return lowest if lowest.request.priority < request.request.priority else None
 
@@ -195,10 +195,12 @@ def test_who_made_room_and_starts_again_in_the_same_step_has_its_rows_once():
     class Back(FirstCome):
         """Sends the other away and then lets it go first."""
 
-        def order(self, now: float) -> Iterable[Sequence]:
+        def order(self, now: float) -> Iterable[RunningRequest]:
             return sorted(super().order(now), key=lambda one: (one.preemptions == 0, one.id))
 
-        def displaced(self, request: Sequence, running: Iterable[Sequence], now: float) -> Sequence | None:
+        def displaced(
+            self, request: RunningRequest, running: Iterable[RunningRequest], now: float
+        ) -> RunningRequest | None:
             return next((one for one in running if one.id == 0), None)
 
     scheduler = make(running=1, policy=Back)
@@ -217,7 +219,7 @@ def test_who_made_room_and_starts_again_in_the_same_step_has_its_rows_once():
 
 def test_who_is_held_back_is_asked_for_again_though_nothing_else_has_changed():
     class Later(FirstCome):
-        def order(self, now: float) -> Iterable[Sequence]:
+        def order(self, now: float) -> Iterable[RunningRequest]:
             return super().order(now) if now >= 5.0 else []
 
     scheduler = make(policy=Later)
@@ -234,7 +236,7 @@ def test_a_policy_may_ask_what_of_a_request_is_in_the_cache():
         def attach(self, cached):
             self.cached = cached
 
-        def order(self, now: float) -> Iterable[Sequence]:
+        def order(self, now: float) -> Iterable[RunningRequest]:
             found.extend(self.cached(one) for one in super().order(now))
             return super().order(now)
 
@@ -242,7 +244,7 @@ def test_a_policy_may_ask_what_of_a_request_is_in_the_cache():
     limits = Limits(64, 4, 4, 128, 8)
     scheduler = Scheduler(limits, pool, Asking(limits), prefixes=PrefixCache(PrefixTree(pool), lambda one: b"k"))
     for id_ in (0, 7):
-        one = Sequence.start(id_, Request((1,) * 40), [1] * 40, 42, seed=0)
+        one = RunningRequest.start(id_, Request((1,) * 40), [1] * 40, 42, seed=0)
         scheduler.add(one, 0.0)
         while step(scheduler) is not None:
             pass

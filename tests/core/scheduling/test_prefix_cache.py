@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from scheduler_parts import sequence
 
+from infeng_core.batch import RunningRequest
 from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.prefix import PrefixTree
 from infeng_core.scheduling.prefix_cache import PrefixCache
-from infeng_core.step import Sequence
 
 PROMPT = [1] * 40
 
@@ -18,7 +18,7 @@ class Keys:
 
     key: bytes | None = b"before"
 
-    def __call__(self, sequence: Sequence) -> bytes | None:
+    def __call__(self, sequence: RunningRequest) -> bytes | None:
         return self.key
 
 

@@ -11,13 +11,13 @@ from drawn import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from infeng_core.batch import Batch, Limits, RunningRequest
 from infeng_core.errors import RequestError
 from infeng_core.requests.request import Request
 from infeng_core.scheduling.blocks import BlockPool, blocks_for
 from infeng_core.scheduling.drafts import Guesses
 from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.scheduling.scheduler import Scheduler
-from infeng_core.step import Batch, Limits, Sequence
 
 
 def limits(max_rows: int = 16, running: int = 4, context: int = 128, blocks: int = 12) -> Limits:
@@ -28,9 +28,9 @@ def first_come(bounds: Limits, pool: BlockPool) -> Scheduler:
     return Scheduler(bounds, pool, FirstCome(bounds))
 
 
-def sequence(id_: int, prompt: int, capacity: int) -> Sequence:
+def sequence(id_: int, prompt: int, capacity: int) -> RunningRequest:
     ids = [(7 * id_ + i) % 100 for i in range(prompt)]
-    return Sequence.start(id_, Request(tuple(ids)), ids, capacity, seed=0)
+    return RunningRequest.start(id_, Request(tuple(ids)), ids, capacity, seed=0)
 
 
 def check(batch: Batch, bounds: Limits) -> None:

@@ -30,17 +30,17 @@ from scheduler_parts import (
     told,
 )
 
+from infeng_core.batch import NOT_FINITE, Batch, Limits, RunningRequest
 from infeng_core.errors import OverloadedError
 from infeng_core.scheduling.admission import Backlog, Bounds
 from infeng_core.scheduling.blocks import BLOCK_TOKENS, BlockPool, blocks_for
 from infeng_core.scheduling.cost import CostModel, StepShape
 from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.scheduling.prefix_cache import PrefixCache
-from infeng_core.scheduling.room import LEAST_CHUNK, UNKNOWN_CHUNK
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.scheduling.schedulers import tree_of
+from infeng_core.scheduling.step_budget import LEAST_CHUNK, UNKNOWN_CHUNK
 from infeng_core.scheduling.tables import Needs
-from infeng_core.step import NOT_FINITE, Batch, Limits, Sequence
 
 HOUR = 3600.0
 TEXTS = [[(i * i * k + i // 16) % 3 for i in range(100)] for k in (0, 1, 5)]
@@ -54,7 +54,7 @@ WINDOWS = [(1,), (7,), (20,), (33,), (0, 16), (0, 20), (0, 20, 20), (0, 0, 33)]
 class Case:
     """A request, and what the test knows of it."""
 
-    sequence: Sequence
+    sequence: RunningRequest
     stop: int
     """Tokens after which it ends."""
     reported: set[int] = field(default_factory=set)
@@ -67,7 +67,7 @@ class World:
     def __init__(self, rng: random.Random, has_windows: bool = False) -> None:
         self.now = 1.0
         self.made = 0
-        self.here: dict[Sequence, Case] = {}
+        self.here: dict[RunningRequest, Case] = {}
         self.ended: Counter[str] = Counter()
         self.texts = list(TEXTS)
         self.is_in_order = True
@@ -222,7 +222,7 @@ class World:
         assert all(one.deadline > self.now for one in self.here)
         assert self.scheduler.next_deadline == min((one.deadline for one in self.here), default=math.inf)
 
-    def end(self, one: Sequence, why: str) -> None:
+    def end(self, one: RunningRequest, why: str) -> None:
         """Let go of a request, whose text has to be what the model says."""
         case = self.here.pop(one)
         self.scheduler.drop(one, self.now)
@@ -243,7 +243,7 @@ class World:
         if why == "finished" and NOT_FINITE not in one.tokens[: one.length]:
             self.texts = [*self.texts[-4:], one.tokens[: one.length].tolist()]
 
-    def settle_order(self, began: dict[Sequence, float]) -> None:
+    def settle_order(self, began: dict[RunningRequest, float]) -> None:
         """Assert who may have started before whom."""
         started = [one for one in self.here if one.started and not began[one]]
         for one in started:

@@ -7,15 +7,15 @@ import weakref
 import pytest
 from scheduler_parts import Adapters, Reference, check, key_of, linear, sampled, sequence
 
+from infeng_core.batch import Batch, Limits, RunningRequest
 from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.cost import StepShape
 from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.scheduling.policy import Policy
 from infeng_core.scheduling.prefix import PrefixTree
 from infeng_core.scheduling.prefix_cache import PrefixCache
-from infeng_core.scheduling.room import LEAST_CHUNK
 from infeng_core.scheduling.scheduler import MOST_DISPLACED, Scheduler
-from infeng_core.step import Batch, Limits, Sequence
+from infeng_core.scheduling.step_budget import LEAST_CHUNK
 
 SLOTS = 4
 
@@ -50,10 +50,10 @@ def test_whoever_starts_beside_a_reported_prompt_finds_a_sampled_row_left():
 class Waver(FirstCome):
     """Lets the second displace the first, and then prefers the first."""
 
-    def order(self, now: float) -> list[Sequence]:
+    def order(self, now: float) -> list[RunningRequest]:
         return sorted(self._waiting, key=lambda one: -one.preemptions * 10 - one.id)
 
-    def displaced(self, request: Sequence, running: list[Sequence], now: float) -> Sequence | None:
+    def displaced(self, request: RunningRequest, running: list[RunningRequest], now: float) -> RunningRequest | None:
         return running[0] if request.id == 1 else None
 
 
@@ -74,7 +74,7 @@ def test_one_that_is_displaced_and_starts_again_in_one_step_has_its_rows_once():
 class Urgent(FirstCome):
     """Lets whoever has adapters take the place of others."""
 
-    def displaced(self, request: Sequence, running: list[Sequence], now: float) -> Sequence | None:
+    def displaced(self, request: RunningRequest, running: list[RunningRequest], now: float) -> RunningRequest | None:
         return running[0] if request.adapters is not None else None
 
 
@@ -101,10 +101,10 @@ def test_an_adapter_that_leaves_as_somebody_was_displaced_for_it_is_no_fault_of_
 class Narrow(FirstCome):
     """Lets one request have rows, the last, which makes room for others."""
 
-    def active(self, running: list[Sequence], now: float) -> list[Sequence]:
+    def active(self, running: list[RunningRequest], now: float) -> list[RunningRequest]:
         return running[-1:]
 
-    def displaced(self, request: Sequence, running: list[Sequence], now: float) -> Sequence | None:
+    def displaced(self, request: RunningRequest, running: list[RunningRequest], now: float) -> RunningRequest | None:
         return next((one for one in running if one.id == 1), None)
 
 
@@ -126,7 +126,7 @@ def test_where_all_that_were_active_made_room_in_vain_others_have_their_turn():
 class Evening(FirstCome):
     """Holds everybody back until it is late."""
 
-    def order(self, now: float) -> list[Sequence]:
+    def order(self, now: float) -> list[RunningRequest]:
         return self._waiting if now > 5.0 else []
 
 
@@ -142,7 +142,7 @@ class Yielding(FirstCome):
 
     asked = 0.0
 
-    def active(self, running: list[Sequence], now: float) -> list[Sequence]:
+    def active(self, running: list[RunningRequest], now: float) -> list[RunningRequest]:
         is_first, self.asked = now > self.asked, now
         return [] if self._waiting and is_first else running
 
@@ -186,7 +186,7 @@ def test_one_whose_adapter_lacks_room_is_overtaken_by_twice_as_many_as_may_run(h
     scheduler = make()
     registry = Adapters(1, resident={"c0": 0})
 
-    def submit(id_: int, name: str | None, new: int) -> Sequence:
+    def submit(id_: int, name: str | None, new: int) -> RunningRequest:
         one = sequence(id_, [0] * 2, new)
         one.adapters = None if name is None else Reference(registry, (name,), (1.0,))
         scheduler.add(one, 1.0)

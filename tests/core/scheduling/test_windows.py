@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from scheduler_parts import Cache, answer, check, sequence
 
+from infeng_core.batch import Limits
 from infeng_core.models.groups import LayerGroup, layer_groups, places
 from infeng_core.scheduling.blocks import BlockPool, blocks_for
 from infeng_core.scheduling.fcfs import FirstCome
@@ -15,7 +16,6 @@ from infeng_core.scheduling.prefix_cache import PrefixCache
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.scheduling.schedulers import tree_of
 from infeng_core.scheduling.tables import Needs
-from infeng_core.step import Limits
 
 
 @dataclass(frozen=True)

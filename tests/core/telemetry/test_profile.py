@@ -15,8 +15,8 @@ from engine_parts import MakeEngine
 from numpy.typing import NDArray
 
 from infeng_core import Engine, SamplingParams
+from infeng_core.batch import Batch
 from infeng_core.errors import KernelError, UsageError
-from infeng_core.step import Batch
 from infeng_core.telemetry.profile import Profile
 
 PROMPTS = ["the quick brown fox", "1 2 3 4 5", "x"]

@@ -25,7 +25,7 @@ LIMITS = Limits(max_rows=32, max_samples=8, max_segments=8, context=256, kv_bloc
 
 def schedulers(limits: Limits = LIMITS, **settings: object) -> Schedulers:
     config = load_config(overrides={"scheduler.step_ms": 0, **{f"scheduler.{k}": v for k, v in settings.items()}})
-    return Schedulers(config, limits, Plugins.discover().scheduler("fcfs"), "simulated", None)
+    return Schedulers(config, limits, Plugins.discover().policy("fcfs"), "simulated", None)
 
 
 def simulated(

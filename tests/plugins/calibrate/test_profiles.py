@@ -14,6 +14,7 @@ from infeng_calibrate.sensitivity import divergence, portion, sensitivities, tok
 from infeng_calibrate.store import Store
 
 from infeng_core import Engine, _native
+from infeng_core.batch import Batch
 from infeng_core.cli.convert import QUALITIES
 from infeng_core.errors import ResourceError, UsageError
 from infeng_core.formats.checkpoints import open_checkpoint
@@ -24,7 +25,6 @@ from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import Layout, layout
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
-from infeng_core.step import Batch
 
 LADDER = Profile("ladder", ("int4-p32", "int5-p32", "int6-p32"), 5.25)
 

@@ -10,13 +10,13 @@ from infeng_fair.accounts import Accounts
 from infeng_fair.counts import OTHERS
 from infeng_fair.locality import LOOKAHEAD, PEEKS, Locality
 
-from infeng_core.api import Limits, Request, Sequence
+from infeng_core.api import Limits, Request, RunningRequest
 
 LIMITS = Limits(512, 32, 32, 1024, 4096)
 
 
-def request(id_: int, arrived: float = 0.0, **more: Any) -> Sequence:
-    made = Sequence.start(id_, Request((1,) * 64, **more), [1] * 64, 80, seed=0)
+def request(id_: int, arrived: float = 0.0, **more: Any) -> RunningRequest:
+    made = RunningRequest.start(id_, Request((1,) * 64, **more), [1] * 64, 80, seed=0)
     made.arrived = arrived
     return made
 

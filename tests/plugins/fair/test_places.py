@@ -6,7 +6,7 @@ import pytest
 from infeng_fair.policy import LATELY, MANY_PLACES, NEW_COST, Fair, _Full
 from virtual_clock import Job, Outcome, run
 
-from infeng_core.api import BlockPool, Limits, Request, Scheduler, Sequence
+from infeng_core.api import BlockPool, Limits, Request, RunningRequest, Scheduler
 
 PLACES = 4
 LIMITS = Limits(512, PLACES, PLACES, 1024, 512)
@@ -20,8 +20,8 @@ def without_places(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Fair, "_full", lambda self: _Full(-float("inf"), ()))
 
 
-def sequence(id_: int, tenant: str, prompt: int = 16, new: int = 800) -> Sequence:
-    return Sequence.start(id_, Request((1,) * prompt, tenant=tenant), [1] * prompt, prompt + new, seed=0)
+def sequence(id_: int, tenant: str, prompt: int = 16, new: int = 800) -> RunningRequest:
+    return RunningRequest.start(id_, Request((1,) * prompt, tenant=tenant), [1] * prompt, prompt + new, seed=0)
 
 
 # --------------------------------------------------------------------------------------------------- long answers ---
@@ -113,7 +113,7 @@ def test_rows_of_a_prompt_that_is_computed_again_after_a_preemption_cost_nothing
 # ----------------------------------------------------------------------------------------------- who is moved ---
 
 
-def filled(policy: Fair, *tenants: str) -> list[Sequence]:
+def filled(policy: Fair, *tenants: str) -> list[RunningRequest]:
     """Return the requests of a batch."""
     running = [sequence(id_, tenant) for id_, tenant in enumerate(tenants)]
     for one in running:
@@ -187,7 +187,7 @@ def test_a_tenant_is_owed_a_place_up_to_burst_and_quantum_beyond_the_least(fair,
 # ------------------------------------------------------------------------------------------ the last free place ---
 
 
-def batch_with_one_place_left(policy: Fair, now: float) -> list[Sequence]:
+def batch_with_one_place_left(policy: Fair, now: float) -> list[RunningRequest]:
     """Let "here" have all places but one, and want more; "back" had something to do at 0."""
     gone = filled(policy, "back")
     policy.active(gone, 0.0)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_clock import Job, Outcome, run
 
-from infeng_core.api import FirstCome, Limits, Request, Scheduler, Sequence
+from infeng_core.api import FirstCome, Limits, Request, RunningRequest, Scheduler
 
 NEVER = float("inf")
 
@@ -87,7 +87,9 @@ def test_others_make_way_for_who_is_next_until_it_has_had_a_step_to_start_in(fai
     policy = fair()(Limits(64, 4, 4, 4096, 1024))
     requests = []
     for id_, (tenant, length) in enumerate((("greedy", 3000), ("third", 300), ("polite", 60))):
-        requests.append(Sequence.start(id_, Request((0,) * length, tenant=tenant), [0] * length, length + 8, seed=0))
+        requests.append(
+            RunningRequest.start(id_, Request((0,) * length, tenant=tenant), [0] * length, length + 8, seed=0)
+        )
         policy.add(requests[-1], 1.0)
     greedy, third = requests[:2]
     for one in (greedy, third):

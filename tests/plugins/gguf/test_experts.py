@@ -22,7 +22,7 @@ from safetensors.numpy import save_file
 
 from infeng_core import SamplingParams
 from infeng_core.errors import ModelError
-from infeng_core.formats.choice import BASE, FormatChoice
+from infeng_core.formats.format_choice import BASE, FormatChoice
 from infeng_core.formats.quant import builtin_format
 from infeng_core.models.config import ModelConfig
 

@@ -20,8 +20,8 @@ from tokenizers import Tokenizer
 
 from infeng_core.cli import main
 from infeng_core.errors import ModelError, UsageError
-from infeng_core.formats.choice import FormatChoice
 from infeng_core.formats.conversion import convert
+from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.plug.assembly import load_config
 

@@ -23,7 +23,7 @@ from tiny_model import Shape
 
 from infeng_core.engine import Engine
 from infeng_core.errors import InfengError, ModelError
-from infeng_core.formats.choice import BASE, FormatChoice, choose
+from infeng_core.formats.format_choice import BASE, FormatChoice, choose
 from infeng_core.formats.quant import builtin_format
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.plug.assembly import load_config

@@ -22,7 +22,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from infeng_core.errors import ModelError
 from infeng_core.formats import tiktoken
-from infeng_core.formats.pieces import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Pieces
+from infeng_core.formats.sentencepiece_vocab import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, SentencePieceVocab
 from infeng_core.requests.hftokenizer import HfTokenizer
 from infeng_core.settings.config import EngineConfig
 
@@ -56,7 +56,7 @@ def test_template_and_special_tokens_of_phi_3(third_party: Path) -> None:
     assert fast.decode(fast.encode("Hello wörld").ids) == "Hello wörld"
 
 
-def reference(pieces: Pieces, text: str) -> list[int]:
+def reference(pieces: SentencePieceVocab, text: str) -> list[int]:
     """Join neighbours by score as llama.cpp does (``llm_tokenizer_spm_session``): the best first, then the leftmost."""
     ids = {piece: number for number, piece in enumerate(pieces.texts)}
     symbols: list[str] = list(text)
@@ -91,7 +91,7 @@ def test_pieces_are_joined_in_the_order_of_their_scores() -> None:
     texts = ["<unk>", *letters, *sorted(words)]
     scores = rng.permutation(len(texts)).astype(np.float32)
     kinds = [UNKNOWN] + [NORMAL] * (len(texts) - 1)
-    pieces = Pieces(texts, scores, kinds, unknown="<unk>", prefix=False)
+    pieces = SentencePieceVocab(texts, scores, kinds, unknown="<unk>", prefix=False)
     fast = Tokenizer.from_str(json.dumps(pieces.tokenizer_json()))
     for _ in range(200):
         text = "".join(rng.choice(list("ab c"), rng.integers(1, 40)))
@@ -101,7 +101,7 @@ def test_pieces_are_joined_in_the_order_of_their_scores() -> None:
 def test_a_vocabulary_of_bytes_spells_what_has_no_piece() -> None:
     texts = ["<unk>", "<s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", "a"]
     kinds = [UNKNOWN, CONTROL, *[BYTE] * 256, NORMAL, NORMAL]
-    pieces = Pieces(texts, np.zeros(len(texts), np.float32), kinds, unknown="<unk>")
+    pieces = SentencePieceVocab(texts, np.zeros(len(texts), np.float32), kinds, unknown="<unk>")
     fast = Tokenizer.from_str(json.dumps(pieces.tokenizer_json()))
     ids = fast.encode("aé<s>").ids
     assert ids == [258, 259, 2 + 0xC3, 2 + 0xA9, 1]

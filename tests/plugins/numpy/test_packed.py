@@ -21,10 +21,10 @@ from infeng_numpy.rounding import Rounding
 from infeng_numpy.weights import rounding_of
 from numpy.typing import NDArray
 
-from infeng_core.formats.choice import FormatChoice
+from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.conversion import convert
+from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.quant import builtin_format
-from infeng_core.formats.read import read_native
 from infeng_core.formats.tensors import LoadedModel
 
 # Largest error of B A as a share of its largest element, and of what is stored as it is.

@@ -10,11 +10,11 @@ from goldens import targets
 from infeng_peft.config import PeftConfig, read_peft_config
 
 from infeng_core.errors import ModelError
-from infeng_core.formats.adapters.sites import sites
 from infeng_core.formats.adapters.snapshot import Snapshot
+from infeng_core.formats.adapters.target_modules import target_modules
 from infeng_core.models.config import ModelConfig
 
-SITES = sites(ModelConfig.from_hf({"architectures": ["LlamaForCausalLM"], **targets.MODEL}, "config.json"))
+SITES = target_modules(ModelConfig.from_hf({"architectures": ["LlamaForCausalLM"], **targets.MODEL}, "config.json"))
 PLAIN = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}
 
 

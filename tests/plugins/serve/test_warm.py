@@ -16,7 +16,7 @@ from infeng_serve.warm import Warming
 from infeng_serve.watchers import watchers
 from serve_parts import Running, running, settings_of, slowed, until
 
-from infeng_core.api import Laps, UsageError
+from infeng_core.api import StartupTimes, UsageError
 
 SYSTEM = "You are a patient librarian who answers every question with a short story about a book. " * 4
 STORY = "Once upon a time there was a lion who lived in a deep forest and was afraid of mice. " * 4
@@ -156,8 +156,8 @@ def test_while_the_journal_is_read_health_answers_and_calls_hear_that_the_model_
 def test_a_prompt_is_counted_once_and_when_its_answer_begins_but_one_that_was_warmed_is_not(tmp_path: Path):
     path = tmp_path / "prompts"
     path.write_text('{"prompt": "Another text, which nobody has asked for."}')
-    started = Laps(1.5)
-    started.end("imports")
+    started = StartupTimes(1.5)
+    started.record("imports")
     watch: Any = lambda model: watchers(model, settings_of(), started)  # noqa: E731
     with running(watch=watch, warm_prompts=(str(path),)) as served:
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.api import AdapterError, ModelConfig, hookimpl
-from infeng_core.api.adapters import AdapterReader, AdapterWeights, Delta, sites
+from infeng_core.api.adapters import AdapterReader, AdapterWeights, Delta, target_modules
 
 
 class NpzReader:
@@ -40,7 +40,7 @@ class NpzReader:
     def _delta(
         self, path: Path, module: str, found: dict[str, NDArray[np.float32]], config: ModelConfig, scaling: float
     ) -> Delta:
-        site = sites(config).matrices.get(module)
+        site = target_modules(config).matrices.get(module)
         a, b = found.get(f"{module}.a"), found.get(f"{module}.b")
         if site is None or site.kind == "embedding" or a is None or b is None:
             raise AdapterError(f"{path}", f"{module} is no linear of the model, with a and b", "export it again")

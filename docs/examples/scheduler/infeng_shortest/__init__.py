@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from infeng_core.api import Limits, Policy, Sequence, hookimpl
+from infeng_core.api import Limits, Policy, RunningRequest, hookimpl
 
 
 class Shortest(Policy):
@@ -15,20 +15,20 @@ class Shortest(Policy):
     def __init__(self, patience: float, limits: Limits) -> None:
         """Nobody waits yet."""
         self._patience = patience
-        self._waiting: list[Sequence] = []
+        self._waiting: list[RunningRequest] = []
 
-    def add(self, request: Sequence, now: float) -> None:
+    def add(self, request: RunningRequest, now: float) -> None:
         """Let a request wait."""
         self._waiting.append(request)
 
-    def remove(self, request: Sequence, now: float) -> None:
+    def remove(self, request: RunningRequest, now: float) -> None:
         """Let it wait no longer."""
         self._waiting.remove(request)
 
-    def order(self, now: float) -> list[Sequence]:
+    def order(self, now: float) -> list[RunningRequest]:
         """Return those that wait, who is next first."""
 
-        def place(request: Sequence) -> tuple[bool, float]:
+        def place(request: RunningRequest) -> tuple[bool, float]:
             is_late = now - request.arrived >= self._patience
             return not is_late, request.arrived if is_late else request.length
 
@@ -36,6 +36,6 @@ class Shortest(Policy):
 
 
 @hookimpl
-def infeng_schedulers(settings: Mapping[str, Any]) -> dict[str, Any]:
+def infeng_policies(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the policy."""
     return {"shortest": partial(Shortest, settings["patience"])}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from infeng_core.api import FirstCome
-from infeng_core.api import Sequence as Request
+from infeng_core.api import FirstCome, RunningRequest
 
 NAME = "bench-turns"
 
@@ -20,15 +19,15 @@ class AlternatingGroups(FirstCome):
     turn: bool | None = None
     """True: only requests with adapters run. False: only those without. None: those without, and then the others."""
 
-    def order(self, now: float) -> Sequence[Request]:
+    def order(self, now: float) -> Sequence[RunningRequest]:
         """Return the waiting requests of the group whose turn it is."""
         waiting = super().order(now)
         return waiting if self.turn is None else [one for one in waiting if self._uses(one) == self.turn]
 
-    def active(self, running: Sequence[Request], now: float) -> Sequence[Request]:
+    def active(self, running: Sequence[RunningRequest], now: float) -> Sequence[RunningRequest]:
         """Return the running requests of the group whose turn it is."""
         turn = all(map(self._uses, running)) if self.turn is None else self.turn
         return [one for one in running if self._uses(one) == turn]
 
-    def _uses(self, request: Request) -> bool:
+    def _uses(self, request: RunningRequest) -> bool:
         return request.request.adapter is not None

@@ -18,7 +18,7 @@ from infeng_bench.models.model_shape import most_common
 from infeng_bench.reports import machine
 from infeng_bench.sim.activity import Activity
 from infeng_bench.sim.step_costs import Step, StepCosts, fit
-from infeng_core.api import Batch, Sequence
+from infeng_core.api import Batch, RunningRequest
 
 if TYPE_CHECKING:
     from infeng_core.api import Engine
@@ -53,7 +53,7 @@ class Watch:
         return self._next_batch(*arguments, **named)
 
     def commit(
-        self, batch: Batch, tokens: list[list[int]], finished: Collection[Sequence], *arguments: Any, **named: Any
+        self, batch: Batch, tokens: list[list[int]], finished: Collection[RunningRequest], *arguments: Any, **named: Any
     ) -> None:
         """Let the scheduler record a batch, and keep its time."""
         step = Step.of(batch)

@@ -25,11 +25,11 @@ from infeng_core.api import (
     PluginError,
     Policy,
     Request,
+    RunningRequest,
     SamplingParams,
     Scheduler,
     Schedulers,
     Segment,
-    Sequence,
     rows_of_prompt,
 )
 
@@ -40,7 +40,7 @@ SHARED_ID = 1 << 30  # stands for the tokens of shared beginnings, above the num
 
 
 @dataclass(slots=True, eq=False)
-class Simulated(Sequence):
+class Simulated(RunningRequest):
     """A sequence whose end is known."""
 
     place: int = 0  # of its request in the traffic

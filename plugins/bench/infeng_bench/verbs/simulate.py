@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     shape = model_shape.model_shape(arguments, config, plugins.quant_format)
     policies = list(dict.fromkeys(arguments.policies or [config.scheduler.use]))
     for name in policies:
-        plugins.scheduler(name)  # raises where there is none
+        plugins.policy(name)  # raises where there is none
     costs = cost_source.find(arguments, config, shape)
     engine = Machine(limits(config, shape.config), costs, config.adapters.max_resident)
     traffic = draw(arguments.load, arguments.requests, arguments.seed, _context(engine.limits), engine.capacity)
@@ -103,7 +103,7 @@ def _one(arguments: argparse.Namespace, policy: str, traffic: Traffic, engine: M
     """Simulate one policy; return its figures."""
     begin = time.monotonic()
     config, alike = (options.config(arguments, **{**AS_SERVED, **more}) for more in ({}, WITHOUT_PREFIXES))
-    make = Plugins.discover(config).scheduler(policy)
+    make = Plugins.discover(config).policy(policy)
     clients = arguments.clients or math.inf
 
     def served(some: Traffic) -> Simulation:

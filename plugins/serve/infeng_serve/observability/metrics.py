@@ -7,7 +7,7 @@ import time
 from bisect import bisect_left
 from typing import Literal
 
-from infeng_core.api import BASE, AdapterInfo, Engine, InfengError, Laps, __version__
+from infeng_core.api import BASE, AdapterInfo, Engine, InfengError, StartupTimes, __version__
 from infeng_serve.observability.exposition import Exposition, Histogram
 from infeng_serve.observability.families import FAMILIES, FIRST_TOKEN, PER_TOKEN, WHOLE, token_bounds
 from infeng_serve.observability.groups import OTHER, Group, Groups
@@ -56,7 +56,7 @@ class Metrics:
         prefix: Prefix = "infeng",
         most_adapters: int = 64,
         most_tenants: int = 64,
-        startup: Laps | None = None,
+        startup: StartupTimes | None = None,
     ) -> None:
         """model: what the base is served as. prefix: of all names. most_*: how many are told apart; others are "other".
 
@@ -68,7 +68,7 @@ class Metrics:
         self._prefix = prefix
         self._common = {"model_name": model, **({"engine": "0"} if prefix == "vllm" else {})}
         self._model = model
-        self._startup = startup or Laps()
+        self._startup = startup or StartupTimes()
         self._most_adapters = most_adapters
         self._live: dict[int, _Live] = {}
         self._tenants = Groups(most_tenants)

@@ -22,10 +22,10 @@ from infeng_core.formats.adapters.artifact import FILE, describe, write_artifact
 from infeng_core.formats.adapters.image import AdapterImage, Pieces
 from infeng_core.formats.adapters.packed import PackedAdapter
 from infeng_core.formats.adapters.packing import from_bf16, pack
-from infeng_core.formats.adapters.sites import sites
 from infeng_core.formats.adapters.snapshot import digest
 from infeng_core.formats.adapters.spec import A_FORMAT
 from infeng_core.formats.adapters.stacked import unpack_stacked
+from infeng_core.formats.adapters.target_modules import target_modules
 from infeng_core.formats.shards import aligned_bytes
 from infeng_core.formats.tensors import LoadedModel
 
@@ -110,7 +110,7 @@ def test_a_file_of_version_1_is_laid_out_anew(
     data[:] = 0
     rows = {}
     for name, old in pieces.views(data).items():
-        k, rank = sites(model.config).specs[name].k, now.spec.rank(name)
+        k, rank = target_modules(model.config).specs[name].k, now.spec.rank(name)
         for key, array in old.items():
             given = now.arrays[name][key]
             if key == "a":  # panels over all inputs
@@ -125,7 +125,7 @@ def test_a_file_of_version_1_is_laid_out_anew(
     found = load_adapter(tmp_path, model, dtype)
     assert set(map(now.spec.rank, rows)) == {4, 8, 12}
     for name, tensor in found.tensors.items():
-        k = sites(model.config).specs[name].k
+        k = target_modules(model.config).specs[name].k
         assert tensor.a.nbytes == now.arrays[name]["a"].nbytes
         assert np.array_equal(unpack_stacked(format, tensor.a, tensor.rank, k), rows[name])
         for index, part in enumerate(tensor.parts):
@@ -219,7 +219,7 @@ def test_a_wrong_description_is_refused(artifact: Path, bases: Bases, tmp_path: 
 def forged(artifact: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], data: bytes = b"") -> Path:
     """Return an artifact of a stranger who can compute checksums: its id and its digest are right."""
     from infeng_core.formats.adapters.artifact import Artifact, _parse
-    from infeng_core.models.fields import Fields
+    from infeng_core.models.typed_fields import Fields
 
     whole = (artifact / FILE).read_bytes()
     length = int.from_bytes(whole[:8], "little")

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from infeng_core.errors import AdapterError
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
 from infeng_core.formats.adapters.packing import from_bf16, quantize_panels
-from infeng_core.formats.adapters.sites import sites
 from infeng_core.formats.adapters.stacked import pack_stacked, stacked_bytes, unpack_stacked
+from infeng_core.formats.adapters.target_modules import target_modules
 from infeng_core.formats.quant import BUILTIN
 from infeng_core.formats.shards import aligned_bytes
 from infeng_core.formats.tensors import LoadedModel
@@ -46,7 +46,7 @@ def a_of(tensor: LoraTensor, dtype: str, k: int) -> NDArray[np.float32]:
 
 
 def parts_by_module(adapter: PackedAdapter, model: LoadedModel) -> dict[str, tuple[LoraTensor, LoraPart]]:
-    places = {(s.tensor, s.part.first_panel): s for s in sites(model.config).matrices.values()}
+    places = {(s.tensor, s.part.first_panel): s for s in target_modules(model.config).matrices.values()}
     found = {}
     for name, tensor in adapter.tensors.items():
         for part in tensor.parts:
@@ -71,7 +71,7 @@ def test_a_packed_adapter_is_the_one_of_the_file(case: Adapted, dtype: Any, base
     linears = {name: change for name, change in wanted.changes.items() if name != "model.embed_tokens"}
     assert found.keys() == {name for name, change in linears.items() if change.a.size or np.any(change.bias)}
     for module, (tensor, part) in found.items():
-        change, site = linears[module], sites(model.config).matrices[module]
+        change, site = linears[module], target_modules(model.config).matrices[module]
         rows = site.part.rows
         assert part.rank == len(change.a)
         if part.rank:
@@ -102,7 +102,7 @@ def check_saved(adapter: PackedAdapter, wanted: Any, model: LoadedModel) -> None
     assert adapter.saved_tensors.keys() == {name for name, value in matrices.items() if value is not None}
     for name, packed in adapter.saved_tensors.items():
         assert (packed.dequantize() == matrices[name]).all()
-    vectors = {sites(model.config).norms[module][0]: value for module, value in wanted.norms.items()}
+    vectors = {target_modules(model.config).norms[module][0]: value for module, value in wanted.norms.items()}
     assert adapter.saved_vectors.keys() == vectors.keys()
     assert all((adapter.saved_vectors[name] == value).all() for name, value in vectors.items())
 
@@ -110,7 +110,7 @@ def check_saved(adapter: PackedAdapter, wanted: Any, model: LoadedModel) -> None
 @pytest.mark.parametrize("case", [case for case in SINGLE if "dora" in case.name], ids=lambda case: case.name)
 def test_norms_of_dora_follow_the_base_as_it_is_quantized(case: Adapted, bases: Bases) -> None:
     model = bases(case, "int4-g32")
-    quantized = {s.part.source for s in sites(model.config).matrices.values()}
+    quantized = {s.part.source for s in target_modules(model.config).matrices.values()}
     base = {name: model.matrix(name) if name in quantized else value for name, value in case.base.tensors()}
     wanted, plain = read(case.directory, base), read(case.directory, dict(case.base.tensors()))
     for module, (_, part) in parts_by_module(load_adapter(case.directory, model, "f32"), model).items():

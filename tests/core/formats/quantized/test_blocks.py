@@ -13,7 +13,7 @@ from quantized_parts import Tensors, save
 
 from infeng_core.errors import ModelError
 from infeng_core.formats.checkpoints import open_checkpoint
-from infeng_core.formats.choice import choose
+from infeng_core.formats.format_choice import choose
 from infeng_core.formats.loader import load
 from infeng_core.formats.model_readers import Checkpoint
 from infeng_core.formats.quant import builtin_format

@@ -15,7 +15,7 @@ from quantized_parts import Kind, Model, Tensors
 
 from infeng_core import Engine
 from infeng_core.formats.checkpoints import open_checkpoint
-from infeng_core.formats.choice import choose
+from infeng_core.formats.format_choice import choose
 from infeng_core.formats.kept_integers import NEAREST
 from infeng_core.formats.loader import load
 from infeng_core.formats.model_readers import Checkpoint

@@ -17,7 +17,7 @@ from infeng_serve.observers import Observer, Record
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from infeng_core.api import Engine, Laps, SamplingParams
+from infeng_core.api import Engine, SamplingParams, StartupTimes
 
 MakeRecord = Callable[..., Record]
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -66,8 +66,8 @@ def metrics(engine: Engine) -> Metrics:
 def busy(engine: Engine, finished: MakeRecord) -> Metrics:
     """Metrics that have something to tell of every family."""
     engine.generate(["Once upon a time there was a lion"] * 2, GREEDY, adapters=[None, "bard"])
-    started = Laps(0.5)
-    started.end("imports")
+    started = StartupTimes(0.5)
+    started.record("imports")
     metrics = Metrics(engine, 'a "model" with \\ and\nmore', startup=started)
     serve(metrics, finished())
     serve(metrics, finished(adapter="bard", tenant=""))

@@ -13,10 +13,10 @@ from queue import SimpleQueue
 from time import perf_counter
 from typing import NamedTuple
 
+from infeng_core.batch import Batch, Processors, RunningRequest
 from infeng_core.errors import InfengError
 from infeng_core.log import get_logger
-from infeng_core.requests.changes import Answer, Changes, guesses
-from infeng_core.step import Batch, Processors, Sequence
+from infeng_core.requests.processor_arrays import Answer, ProcessorArrays, guesses
 
 _log = get_logger(__name__)
 
@@ -36,17 +36,17 @@ _FORGOTTEN = 0.1
 """Seconds after which flags are looked at again, should the bell have been heard and forgotten."""
 
 
-class Question(NamedTuple):
+class ProcessorCall(NamedTuple):
     """The question to one request of a batch."""
 
     row: int
     """The first of the sampled rows that it draws from."""
-    sequence: Sequence
+    sequence: RunningRequest
     processors: Processors
     guesses: tuple[int, ...]
 
 
-class Asking:
+class PendingCalls:
     """A batch whose processors are being asked."""
 
     def __init__(self, batch: Batch) -> None:
@@ -81,7 +81,7 @@ class Asking:
         if self._bell.locked():
             self._bell.release()
 
-    def result(self) -> Changes:
+    def result(self) -> ProcessorArrays:
         """Return what they said in time; raises what they did that is no answer."""
         begin = perf_counter()
         while not self._is_done:
@@ -95,7 +95,7 @@ class Asking:
         self._is_left = True
         if self._failure is not None:
             raise self._failure
-        return Changes(self.batch, self._answers.copy())
+        return ProcessorArrays(self.batch, self._answers.copy())
 
 
 class Worker:
@@ -103,9 +103,9 @@ class Worker:
 
     def __init__(self) -> None:
         """Start nothing yet."""
-        self.asked: tuple[Question, float] | None = None
+        self.asked: tuple[ProcessorCall, float] | None = None
         """The question that is being asked, and since when."""
-        self.work: SimpleQueue[Asking | None] = SimpleQueue()
+        self.work: SimpleQueue[PendingCalls | None] = SimpleQueue()
         self.thread: int | None = None
 
     def start(self) -> None:
@@ -113,7 +113,7 @@ class Worker:
         self.thread = _thread.start_new_thread(_serve, (self,))
 
 
-class Asker:
+class ProcessorThread:
     """Has the thread, from the first batch on."""
 
     def __init__(self) -> None:
@@ -126,15 +126,15 @@ class Asker:
         """The thread that asks; None before the first batch, and where none can start."""
         return None if self._worker is None else self._worker.thread
 
-    def ask(self, batch: Batch) -> Asking:
+    def submit(self, batch: Batch) -> PendingCalls:
         """Begin to ask the processors of ``batch``; ask them now where no thread can start."""
         self._give_up_lost()
-        asking, worker = Asking(batch), self._worker or self._started()
+        pending, worker = PendingCalls(batch), self._worker or self._started()
         if worker is None:
-            asking.run(Worker())
+            pending.run(Worker())
         else:
-            worker.work.put(asking)
-        return asking
+            worker.work.put(pending)
+        return pending
 
     def close(self) -> None:
         """Let the thread end."""
@@ -163,21 +163,21 @@ class Asker:
             self.close()  # for when it comes back
 
 
-def _questions(batch: Batch) -> tuple[list[Question], bool]:
+def _questions(batch: Batch) -> tuple[list[ProcessorCall], bool]:
     """Return what is asked, and whether the batch has requests that nothing is asked of."""
-    found: list[Question] = []
+    found: list[ProcessorCall] = []
     row, has_others = 0, False
     for segment in batch.segments:
         first, row = row + segment.known, row + segment.sampled
         processors = segment.sequence.processors
         if processors is not None and first < row:
-            found.append(Question(first, segment.sequence, processors, tuple(guesses(batch, segment))))
+            found.append(ProcessorCall(first, segment.sequence, processors, tuple(guesses(batch, segment))))
         else:
             has_others = True
     return found, has_others
 
 
-def _answer(question: Question) -> Answer:
+def _answer(question: ProcessorCall) -> Answer:
     try:
         return question.processors.rows(question.sequence, question.guesses)
     except InfengError as error:
@@ -185,6 +185,6 @@ def _answer(question: Question) -> Answer:
 
 
 def _serve(worker: Worker) -> None:
-    while (asking := worker.work.get()) is not None:
-        asking.run(worker)
-        del asking  # which holds the batch
+    while (pending := worker.work.get()) is not None:
+        pending.run(worker)
+        del pending  # which holds the batch

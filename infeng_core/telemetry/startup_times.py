@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 
-class Laps:
+class StartupTimes:
     """Seconds by phase, in the order in which they were first counted; their sum is the whole time.
 
     One thread at a time measures; any may read.
@@ -24,7 +24,7 @@ class Laps:
         """The sum."""
         return sum(self.seconds.values())
 
-    def end(self, phase: str, parts: Mapping[str, float] = MappingProxyType({})) -> None:
+    def record(self, phase: str, parts: Mapping[str, float] = MappingProxyType({})) -> None:
         """Count the time since the last call: seconds of ``parts`` to those, what is left to ``phase``."""
         now = time.perf_counter()
         left = now - self._mark - sum(parts.values())

@@ -68,7 +68,7 @@ class Processors(Protocol):
     def names(self) -> str:
         """What they are called, for messages."""
 
-    def rows(self, sequence: Sequence, guesses: abc.Sequence[int]) -> abc.Sequence[Any]:
+    def rows(self, sequence: RunningRequest, guesses: abc.Sequence[int]) -> abc.Sequence[Any]:
         """Return what is wanted of the token after those of ``sequence``, then of those after each guess that counts.
 
         Asked again for the same tokens, because it came too late for a step, it returns the same without any work.
@@ -78,7 +78,7 @@ class Processors(Protocol):
     def lose(self) -> None:
         """Answer from now on that a processor did not come back from a call."""
 
-    def forced(self, sequence: Sequence) -> list[int]:
+    def forced(self, sequence: RunningRequest) -> list[int]:
         """Return the tokens that have to follow those of ``sequence``, as far as they are known."""
 
     def restart(self) -> None:
@@ -149,7 +149,7 @@ class AdapterReference(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Sequence:
+class RunningRequest:
     """A request on its way: its tokens so far and what of them is in the cache."""
 
     id: int
@@ -196,11 +196,11 @@ class Sequence:
     """The first position whose logits its caller wants though the next token is known; None: of no such position."""
 
     @staticmethod
-    def start(id_: int, request: Request, prompt: list[int], capacity: int, seed: int) -> Sequence:
+    def start(id_: int, request: Request, prompt: list[int], capacity: int, seed: int) -> RunningRequest:
         """Return a sequence of which nothing is computed yet."""
         tokens = np.empty(capacity, np.int32)
         tokens[: len(prompt)] = prompt
-        return Sequence(id_, request, tokens, len(prompt), len(prompt), last=prompt[-1], seed=seed)
+        return RunningRequest(id_, request, tokens, len(prompt), len(prompt), last=prompt[-1], seed=seed)
 
     def restart(self, new: list[int]) -> None:
         """Compute it again from its first position; ``new`` are the tokens that it has beside its prompt."""
@@ -247,7 +247,7 @@ class Segment(NamedTuple):
     there on: the first ``known`` of the sampled rows are followed by tokens that are known, so nothing is drawn there.
     """
 
-    sequence: Sequence
+    sequence: RunningRequest
     row_begin: int
     row_end: int
     pos0: int
@@ -280,7 +280,7 @@ class Batch(NamedTuple):
     """Whether somebody wants the hidden states of its rows (``HiddenStates``)."""
 
 
-def uses_of(sequence: Sequence) -> tuple[tuple[AdapterHandle, float], ...]:
+def uses_of(sequence: RunningRequest) -> tuple[tuple[AdapterHandle, float], ...]:
     """Return (handle, weight) of a running sequence's adapters."""
     return () if sequence.adapters is None else sequence.adapters.rows
 

@@ -12,14 +12,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-MOST = 256
+MAX_GROWTH = 256
 """Published tokenizers stay below 40."""
 
 UNICODE = 18
 PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 
 
-def growth(document: Mapping[str, Any]) -> dict[str, float]:
+def growth_bounds(document: Mapping[str, Any]) -> dict[str, float]:
     """Return the bound of each part of a tokenizer.json; what the library would refuse counts as nothing."""
     return {part: _growth(document.get(part)) for part in PARTS}
 

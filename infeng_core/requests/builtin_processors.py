@@ -124,7 +124,7 @@ class Penalties:
         return places, ids, counts
 
 
-class Own:
+class BuiltinProcessors:
     """Makes one of them, as the hook wants it."""
 
     def __init__(
@@ -150,7 +150,7 @@ KINDS: dict[str, Callable[[Vocabulary, Any, Sequence[int]], LogitProcessor]] = {
 """By the names that the hook gives them, in the order in which they act."""
 
 
-def named(params: SamplingParams, ends: Collection[int]) -> list[tuple[str, Any]]:
+def requested_processors(params: SamplingParams, ends: Collection[int]) -> list[tuple[str, Any]]:
     """Return the name and argument of each processor that ``params`` ask for, in the order in which they act.
 
     ends: the tokens that end the request's text.

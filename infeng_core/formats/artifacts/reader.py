@@ -16,7 +16,7 @@ import numpy as np
 from infeng_core import _native
 from infeng_core.errors import ModelError, ResourceError
 from infeng_core.files import opened, read_bytes, read_into, reading
-from infeng_core.formats import native
+from infeng_core.formats.artifacts.manifest import AGAIN, Manifest, read_manifest
 from infeng_core.formats.huggingface import MAX_SIDE_FILE
 from infeng_core.formats.quant import FormatLookup
 from infeng_core.formats.safetensors import Header, TensorInfo, read_header
@@ -55,9 +55,9 @@ def read_native(
     are placed and locked; files that are mapped lie where the system has them.
     """
     with reading(directory):
-        manifest = native.read_manifest(directory, lookup)
+        manifest = read_manifest(directory, lookup)
         if key not in (None, manifest.key):
-            raise ModelError(f"{directory}", "is another conversion than its name says", native.AGAIN)
+            raise ModelError(f"{directory}", "is another conversion than its name says", AGAIN)
         _check_side_files(directory, manifest)
         headers = {file: read_header(directory / file) for file in manifest.weights}
         pieces = list(_pieces(directory, manifest, headers))
@@ -101,7 +101,7 @@ def _lock(maps: Mapping[str, mmap.mmap]) -> None:
             raise ResourceError(file, str(error), memory.LOCK_REMEDY) from error
 
 
-def _pieces(directory: Path, manifest: native.Manifest, headers: dict[str, Header]) -> Iterator[_Piece]:
+def _pieces(directory: Path, manifest: Manifest, headers: dict[str, Header]) -> Iterator[_Piece]:
     """Find every tensor of the manifest in the headers; raises ModelError where the two disagree."""
     expected: dict[str, tuple[str, str, str, tuple[int, ...]]] = {}
     for name, vector in manifest.vectors.items():
@@ -112,12 +112,12 @@ def _pieces(directory: Path, manifest: native.Manifest, headers: dict[str, Heade
     for name, (file, sha256, dtype, shape) in expected.items():
         path, info = directory / file, headers[file].tensors.get(name)
         if info is None:
-            raise ModelError(f"{path}", f"tensor {name} is missing, the manifest says it is here", native.AGAIN)
+            raise ModelError(f"{path}", f"tensor {name} is missing, the manifest says it is here", AGAIN)
         if (info.dtype, info.shape) != (dtype, shape):
             why = f"tensor {name} is {info.dtype} {info.shape}, the manifest says {dtype} {shape}"
-            raise ModelError(f"{path}", why, native.AGAIN)
+            raise ModelError(f"{path}", why, AGAIN)
         if info.begin % 64 or info.nbytes % 64:
-            raise ModelError(f"{path}", f"tensor {name} is not aligned to 64 bytes", native.AGAIN)
+            raise ModelError(f"{path}", f"tensor {name} is not aligned to 64 bytes", AGAIN)
         yield _Piece(name, sha256, path, info, target)
         target += info.nbytes
 
@@ -128,7 +128,7 @@ def _copy(pieces: list[_Piece], arena: _native.Arena, verify: bool, threads: int
     with ExitStack() as stack:
         handles: dict[Path, int] = {}
         for path in {piece.path for piece in pieces}:
-            handles[path] = stack.enter_context(opened(path, ModelError, native.AGAIN))
+            handles[path] = stack.enter_context(opened(path, ModelError, AGAIN))
 
         def read(piece: _Piece) -> None:
             _read_piece(piece, handles[piece.path], view, verify)
@@ -151,7 +151,7 @@ def _read_piece(piece: _Piece, handle: int, view: memoryview, verify: bool) -> N
         if verify:
             digest.update(chunk)
     if verify and digest.hexdigest() != piece.sha256:
-        raise ModelError(f"{piece.path}", f"tensor {piece.name} does not match its checksum", native.AGAIN)
+        raise ModelError(f"{piece.path}", f"tensor {piece.name} does not match its checksum", AGAIN)
 
 
 def _check_values(directory: Path, model: LoadedModel, files: Mapping[str, str], threads: int) -> None:
@@ -159,36 +159,34 @@ def _check_values(directory: Path, model: LoadedModel, files: Mapping[str, str],
     for name, vector in model.vectors.items():
         if not np.isfinite(vector).all():
             row = int(np.flatnonzero(~np.isfinite(vector))[0])
-            raise ModelError(
-                f"{directory / files[name]}", f"vector {name} holds {vector[row]} at row {row}", native.AGAIN
-            )
+            raise ModelError(f"{directory / files[name]}", f"vector {name} holds {vector[row]} at row {row}", AGAIN)
     for name, tensor in model.tensors.items():
         try:
             tensor.quant.check(tensor.buffer, tensor.offset, tensor.panels, tensor.k, threads=threads)
         except _native.NativeError as error:
             why = f"tensor {name} is no {tensor.format} ({error})"
-            raise ModelError(f"{directory / files[name]}", why, native.AGAIN) from None
+            raise ModelError(f"{directory / files[name]}", why, AGAIN) from None
 
 
 def _map(path: Path, header: Header) -> mmap.mmap:
-    with opened(path, ModelError, native.AGAIN) as handle:
+    with opened(path, ModelError, AGAIN) as handle:
         mapped = mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
     if len(mapped) < max(info.begin + info.nbytes for info in header.tensors.values()):
-        raise ModelError(f"{path}", "has become shorter since its header was read", native.AGAIN)
+        raise ModelError(f"{path}", "has become shorter since its header was read", AGAIN)
     return mapped
 
 
-def _check_side_files(directory: Path, manifest: native.Manifest) -> None:
+def _check_side_files(directory: Path, manifest: Manifest) -> None:
     for name, sha256 in manifest.files.items():
-        data = read_bytes(directory / name, MAX_SIDE_FILE, ModelError, native.AGAIN)
+        data = read_bytes(directory / name, MAX_SIDE_FILE, ModelError, AGAIN)
         if hashlib.sha256(data).hexdigest() != sha256:
-            remedy = f"undo the change, or {native.AGAIN}"
+            remedy = f"undo the change, or {AGAIN}"
             raise ModelError(f"{directory / name}", "does not match its checksum in the manifest", remedy)
 
 
 def _assemble(
     directory: Path,
-    manifest: native.Manifest,
+    manifest: Manifest,
     lookup: Callable[[str], Any],
     where: dict[str, tuple[Any, int]],
     nbytes: int,

@@ -22,7 +22,7 @@ BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 @dataclass(frozen=True)
-class Pieces:
+class SentencePieceVocab:
     """A vocabulary; ids are places in ``texts``."""
 
     texts: Sequence[str]

@@ -18,7 +18,7 @@ from infeng_core.files import read_text
 from infeng_core.formats.quant import FormatLookup, misfit
 from infeng_core.formats.quantizers import BUILT_IN
 from infeng_core.models.config import ModelConfig
-from infeng_core.models.fields import Fields, show
+from infeng_core.models.typed_fields import Fields, show
 from infeng_core.models.weights import layout
 from infeng_core.version import __version__
 

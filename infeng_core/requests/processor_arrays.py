@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core import _native
+from infeng_core.batch import NOT_FINITE, Batch, Segment
 from infeng_core.errors import InfengError, RequestError
 from infeng_core.requests.processors import Adjustment
-from infeng_core.step import NOT_FINITE, Batch, Segment
 
 
 def guesses(batch: Batch, segment: Segment) -> list[int]:
@@ -24,7 +24,7 @@ Answer = Sequence[Sequence[Adjustment]] | InfengError
 """The wishes of a request's processors for its rows (``Processors.rows``), or why there are none."""
 
 
-class Changes:
+class ProcessorArrays:
     """Masks and changes of all sampled rows, and why some of them cannot be drawn from."""
 
     def __init__(self, batch: Batch, answers: Mapping[int, Answer]) -> None:

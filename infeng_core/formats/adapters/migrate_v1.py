@@ -21,7 +21,7 @@ SCALES = 64  # bytes before the lines of an int8 panel
 LINE = (PANEL_ROWS, 4)  # bytes of each lane in a line of any format
 
 
-def laid_out_anew(old: Pieces, data: NDArray[np.uint8]) -> tuple[Pieces, NDArray[np.uint8]]:
+def migrate(old: Pieces, data: NDArray[np.uint8]) -> tuple[Pieces, NDArray[np.uint8]]:
     """Return the pieces and the bytes that an adapter of version 1 has now."""
     new = Pieces(old.spec, old.model)
     out = aligned_bytes(new.total)

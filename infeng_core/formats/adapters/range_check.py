@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from infeng_core._native import NativeError
 from infeng_core.errors import AdapterError
 from infeng_core.formats.adapters.bounds import MAX_MAGNITUDE
-from infeng_core.formats.adapters.sites import base_tensor, sites
 from infeng_core.formats.adapters.spec import A_FORMAT, AdapterSpec
 from infeng_core.formats.adapters.stacked import int8_scales
+from infeng_core.formats.adapters.target_modules import base_tensor, target_modules
 from infeng_core.formats.tensors import LoadedModel
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -67,7 +67,7 @@ def _peak(spec: AdapterSpec, model: LoadedModel, name: str, key: str, array: NDA
         array = base.quant.unpack(array, 0, base.panels, base.k)
     elif key == "a" and array.dtype == np.uint8:
         if spec.dtype == "int8":
-            k = sites(model.config).specs[name].k
+            k = target_modules(model.config).specs[name].k
             return 127.0 * _largest(int8_scales(A_FORMAT["int8"], array, spec.rank(name), k))
         array = array.view(np.float32 if spec.dtype == "f32" else np.uint16)
     if key.endswith("b_scale"):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from infeng_core.batch import AdapterHandle, RunningRequest, uses_of
 from infeng_core.scheduling.cost import CostModel, StepShape
-from infeng_core.step import AdapterHandle, Sequence, uses_of
 
 LEAST_CHUNK = 8
 """Rows of prompts that a step has room for, however little time it is to take: prompts get on as well."""
@@ -12,7 +12,7 @@ UNKNOWN_CHUNK = 64
 """Rows of prompts beside sequences that decode, as long as no step has shown what rows cost."""
 
 
-class Room:
+class StepBudget:
     """The rows and time left of a step while sequences with prompts take rows of it."""
 
     def __init__(self, shape: StepShape, rows: int, samples: int, costs: CostModel, seconds: float | None) -> None:
@@ -36,7 +36,7 @@ class Room:
         """Return whether there is a row for one more prompt, and sampled ones for ``running`` sequences."""
         return self.reported + running <= self._samples and self._rows_from(0, self.shape) > 0
 
-    def take(self, sequence: Sequence, running: int) -> int:
+    def take(self, sequence: RunningRequest, running: int) -> int:
         """Return how many rows the prompt of one of ``running`` sequences gets; they are taken."""
         begin, uses = sequence.computed, uses_of(sequence)
         shape = self.shape._replace(sampled=self.shape.sampled + 1)

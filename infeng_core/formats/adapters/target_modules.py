@@ -16,7 +16,7 @@ HEAD, EMBED = "lm_head", "embed"
 
 
 @dataclass(frozen=True)
-class Site:
+class TargetModule:
     """A module with a matrix: rows [0, part.rows) of ``tensor``, placed as ``part`` says, over ``k`` inputs."""
 
     module: str  # "model.layers.0.self_attn.q_proj", or with the rows that are packed here: "mlp.gate_up_proj[0:64]"
@@ -38,10 +38,10 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Sites:
+class TargetModules:
     """The modules of a model by PEFT name."""
 
-    matrices: Mapping[str, Site]  # in the order of the packed tensors and of the parts in them
+    matrices: Mapping[str, TargetModule]  # in the order of the packed tensors and of the parts in them
     norms: Mapping[str, tuple[str, int]]  # (our vector, its size)
     biased: frozenset[str]  # the modules that have a bias
     specs: Mapping[str, TensorSpec]  # the packed tensors by name, "lm_head" always among them
@@ -55,10 +55,10 @@ class Sites:
 
 
 @lru_cache(maxsize=16)
-def sites(config: ModelConfig) -> Sites:
+def target_modules(config: ModelConfig) -> TargetModules:
     """Return where adapters can act on a model of this shape."""
     made = layout(config)
-    matrices: dict[str, Site] = {}
+    matrices: dict[str, TargetModule] = {}
     specs = {one.name: one for spec in made.tensors for one in (spec.each() or (spec,))}
     of_experts = {one.name for spec in made.tensors for one in spec.each()}
     if HEAD not in specs:
@@ -70,7 +70,7 @@ def sites(config: ModelConfig) -> Sites:
             kind: Literal["linear", "head", "embedding"] = "linear"
             if spec.name in (HEAD, EMBED):
                 kind = "head" if spec.name == HEAD else "embedding"
-            matrices[module] = Site(module, spec.name, part, spec.k, kind, spec.name in of_experts)
+            matrices[module] = TargetModule(module, spec.name, part, spec.k, kind, spec.name in of_experts)
     norms = {
         vector.parts[0].source.removesuffix(".weight"): (vector.name, vector.size)
         for vector in made.vectors
@@ -78,7 +78,7 @@ def sites(config: ModelConfig) -> Sites:
     }
     vectors = [part.source for vector in made.vectors for part in vector.parts]
     biased = frozenset(source.removesuffix(".bias") for source in vectors if source.endswith(".bias"))
-    return Sites(MappingProxyType(matrices), MappingProxyType(norms), biased, MappingProxyType(specs))
+    return TargetModules(MappingProxyType(matrices), MappingProxyType(norms), biased, MappingProxyType(specs))
 
 
 def base_tensor(model: LoadedModel, name: str) -> PackedTensor:

@@ -1,0 +1,1 @@
+"""Engine-native artifacts: a directory with a manifest and packed weights."""
