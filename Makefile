@@ -43,14 +43,17 @@ $(call installed,dependencies test lint): $(STAMPS)/%: $(STAMPS)/venv $(wildcard
 	@echo "installing what pyproject.toml lists for: $*"
 	@$(PIP) $$("$(BIN)/python" .ci/requirements $*) && touch $@
 
+# The folder infeng has the wheel that requires the others, and no code.
+wheel_name = $(if $(filter infeng,$(1)),infeng,infeng-$(1))
+
 # $(call wheel_rule,name,folder,sources): stamp wheel-name is the built wheel, which touches no environment.
 define wheel_rule
 $(STAMPS)/wheel-$(1): $(3) | $(STAMPS)/venv
-	@echo "building infeng-$(1)"
+	@echo "building $(call wheel_name,$(1))"
 	@rm -rf "$(WHEELS)/$(1)" && cd $(2) && \
 	  "$(BIN)/python" -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir "$(WHEELS)/$(1)" \
 	    --config-settings=build-dir="$(CURDIR)/build/$(1)" --config-settings=compile-args=-j$$$$(nproc) . && \
-	  echo "built infeng-$(1) in $$$$SECONDS s"
+	  echo "built $(call wheel_name,$(1)) in $$$$SECONDS s"
 	@touch $$@
 endef
 install_wheel = @$(PIP) --no-deps --force-reinstall "$(WHEELS)/$(1)"/*.whl && touch $@
@@ -71,7 +74,7 @@ $(STAMPS)/plugin-%: $(STAMPS)/wheel-% | $(STAMPS)/core
 ifneq ($(filter demo,$(MAKECMDGOALS)),)
 $(info the demo needs the core, conversion, a small model and, for this processor, the kernels: $(or $(KERNELS),of the core))
 endif
-demo: $(call installed,core $(KERNELS:%=plugin-%) plugin-convert plugin-demo)
+demo: $(call installed,core $(KERNELS:%=plugin-%) plugin-convert plugin-peft plugin-demo)
 	@"$(BIN)/infeng" demo
 
 # Minutes on two cores after the build: the fast suite 8, the slow one 20. What proves the same on more sizes is nightly.

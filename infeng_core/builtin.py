@@ -20,7 +20,6 @@ from infeng_core.plug.hookspecs import (
 from infeng_core.plug.markers import hookimpl
 
 if TYPE_CHECKING:
-    from infeng_core.formats.adapters.readers import AdapterReader
     from infeng_core.formats.quant import QuantFormat
     from infeng_core.models.families import Family
 
@@ -73,9 +72,6 @@ def infeng_model_families() -> dict[str, Family]:
 
 
 @hookimpl
-def infeng_adapter_readers() -> dict[str, AdapterReader]:
-    """Built-in readers of adapter files."""
-    from infeng_core.formats.adapters.readers import BUILTIN
 
     return dict(BUILTIN)
 
@@ -118,9 +114,8 @@ def infeng_run_options() -> dict[str, RunOptions]:
 def infeng_commands() -> list[Command]:
     """Built-in commands; their modules import the engine only inside ``run``."""
     from infeng_core.cli.cache import Cache
-    from infeng_core.cli.convert_adapter import ConvertAdapter
     from infeng_core.cli.doctor import Doctor
     from infeng_core.cli.plugins import PluginsCommand
     from infeng_core.cli.run import Run
 
-    return [Cache(), ConvertAdapter(), Doctor(), PluginsCommand(), Run()]
+    return [Cache(), Doctor(), PluginsCommand(), Run()]

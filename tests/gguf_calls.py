@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from adapter_calls import plugins
 from infeng_convert import survey
 from infeng_convert.packed_model import open_source
 from infeng_convert.providers import reader_of
@@ -13,19 +14,8 @@ from infeng_convert.sources import find as find_source
 from infeng_gguf import export
 
 from infeng_core.formats import loader
-from infeng_core.formats.adapters import conversion
-from infeng_core.formats.adapters import load as adapters
-from infeng_core.formats.adapters.conversion import AdapterConversion
-from infeng_core.formats.adapters.packed import PackedAdapter
 from infeng_core.formats.model_writers import Export
 from infeng_core.formats.tensors import LoadedModel
-from infeng_core.plug.assembly import load_config
-from infeng_core.plug.manager import Plugins
-
-
-@cache
-def plugins() -> Plugins:
-    return Plugins.discover(load_config(None, environ={}))
 
 
 def load(path: Path, config: Any, **more: Any) -> LoadedModel:
@@ -34,14 +24,6 @@ def load(path: Path, config: Any, **more: Any) -> LoadedModel:
 
 def find(reference: str | Path) -> Path:
     return find_source(reference, plugins())
-
-
-def load_adapter(*given: Any, **more: Any) -> PackedAdapter:
-    return adapters.load_adapter(*given, providers=plugins(), **more)
-
-
-def convert_adapter(*given: Any, **more: Any) -> AdapterConversion:
-    return conversion.convert_adapter(*given, providers=plugins(), **more)
 
 
 def look_at(*given: Any, **more: Any) -> survey.Survey:

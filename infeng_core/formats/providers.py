@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from infeng_core.formats.adapters import readers as adapter_readers
 from infeng_core.formats.adapters.readers import AdapterReader
 from infeng_core.formats.converters import Converter
 from infeng_core.formats.locators import Locator
@@ -23,7 +22,7 @@ class Providers(Protocol):
         """Yield what makes the converters, from a configuration and these plugins, with their names."""
 
     def adapter_readers(self) -> Iterator[tuple[str, AdapterReader]]:
-        """Yield the readers of adapter files with their names, the core's first."""
+        """Yield the readers of adapter files with their names."""
 
     def locators(self) -> Iterator[tuple[str, Locator]]:
         """Yield the locators with their names, the project's last: their names have the simplest form."""
@@ -31,10 +30,11 @@ class Providers(Protocol):
     def quant_format(self, name: str) -> QuantFormat:
         """Return a weight format by name; raises an InfengError that lists the known ones."""
 
-    def missing_wheel(self, reference: str, *, is_there: bool = False) -> str:
-        """Return the remedy for a file or a name that nothing here reads: the wheel that does; "" for none known.
+    def missing_wheel(self, reference: str, kind: str = "model_readers", *, is_there: bool = False) -> str:
+        """Return the remedy for a file or a name without a reader: the wheel to install; "" if none is known.
 
-        is_there: whether the reference is a path to what is there and is not engine-native.
+        kind: of the reader, "model_readers" or "adapter_readers".
+        is_there: whether the reference is an existing path that is not engine-native.
         """
 
 
@@ -50,8 +50,8 @@ class Core:
         yield from ()
 
     def adapter_readers(self) -> Iterator[tuple[str, AdapterReader]]:
-        """Yield the reader of PEFT directories."""
-        yield from adapter_readers.BUILTIN.items()
+        """Yield nothing: artifacts need no reader."""
+        yield from ()
 
     def locators(self) -> Iterator[tuple[str, Locator]]:
         """Yield nothing."""
@@ -61,8 +61,8 @@ class Core:
         """Return a weight format of the core."""
         return builtin_format(name)
 
-    def missing_wheel(self, reference: str, *, is_there: bool = False) -> str:
-        """Return nothing: which wheels there are, plugins know."""
+    def missing_wheel(self, reference: str, kind: str = "model_readers", *, is_there: bool = False) -> str:
+        """Return "": only plugins know the wheels."""
         return ""
 
 

@@ -12,7 +12,7 @@ lists) and ``graph(config)``. The rest is optional:
 - ``ROTATES_PART``: only a part of a head may be rotated; ``SCALES_Q``: q is scaled by its position;
 - ``WRAPPERS``: multimodal classes around a text model of the family; ``TEXT_TYPES``: the values of ``model_type``
   there, each with the defaults that it implies (``infeng_core.models.multimodal``);
-- ``MODULES``: other names of modules in adapters (``infeng_core.formats.adapters.names``).
+- ``MODULES``: other names of modules in adapters (the wheel infeng-peft).
 
 So adding a family adds one file.
 """

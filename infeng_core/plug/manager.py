@@ -203,7 +203,7 @@ class Plugins:
         return self._each("converters", [*others, *own])
 
     def adapter_readers(self) -> Iterator[tuple[str, AdapterReader]]:
-        """Yield the readers of adapter files with their names, the core's first."""
+        """Yield the readers of adapter files with their names; each plugin is imported at its turn."""
         return self._each("adapter_readers", self.manifests)
 
     def locators(self) -> Iterator[tuple[str, Locator]]:
@@ -211,12 +211,13 @@ class Plugins:
         own, others = self._by_origin("locators")
         return self._each("locators", [*others, *own])
 
-    def missing_wheel(self, reference: str, *, is_there: bool = False) -> str:
-        """Return which wheel to install for a file or name that no present reader accepts; "" if unknown.
+    def missing_wheel(self, reference: str, kind: str = "model_readers", *, is_there: bool = False) -> str:
+        """Return the wheel to install for a file or a name that no present reader accepts; "" if unknown.
 
-        is_there: whether the reference is a path to what is there and is not engine-native.
+        kind: of the reader, "model_readers" or "adapter_readers".
+        is_there: whether the reference is an existing path that is not engine-native.
         """
-        parts = [part for part in (wheels.part_for(reference), wheels.CONVERTER if is_there else None) if part]
+        parts = [part for part in (wheels.part_for(reference, kind), wheels.CONVERTER if is_there else None) if part]
         return next((wheels.remedy(*part, ()) for part in parts if part[1] not in self.names(part[0])), "")
 
     def _by_origin(self, kind: str) -> tuple[list[Plugin], list[Plugin]]:

@@ -17,13 +17,14 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
         "bench": "infeng-bench",
         "chat": "infeng-chat",
         "convert": "infeng-convert",
+        "convert-adapter": "infeng-peft",
         "demo": "infeng-demo",
         "models": "infeng-convert",
         "quality": "infeng-quality",
         "serve": "infeng-serve",
         "top": "infeng-serve",
     },
-    "adapter_readers": {"gguf": "infeng-gguf"},
+    "adapter_readers": {"gguf": "infeng-gguf", "peft": "infeng-peft"},
     "locators": {"gguf": "infeng-gguf", "hub": "infeng-convert"},
     "logit_processors": {"grammar": "infeng-grammar"},
     "model_readers": {"gguf": "infeng-gguf", "huggingface": "infeng-convert"},
@@ -45,20 +46,26 @@ OPTIONS: Mapping[str, str] = {
 """Options of ``run_options`` by the name of their group, for an error if no plugin provides them."""
 
 
-FILES: Mapping[str, tuple[str, str]] = {
-    r"\.gguf$": ("model_readers", "gguf"),
-    r"^[\w.-]+/[\w.-]+(@[\w./-]+)?:\w": ("model_readers", "gguf"),
-    r"^[\w.-]+/[\w.-]+(@[\w./-]+)?$": ("locators", "hub"),
+FILES: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "model_readers": {
+        r"\.gguf$": ("model_readers", "gguf"),
+        r"^[\w.-]+/[\w.-]+(@[\w./-]+)?:\w": ("model_readers", "gguf"),
+        r"^[\w.-]+/[\w.-]+(@[\w./-]+)?$": ("locators", "hub"),
+    },
+    "adapter_readers": {
+        r"\.gguf$": ("adapter_readers", "gguf"),
+        r"(^|/)adapter_config\.json$": ("adapter_readers", "peft"),
+    },
 }
-"""Which kind and name of ``WHEELS`` is for a path or a name of the hub, by a pattern of it; the first that fits."""
+"""The kind and name in ``WHEELS`` for a path or a hub name: by the kind of reader, then by the first pattern of it."""
 
 CONVERTER = ("converters", "artifacts")
-"""What is for all other models that are not engine-native."""
+"""The part for all other models that are not engine-native."""
 
 
-def part_for(reference: str) -> tuple[str, str] | None:
-    """Return the kind and name of the part that is for a path or a name by its form; None where none is known."""
-    return next((part for pattern, part in FILES.items() if re.search(pattern, reference)), None)
+def part_for(reference: str, kind: str) -> tuple[str, str] | None:
+    """Return the kind and name of the part for a path or name of this form; None if none is known."""
+    return next((part for pattern, part in FILES[kind].items() if re.search(pattern, reference)), None)
 
 
 def is_of_a_wheel(kind: str, name: str) -> bool:

@@ -15,7 +15,7 @@ from infeng_convert import api as convert_api
 
 import infeng_core
 from infeng_core import api
-from infeng_core.api import engines, formats, kernels, servers
+from infeng_core.api import adapters, engines, formats, kernels, servers
 from infeng_core.kernels.libraries import libraries
 from infeng_core.plug import hookspecs, manager, plugin
 from infeng_core.plug.assembly import load_config
@@ -293,7 +293,7 @@ API = (api, engines, formats, kernels, servers)
 @pytest.mark.parametrize("module", API)
 def test_the_api_is_documented_and_holds_what_it_names(module):
     page = (ROOT / "docs" / "adding-a-plugin.md").read_text(encoding="utf-8")
-    for module in (api, api_formats, convert_api):
+    for module in (api, adapters, engines, formats, kernels, servers, convert_api):
         assert not [name for name in module.__all__ if f"`{name}`" not in page]
         assert all(hasattr(module, name) for name in module.__all__)
     assert api.API_VERSION == hookspecs.API_VERSION
@@ -427,8 +427,8 @@ def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}
     from infeng_core import builtin
 
     assert six_hooks.called == HOOKS.keys()
-    # All of conversion, and stores of prefixes, come in wheels.
-    others = ("calibrators", "converters", "locators", "model_readers", "model_writers", "prefix_stores", "quantizers",
-              "sources")  # fmt: skip
+    # Conversion, readers of adapters and stores of prefixes come in wheels.
+    others = ("adapter_readers", "calibrators", "converters", "locators", "model_readers", "model_writers",
+              "prefix_stores", "quantizers", "sources")  # fmt: skip
     own = HOOKS.keys() - {f"infeng_{kind}" for kind in others}
     assert all(getattr(builtin, name)() for name in own)

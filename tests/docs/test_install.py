@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", *sorted((ROOT / "plugins").glob("*/README.md"))]
 COMMAND = re.compile(r"(?:^|`)(pip (?:install|download) [^`\n]*)", re.MULTILINE)
-DEPENDENCY = re.compile(r"infeng-[a-z0-9]+")
+DEPENDENCY = re.compile(r"infeng(?:-[a-z0-9]+|(?:\[[a-z]+\])?)")
 
 
 def commands() -> list[tuple[str, list[str]]]:
@@ -46,7 +46,7 @@ def test_installs_without_an_index_follow_a_download_of_their_dependencies():
 def test_every_named_wheel_belongs_to_the_project():
     projects = {tomllib.loads(path.read_text())["project"]["name"] for path in ROOT.glob("**/pyproject.toml")}
     for page, words in commands():
-        assert {word for word in words if DEPENDENCY.fullmatch(word)} <= projects, (page, words)
+        assert {word.partition("[")[0] for word in words if DEPENDENCY.fullmatch(word)} <= projects, (page, words)
 
 
 def test_pip_takes_the_client_s_wheel_from_the_folder_as_the_page_says(tmp_path: Path):

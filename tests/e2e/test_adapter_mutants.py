@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from adapter_calls import load_adapter
 from e2e import harness
 from goldens import oracle
 from goldens.adapted import ADAPTED, Adapted
@@ -18,7 +19,6 @@ from goldens.shapes import CASES, Case
 
 from infeng_core import Engine
 from infeng_core.batch import AdapterRows, Batch
-from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
 
 MARGIN = 10  # times the tolerance

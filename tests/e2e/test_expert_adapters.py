@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from adapter_calls import convert_adapter, load_adapter
 from e2e import harness
 from e2e.harness import VECTOR, settings
 from expert_deltas import ALPHA, DENSE, PREFIX, QWEN3_PARAMETERS, QWEN3_PLACES, RANK, Deltas, Tensors, forms, write
@@ -18,8 +19,6 @@ from safetensors.numpy import save_file
 
 from infeng_core import Engine, SamplingParams
 from infeng_core.errors import AdapterError, KernelError
-from infeng_core.formats.adapters.conversion import convert_adapter
-from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.formats.adapters.packed import LoraTensor
 from infeng_core.formats.quant import BUILTIN
 from infeng_core.requests.request import Request
@@ -202,7 +201,8 @@ def test_combined_adapters_have_room_for_their_widest_experts(mixture_engine: En
 
 
 def test_square_matrices_are_read_by_the_version_that_saved_them() -> None:
-    from infeng_core.formats.adapters.parameters import Parameter
+    from infeng_peft.parameters import Parameter
+
     from infeng_core.formats.adapters.target_modules import TargetModule
     from infeng_core.models.weights import Part
 

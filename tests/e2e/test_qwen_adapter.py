@@ -9,6 +9,7 @@ from pathlib import Path
 import goldens
 import numpy as np
 import pytest
+from adapter_calls import load_adapter
 from e2e import harness
 from goldens import environment, oracle
 from goldens.adapted import STEPS
@@ -16,7 +17,6 @@ from goldens.shapes import Case
 from infeng_bench.models import synthetic
 
 from infeng_core import SamplingParams
-from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.requests.request import Request
 
 pytestmark = pytest.mark.slow

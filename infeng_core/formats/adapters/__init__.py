@@ -1,1 +1,1 @@
-"""Adapters on disk: PEFT directories read and checked against a base, packed, and the engine-native file."""
+"""Adapters on disk: readers that plugins bring, packing over a base, and the engine-native file."""

@@ -12,12 +12,14 @@ from infeng_core.formats.adapters.cached import load_through_cache
 from infeng_core.formats.adapters.image import AdapterImage
 from infeng_core.formats.adapters.packed import AdapterDtype, PackedAdapter
 from infeng_core.formats.adapters.packing import pack
-from infeng_core.formats.adapters.peft_config import CONFIG_FILE
 from infeng_core.formats.adapters.readers import AdapterReader, recognizing
 from infeng_core.formats.adapters.snapshot import as_adapter_error
 from infeng_core.formats.adapters.spec import A_FORMAT
 from infeng_core.formats.providers import CORE, Providers
 from infeng_core.formats.tensors import LoadedModel
+
+CONFIG_FILE = "adapter_config.json"
+"""What a directory that PEFT saved holds."""
 
 
 def load_adapter(
@@ -73,9 +75,12 @@ def _reader(path: Path, providers: Providers) -> AdapterReader | None:
         return None
     if reader is not None:
         return reader
+    if (path / CONFIG_FILE).exists():
+        remedy = providers.missing_wheel(str(path / CONFIG_FILE), "adapter_readers") or "install a plugin that reads it"
+        raise AdapterError(f"{path}", f"holds {CONFIG_FILE}, which nothing that is installed reads", remedy)
     if path.is_dir():
         raise AdapterError(f"{path}", f"holds no adapter (no {CONFIG_FILE})", "give a directory that PEFT saved")
-    remedy = providers.missing_wheel(str(path)) or "give the directory that holds it"
+    remedy = providers.missing_wheel(str(path), "adapter_readers") or "give the directory that holds it"
     raise AdapterError(f"{path}", "is a file", remedy)
 
 

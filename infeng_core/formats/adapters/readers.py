@@ -1,4 +1,4 @@
-"""The interface of a reader of adapter files, and the core's reader of PEFT directories."""
+"""The interface of a reader of adapter files."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from infeng_core.errors import ModelError
-from infeng_core.files import model_file
-from infeng_core.formats.adapters.peft import WEIGHTS_FILE, is_peft, read_peft
-from infeng_core.formats.adapters.peft_config import CONFIG_FILE
 from infeng_core.formats.adapters.weights import AdapterWeights
 from infeng_core.models.config import ModelConfig
 
@@ -28,29 +24,6 @@ class AdapterReader(Protocol):
 
     def read(self, path: Path, config: ModelConfig) -> AdapterWeights:
         """Return the adapter's weights for a base of the shape ``config``; raises AdapterError."""
-
-
-class PeftReader:
-    """The reader of directories that PEFT saved."""
-
-    def recognizes(self, path: Path) -> bool:
-        """Return whether a directory holds, or should hold, a PEFT adapter."""
-        return is_peft(path)
-
-    def files(self, path: Path) -> Sequence[Path]:
-        """Return the configuration and the weights; nothing if one of them leads out of the directory."""
-        try:
-            return [model_file(path, name) for name in (CONFIG_FILE, WEIGHTS_FILE)]
-        except ModelError:
-            return []
-
-    def read(self, path: Path, config: ModelConfig) -> AdapterWeights:
-        """Return the adapter's weights; raises AdapterError."""
-        return read_peft(path, config)
-
-
-BUILTIN = {"peft": PeftReader()}
-"""The readers of the core by name."""
 
 
 def recognizing(path: Path, readers: Iterable[tuple[str, AdapterReader]]) -> AdapterReader | None:

@@ -14,15 +14,14 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import AdapterError, ModelError
 from infeng_core.files import bytes_of, model_file, opened, read_into, reading
-from infeng_core.formats.floats import widened
-from infeng_core.formats.safetensors import FLOAT_DTYPES, NUMPY_DTYPES, Header, TensorInfo, header_of
+from infeng_core.formats.safetensors import Header, header_of
 from infeng_core.formats.shards import aligned_bytes
 
 DIGEST_CHUNK = 1 << 20
@@ -137,34 +136,3 @@ def digest(data: NDArray[np.uint8], load: Callable[[int, memoryview], memoryview
     with ThreadPoolExecutor(2, "infeng-digest") as pool:
         parts = list(pool.map(part, range(0, len(view), DIGEST_CHUNK)))
     return hashlib.sha256(b"".join(parts)).hexdigest()
-
-
-class TensorFile:
-    """The tensors of a file whose header was checked, all read into memory."""
-
-    def __init__(self, files: Snapshot, path: Path, header: Header) -> None:
-        """Read the data; raises ModelError."""
-        self.path = path
-        self.header = header
-        end = max((info.begin + info.nbytes for info in header.tensors.values()), default=header.data_begin)
-        self._data = files.data(path, header.data_begin, end - header.data_begin)
-
-    def floats(self, name: str) -> NDArray[np.float32]:
-        """Return a tensor as float32; raises AdapterError for another kind of number, NaN and infinity."""
-        info: TensorInfo = self.header.tensors[name]
-        if info.dtype not in FLOAT_DTYPES:
-            raise AdapterError(
-                f"{self.path}", f"tensor {name} is {info.dtype}, it must be F32, F16 or BF16", "save the adapter again"
-            )
-        dtype: Any = np.dtype(NUMPY_DTYPES[info.dtype])
-        begin = info.begin - self.header.data_begin
-        array = self._data[begin : begin + info.nbytes]
-        if begin % dtype.itemsize:
-            array = array.copy()
-        values = array.view(dtype).reshape(info.shape)
-        wide = values if values.dtype == np.float32 else widened(values)
-        if not np.isfinite(wide).all():
-            at = tuple(int(i) for i in np.argwhere(~np.isfinite(wide))[0])
-            why = f"tensor {name} holds {wide[at]} at {at}"
-            raise AdapterError(f"{self.path}", why, "the training diverged or the file is damaged: use another copy")
-        return wide

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from infeng_core.api import hookimpl
 
 if TYPE_CHECKING:
-    from infeng_core.api.formats import AdapterReader, Locator, ModelReader, ModelWriter
+    from infeng_core.api.adapters import AdapterReader
+    from infeng_core.api.formats import Locator, ModelReader, ModelWriter
 
 
 @hookimpl

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import tiny_adapter
 import tiny_model
+from adapter_calls import convert_adapter, load_adapter
 from engine_parts import MakeEngine, Recorder
 from infeng_convert.conversion import convert
 
 from infeng_core import Engine, SamplingParams
 from infeng_core.backends.native.binding import Binder
 from infeng_core.errors import AdapterError
-from infeng_core.formats.adapters.conversion import convert_adapter
-from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.quant import builtin_format

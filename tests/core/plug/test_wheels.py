@@ -11,7 +11,9 @@ import yaml
 from infeng_convert.conversion import convert
 
 from infeng_core import cli
-from infeng_core.errors import PluginError
+from infeng_core.errors import AdapterError, PluginError
+from infeng_core.formats.adapters.artifact import FILE
+from infeng_core.formats.adapters.load import find_adapter
 from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
@@ -115,7 +117,33 @@ def test_a_converted_model_runs_without_the_wheel_that_converts(
     assert capsysbinary.readouterr().out == usual != b""
 
 
-def test_without_the_calibration_wheel_only_conversions_with_text_are_refused(
+def test_an_adapter_of_a_missing_wheel_is_an_error_that_names_the_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INFENG_PLUGINS_DISABLE", "gguf,peft")
+    plugins = Plugins.discover(load_config())
+    (tmp_path / "adapter_config.json").write_text("{}")
+    (tmp_path / "poet.gguf").write_bytes(b"GGUF" + bytes(100))
+    for path, why, wheel in (
+        (tmp_path, "holds adapter_config.json, which nothing that is installed reads", "infeng-peft"),
+        (tmp_path / "poet.gguf", "is a file", "infeng-gguf"),
+    ):
+        with pytest.raises(AdapterError) as caught:
+            find_adapter(path, plugins)
+        assert str(caught.value) == f"{path}: {why}: install the wheel {wheel}"
+    with pytest.raises(AdapterError, match=r"which nothing that is installed reads: install a plugin that reads it$"):
+        find_adapter(tmp_path)
+
+
+def test_an_engine_native_adapter_needs_no_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFENG_PLUGINS_DISABLE", "gguf,peft")
+    plugins = Plugins.discover(load_config())
+    assert not dict(plugins.adapter_readers())
+    (tmp_path / FILE).touch()
+    assert find_adapter(tmp_path, plugins) == (tmp_path, None)
+
+
+def test_without_the_wheel_of_calibration_text_is_refused_and_what_needs_none_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = tiny_model.write(tmp_path / "source", tiny_model.Shape(tie=False))
@@ -137,18 +165,23 @@ def test_without_the_calibration_wheel_only_conversions_with_text_are_refused(
         assert cli.main(["convert", str(source), str(tmp_path / name), "--quality", name, *options]) == 0
 
 
+@pytest.mark.parametrize(
+    ("plugin", "words"),
+    [("serve", ["serve", "MODEL"]), ("peft", ["convert-adapter", "PEFT", "DEST", "--model", "MODEL"])],
+)
 def test_a_command_of_a_missing_wheel_is_an_error_that_names_the_wheel(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    plugin: str, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands = Plugins.commands
     monkeypatch.setattr(Plugins, "commands", lambda self: {"run": commands(self)["run"]})
     discover = Plugins.discover.__func__  # type: ignore[attr-defined]
 
-    def without_serve(cls: type[Plugins], *given: object) -> Plugins:
+    def without(cls: type[Plugins], *given: object) -> Plugins:
         plugins: Plugins = discover(cls, *given)
-        plugins.manifests = [found for found in plugins.manifests if found.name != "serve"]
+        plugins.manifests = [found for found in plugins.manifests if found.name != plugin]
         return plugins
 
-    monkeypatch.setattr(Plugins, "discover", classmethod(without_serve))
-    assert cli.main(["serve", "MODEL"]) != 0
-    assert "command serve: no plugin brings it: install the wheel infeng-serve" in capsys.readouterr().err
+    monkeypatch.setattr(Plugins, "discover", classmethod(without))
+    assert cli.main(words) != 0
+    said = f"command {words[0]}: no plugin brings it: install the wheel infeng-{plugin}"
+    assert said in capsys.readouterr().err

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import tiny_adapter
 import tiny_model
+from adapter_calls import convert_adapter, load_adapter
 from convert_parts import load
-from gguf_calls import convert_adapter, load_adapter
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 

@@ -11,10 +11,10 @@ import gguf
 import gguf_writing
 import numpy as np
 import pytest
+from adapter_calls import load_adapter
 from convert_parts import load
 from e2e import harness
 from expert_deltas import ALPHA, RANK, Deltas, Tensors
-from gguf_calls import load_adapter
 from goldens.families import GPT_OSS_PLAIN, GRANITE_MOE, MIXTRAL, QWEN3_MOE, FamilyCase
 from safetensors.numpy import save_file
 

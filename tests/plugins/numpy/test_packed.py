@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tiny_adapter
 import tiny_model
+from adapter_calls import load_adapter
 from e2e import harness
 from goldens import peft_files
 from goldens.adapted import ADAPTED, Adapted
@@ -21,7 +22,6 @@ from infeng_numpy.rounding import Rounding
 from infeng_numpy.weights import rounding_of
 from numpy.typing import NDArray
 
-from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.quant import builtin_format

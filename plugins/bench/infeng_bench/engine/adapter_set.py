@@ -11,8 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from infeng_peft.conversion import convert_adapter
+
 from infeng_core.api import UsageError
-from infeng_core.api.formats import convert_adapter, is_artifact
+from infeng_core.api.formats import is_artifact
 
 if TYPE_CHECKING:
     from infeng_core.api import Engine

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from infeng_peft.conversion import convert_adapter
+
 from infeng_bench import options
 from infeng_bench.engine.running import MeasurementError, greedy
 from infeng_bench.engine.session import Session, opened
@@ -19,7 +21,6 @@ from infeng_bench.engine.work import Work
 from infeng_bench.models.adapters import peft_directory
 from infeng_bench.stats.summary import percentile, spread
 from infeng_core.api import Engine, Stream
-from infeng_core.api.formats import convert_adapter
 
 NAME = "swap"
 
@@ -77,7 +78,8 @@ def _directory(engine: Engine, arguments: argparse.Namespace, index: int, folder
     source = peft_directory(shape, arguments.rank, arguments.targets, arguments.seed + index)
     if arguments.source == "peft":
         return source
-    return convert_adapter(source, folder / str(index), engine.model, arguments.storage).path
+    dest = folder / str(index)
+    return convert_adapter(source, dest, engine.model, arguments.storage, providers=engine.plugins).path
 
 
 def _idle(engine: Engine, index: int) -> float:

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from adapter_calls import load_adapter
 from goldens.adapted import ADAPTED, Adapted
+from infeng_peft import reader
 from safetensors.numpy import load_file, save_file
 
-from infeng_core.formats.adapters import cached, readers
-from infeng_core.formats.adapters.load import load_adapter
+from infeng_core.formats.adapters import cached
 from infeng_core.formats.adapters.packed import PackedAdapter
 from infeng_core.formats.tensors import LoadedModel
 
@@ -44,8 +45,8 @@ def entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def packed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Directories that are read and packed."""
     found: list[Path] = []
-    read = readers.read_peft
-    monkeypatch.setattr(readers, "read_peft", lambda path, config: (found.append(path), read(path, config))[1])
+    read = reader.read_peft
+    monkeypatch.setattr(reader, "read_peft", lambda path, config: (found.append(path), read(path, config))[1])
     return found
 
 

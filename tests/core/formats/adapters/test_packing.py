@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from adapter_calls import load_adapter
 from goldens.adapted import ADAPTED, Adapted
 from goldens.peft_files import read, tensors_of
 from numpy.typing import NDArray
 
 from infeng_core.errors import AdapterError
-from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
 from infeng_core.formats.adapters.packing import from_bf16, quantize_panels
 from infeng_core.formats.adapters.stacked import pack_stacked, stacked_bytes, unpack_stacked

@@ -15,7 +15,7 @@ from typing import NamedTuple, NoReturn
 
 import re2
 
-from infeng_core.formats.adapters.lookaheads import choices
+from infeng_peft.lookaheads import choices
 
 MAX_LENGTH = 4096  # of a pattern
 MAX_COUNT = 4096  # of a field: one for each module of the largest models

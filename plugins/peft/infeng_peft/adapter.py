@@ -11,15 +11,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from infeng_core.errors import AdapterError
-from infeng_core.formats.adapters.names import Names
-from infeng_core.formats.adapters.parameters import Parameter, parameters
-from infeng_core.formats.adapters.peft_config import CONFIG_FILE, PeftConfig, read_peft_config
-from infeng_core.formats.adapters.snapshot import Snapshot, TensorFile, read_settled
-from infeng_core.formats.adapters.target_modules import TargetModule, TargetModules, target_modules
-from infeng_core.formats.adapters.weights import AdapterWeights, Delta, Floats
-from infeng_core.models.config import ModelConfig
-from infeng_core.models.typed_fields import show
+from infeng_core.api import AdapterError, ModelConfig
+from infeng_core.api.adapters import (
+    AdapterWeights,
+    Delta,
+    Snapshot,
+    TargetModule,
+    TargetModules,
+    read_settled,
+    target_modules,
+)
+from infeng_core.api.formats import show
+from infeng_peft.config import CONFIG_FILE, PeftConfig, read_peft_config
+from infeng_peft.names import Names
+from infeng_peft.parameters import Floats, Parameter, parameters
+from infeng_peft.tensor_file import TensorFile
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 PICKLES = ("adapter_model.bin", "adapter_model.pt")

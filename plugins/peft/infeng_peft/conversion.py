@@ -7,17 +7,20 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from infeng_core.errors import AdapterError
-from infeng_core.formats import atomic
-from infeng_core.formats.adapters.artifact import FILE, Artifact, describe, read_artifact, write_artifact
-from infeng_core.formats.adapters.load import find_adapter
-from infeng_core.formats.adapters.packed import AdapterDtype
-from infeng_core.formats.adapters.packing import pack
-from infeng_core.formats.adapters.range_check import check_range
-from infeng_core.formats.providers import CORE, Providers
-from infeng_core.formats.safetensors import read_header
-from infeng_core.formats.tensors import LoadedModel
-from infeng_core.log import get_logger
+from infeng_core.api import AdapterError, LoadedModel, Plugins, get_logger, locked, replacing
+from infeng_core.api.adapters import (
+    ARTIFACT_FILE,
+    AdapterDtype,
+    Artifact,
+    check_range,
+    describe_artifact,
+    find_adapter,
+    pack_adapter,
+    read_artifact,
+    read_header,
+    require_ours,
+    write_artifact,
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ def convert_adapter(
     dtype: AdapterDtype,
     *,
     force: bool = False,
-    providers: Providers = CORE,
+    providers: Plugins,
 ) -> AdapterConversion:
     """Pack an adapter over ``model`` into the directory ``destination``, which appears complete or not at all.
 
@@ -51,15 +54,15 @@ def convert_adapter(
     path, reader = find_adapter(reference, providers)
     if reader is None:
         raise AdapterError(f"{path}", "is converted already", "convert the original PEFT directory")
-    image = pack(reader.read(path, model.config), model, dtype, 1.0)
+    image = pack_adapter(reader.read(path, model.config), model, dtype, 1.0)
     check_range(image.spec, image.arrays, model, path)
-    artifact = describe(image, model)
+    artifact = describe_artifact(image, model)
     destination = destination.absolute()
     wait = f"{destination}: another process writes it; waiting"
-    with atomic.locked(destination, waiting=lambda: get_logger(__name__).warning(wait)):
+    with locked(destination, waiting=lambda: get_logger(__name__).warning(wait)):
         reused = _is_there(destination, artifact, force)
         if not reused:
-            with atomic.replacing(destination, lambda: _require_ours(destination)) as folder:
+            with replacing(destination, lambda: _require_ours(destination)) as folder:
                 write_artifact(image, artifact, folder)
     seconds = time.monotonic() - start
     return AdapterConversion(destination, artifact.id, image.data.nbytes, seconds, dtype, image.spec.is_bound, reused)
@@ -79,11 +82,11 @@ def _is_there(destination: Path, wanted: Artifact, force: bool) -> bool:
 
 
 def _require_ours(destination: Path) -> None:
-    atomic.require_ours(destination, "engine-native adapter", _written, AdapterError)
+    require_ours(destination, "engine-native adapter", _written, AdapterError)
 
 
 def _written(directory: Path) -> set[str]:
     """Return the names of all files of an artifact of any version; raises an InfengError for any other directory."""
-    if not {"infeng_adapter", "adapter"} <= read_header(directory / FILE).metadata.keys():
+    if not {"infeng_adapter", "adapter"} <= read_header(directory / ARTIFACT_FILE).metadata.keys():
         raise AdapterError(f"{directory}", "holds no engine-native adapter")
-    return {FILE}
+    return {ARTIFACT_FILE}

@@ -8,9 +8,8 @@ import pytest
 from drawn import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from infeng_core.formats.adapters import patterns
-from infeng_core.formats.adapters.patterns import Patterns
+from infeng_peft import patterns
+from infeng_peft.patterns import Patterns
 
 MODULES = [
     f"model.layers.{layer}.{module}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.formats.adapters.target_modules import TargetModule, TargetModules
+from infeng_core.api.adapters import TargetModule, TargetModules
 
 TURNED_BEFORE, STRAIGHT_FROM = (0, 19), (0, 19, 1)
 Floats = NDArray[np.float32]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from goldens import targets
+from infeng_peft.config import PeftConfig, read_peft_config
 
 from infeng_core.errors import ModelError
-from infeng_core.formats.adapters.peft_config import PeftConfig, read_peft_config
 from infeng_core.formats.adapters.snapshot import Snapshot
 from infeng_core.formats.adapters.target_modules import target_modules
 from infeng_core.models.config import ModelConfig

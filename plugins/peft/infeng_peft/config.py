@@ -13,12 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from infeng_core.errors import ModelError
-from infeng_core.files import parse_json
-from infeng_core.formats.adapters.bounds import MAX_RANK
-from infeng_core.formats.adapters.patterns import MAX_COUNT, MAX_LENGTH, Patterns, Refuse
-from infeng_core.formats.adapters.snapshot import Snapshot
-from infeng_core.models.typed_fields import Fields, show
+from infeng_core.api import ModelError
+from infeng_core.api.adapters import MAX_RANK, Snapshot
+from infeng_core.api.formats import Fields, parse_json, show
+from infeng_peft.patterns import MAX_COUNT, MAX_LENGTH, Patterns, Refuse
 
 CONFIG_FILE = "adapter_config.json"
 MAX_BYTES = 4 << 20  # rank_pattern may name every module of a large model

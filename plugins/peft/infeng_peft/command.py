@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from infeng_core.cli.options import add_conversion_options, config_from, say_converted
+from infeng_core.api import add_conversion_options, config_from, say_converted
 
 
 class ConvertAdapter:
@@ -24,13 +24,13 @@ class ConvertAdapter:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Convert; the summary goes to stdout."""
-        from infeng_core.formats.adapters.conversion import convert_adapter
-        from infeng_core.formats.loader import load
-        from infeng_core.plug.manager import Plugins
+        from infeng_core.api import Plugins
+        from infeng_core.api.adapters import load_model
+        from infeng_peft.conversion import convert_adapter
 
         config = config_from(arguments, model__format=arguments.format)
         plugins = Plugins.discover(config)
-        model = load(arguments.model, config, plugins)
+        model = load_model(arguments.model, config, plugins)
         dtype = arguments.dtype or config.adapters.dtype
         force = arguments.force
         made = convert_adapter(arguments.adapter, arguments.dest, model, dtype, force=force, providers=plugins)

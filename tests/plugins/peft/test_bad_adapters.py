@@ -14,17 +14,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from adapter_calls import convert_adapter, load_adapter
 from drawn import examples
 from goldens.adapted import ADAPTED, Adapted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from infeng_peft.adapter import read_peft
 from safetensors.numpy import load_file, save_file
 
 from infeng_core.errors import AdapterError
-from infeng_core.formats.adapters.conversion import convert_adapter
-from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.formats.adapters.packing import from_bf16
-from infeng_core.formats.adapters.peft import read_peft
 from infeng_core.formats.safetensors import SafetensorsFile
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.models.config import ModelConfig
@@ -406,9 +405,8 @@ from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.formats.loader import load
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
-config = load_config()
-plugins = Plugins.discover(config)
-model = load(sys.argv[1], config, plugins, progress=False)
+plugins = Plugins.discover(load_config())
+model = load(sys.argv[1], plugins.config, plugins, progress=False)
 try:
     print(load_adapter(sys.argv[2], model, "int8", providers=plugins).id)
 except AdapterError as error:

@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from adapter_calls import convert_adapter, load_adapter
 from goldens.adapted import ADAPTED, Adapted
 from safetensors.numpy import load_file, save
 
 from infeng_core.errors import AdapterError
 from infeng_core.formats.adapters import snapshot
 from infeng_core.formats.adapters.artifact import FILE
-from infeng_core.formats.adapters.conversion import convert_adapter
-from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.formats.tensors import LoadedModel
 
 CASE = next(case for case in ADAPTED if case.name == "lora")

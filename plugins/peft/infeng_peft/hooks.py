@@ -1,0 +1,26 @@
+"""What this wheel gives to the engine; the reader is imported when its hook is called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from infeng_core.api import Command, hookimpl
+
+if TYPE_CHECKING:
+    from infeng_core.api.adapters import AdapterReader
+
+
+@hookimpl
+def infeng_adapter_readers() -> dict[str, AdapterReader]:
+    """The reader of PEFT directories."""
+    from infeng_peft.reader import PeftReader
+
+    return {"peft": PeftReader()}
+
+
+@hookimpl
+def infeng_commands() -> list[Command]:
+    """``infeng convert-adapter``."""
+    from infeng_peft.command import ConvertAdapter
+
+    return [ConvertAdapter()]
