@@ -72,11 +72,6 @@ def infeng_model_families() -> dict[str, Family]:
 
 
 @hookimpl
-
-    return dict(BUILTIN)
-
-
-@hookimpl
 def infeng_drafters() -> dict[str, DrafterFactory]:
     """Built-in drafters."""
     from infeng_core.scheduling.drafts import Ngrams

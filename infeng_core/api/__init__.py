@@ -20,7 +20,6 @@ _NAMES = Names(
         "infeng_core.adapters.records": ("AdapterChange", "AdapterInfo"),
         "infeng_core.cli": ("say",),
         "infeng_core.cli.options": ("add_config_options", "config_from"),
-        "infeng_core.jsonl": ("DOCUMENT_KEYS", "document_text"),
         "infeng_core.engine": ("Engine",),
         "infeng_core.errors": (
             "AdapterError",
@@ -51,12 +50,14 @@ _NAMES = Names(
         ),
         "infeng_core.formats.atomic": ("locked", "replace_file", "replacing"),
         "infeng_core.formats.cache": ("require_own",),
+        "infeng_core.jsonl": ("DOCUMENT_KEYS", "document_text"),
         "infeng_core.log": ("get_logger",),
         "infeng_core.machine.memory": ("available_bytes",),
         "infeng_core.plug.assembly": ("load_config",),
         "infeng_core.plug.hookspecs": (
             "CalibratorFactory",
             "Command",
+            "ConverterFactory",
             "KernelLibrary",
             "ObserverFactory",
             "PolicyFactory",

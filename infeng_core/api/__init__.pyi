@@ -1,14 +1,4 @@
-"""What every plugin, benchmark and server may import: errors, hooks, the engine, requests, settings, files.
-
-The modules beside this one hold the names for those who need more: ``kernels`` (native objects, problems, cases, the
-choice of kernels), ``formats`` (readers, writers, quantizers, the graph of a model), ``engines`` (backends, schedulers,
-prefix stores, observers) and ``servers`` (the command line and serving). Everything else of ``infeng_core`` may change
-without notice.
-
-``API_VERSION`` is the version of these modules and of the hooks. A plugin.yaml states the version that its plugin was
-written for (``api: 1``); a newer one than the engine's is refused. Names are added within a version; one that is taken
-away, or means something else, raises it.
-"""
+"""What every plugin, benchmark and server may import: errors, hooks, the engine, requests, settings, files."""
 
 from infeng_core._native import NativeError
 from infeng_core.adapters.names import BASE
@@ -52,6 +42,7 @@ from infeng_core.plug.assembly import load_config
 from infeng_core.plug.hookspecs import (
     CalibratorFactory,
     Command,
+    ConverterFactory,
     KernelLibrary,
     ObserverFactory,
     PolicyFactory,
@@ -84,6 +75,7 @@ __all__ = [
     "CalibratorFactory",
     "Command",
     "Completion",
+    "ConverterFactory",
     "Detokenizer",
     "EndedError",
     "Engine",

@@ -1,46 +1,34 @@
-"""What readers of adapter files, and what packs adapters ahead of time, may import beside ``infeng_core.api``."""
+"""Names for readers of adapter files and for wheels that pack adapters ahead of time."""
 
-from infeng_core.formats.adapters.artifact import FILE as ARTIFACT_FILE
-from infeng_core.formats.adapters.artifact import Artifact, read_artifact, write_artifact
-from infeng_core.formats.adapters.artifact import describe as describe_artifact
-from infeng_core.formats.adapters.bounds import MAX_RANK
-from infeng_core.formats.adapters.load import find_adapter
-from infeng_core.formats.adapters.packed import AdapterDtype
-from infeng_core.formats.adapters.packing import pack as pack_adapter
-from infeng_core.formats.adapters.range_check import check_range
-from infeng_core.formats.adapters.readers import AdapterReader
-from infeng_core.formats.adapters.snapshot import Snapshot, as_adapter_error, read_settled
-from infeng_core.formats.adapters.target_modules import TargetModule, TargetModules, target_modules
-from infeng_core.formats.adapters.weights import AdapterWeights, Delta
-from infeng_core.formats.atomic import require_ours
-from infeng_core.formats.loader import load as load_model
-from infeng_core.formats.safetensors import Header, read_header
-from infeng_core.models.multimodal import outside, prefixes
+from infeng_core.api.lazy import Names
 
-__all__ = [
-    "ARTIFACT_FILE",
-    "MAX_RANK",
-    "AdapterDtype",
-    "AdapterReader",
-    "AdapterWeights",
-    "Artifact",
-    "Delta",
-    "Header",
-    "Snapshot",
-    "TargetModule",
-    "TargetModules",
-    "as_adapter_error",
-    "check_range",
-    "describe_artifact",
-    "find_adapter",
-    "load_model",
-    "outside",
-    "pack_adapter",
-    "prefixes",
-    "read_artifact",
-    "read_header",
-    "read_settled",
-    "require_ours",
-    "target_modules",
-    "write_artifact",
-]
+_NAMES = Names(
+    __name__,
+    {
+        "infeng_core.formats.adapters.artifact": ("Artifact", "read_artifact", "write_artifact"),
+        "infeng_core.formats.adapters.bounds": ("MAX_RANK",),
+        "infeng_core.formats.adapters.load": ("find_adapter",),
+        "infeng_core.formats.adapters.packed": ("AdapterDtype",),
+        "infeng_core.formats.adapters.range_check": ("check_range",),
+        "infeng_core.formats.adapters.readers": ("AdapterReader",),
+        "infeng_core.formats.adapters.snapshot": ("Snapshot", "as_adapter_error", "read_settled"),
+        "infeng_core.formats.adapters.survey": ("AdapterSurvey", "survey_adapter"),
+        "infeng_core.formats.adapters.target_modules": ("TargetModule", "TargetModules", "target_modules"),
+        "infeng_core.formats.adapters.weights": ("AdapterWeights", "Delta"),
+        "infeng_core.formats.atomic": ("require_ours",),
+        "infeng_core.formats.safetensors": ("Header", "read_header"),
+        "infeng_core.models.multimodal": ("outside", "prefixes"),
+    },
+    {
+        "ARTIFACT_FILE": ("infeng_core.formats.adapters.artifact", "FILE"),
+        "describe_artifact": ("infeng_core.formats.adapters.artifact", "describe"),
+        "load_model": ("infeng_core.formats.loader", "load"),
+        "pack_adapter": ("infeng_core.formats.adapters.packing", "pack"),
+        "recognizing_adapter": ("infeng_core.formats.adapters.readers", "recognizing"),
+    },
+)
+
+__all__ = _NAMES.all()
+__getattr__ = _NAMES.imported
+__dir__ = _NAMES.all
+homes = _NAMES.homes

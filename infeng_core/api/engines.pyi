@@ -13,22 +13,25 @@ from infeng_core.backends.interface import (
     OpNames,
 )
 from infeng_core.backends.saved_prefixes import PrefixEntry, PrefixStore
-from infeng_core.batch import NOT_FINITE, AdapterHandle, Batch, Limits, RunningRequest, Segment
+from infeng_core.batch import BLOCK_TOKENS, NOT_FINITE, AdapterHandle, Batch, Limits, RunningRequest, Segment
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
 from infeng_core.formats.adapters.stacked import unpack_stacked
 from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.cost import CostModel
 from infeng_core.scheduling.drafts import Drafter
 from infeng_core.scheduling.fcfs import FirstCome
+from infeng_core.scheduling.limits import limits_of, windows_of
 from infeng_core.scheduling.policy import Policy, Served
 from infeng_core.scheduling.prefix import PrefixTree
 from infeng_core.scheduling.prefix_cache import PrefixCache
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.scheduling.schedulers import Schedulers
 from infeng_core.scheduling.step_budget import rows_of_prompt
+from infeng_core.scheduling.tables import Needs
 from infeng_core.telemetry.observers import Observer, Stage, StepReport
 
 __all__ = [
+    "BLOCK_TOKENS",
     "NOT_FINITE",
     "AdapterHandle",
     "Backend",
@@ -47,6 +50,7 @@ __all__ = [
     "LoraTensor",
     "Measurable",
     "Measured",
+    "Needs",
     "NotFiniteError",
     "Observer",
     "OpNames",
@@ -63,6 +67,8 @@ __all__ = [
     "Served",
     "Stage",
     "StepReport",
+    "limits_of",
     "rows_of_prompt",
     "unpack_stacked",
+    "windows_of",
 ]

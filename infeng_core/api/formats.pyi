@@ -1,55 +1,61 @@
-"""What readers, writers and quantizers of models and adapters may import beside ``infeng_core.api``."""
+"""Further names that readers, writers and quantizers of models and adapters may import."""
 
-from infeng_core.files import opened, reading
+from infeng_core import yamltree
+from infeng_core.files import SNAPSHOTS, opened, parse_json, reading
+from infeng_core.formats import atomic
 from infeng_core.formats.adapters.artifact import is_artifact
-from infeng_core.formats.adapters.bounds import MAX_RANK
-from infeng_core.formats.adapters.conversion import convert_adapter
-from infeng_core.formats.adapters.readers import AdapterReader
-from infeng_core.formats.adapters.snapshot import as_adapter_error
-from infeng_core.formats.adapters.target_modules import TargetModule, target_modules
-from infeng_core.formats.adapters.weights import AdapterWeights, Delta
-from infeng_core.formats.cache import cached_model
-from infeng_core.formats.calibrators import CalibrationSample, Calibrator
-from infeng_core.formats.conversion import convert, pack_checkpoint
+from infeng_core.formats.artifacts import manifest as artifact_manifest
+from infeng_core.formats.artifacts.manifest import FORMAT_MAJOR, FORMAT_MINOR, MANIFEST, is_native, read_manifest
+from infeng_core.formats.artifacts.reader import read_native
+from infeng_core.formats.atomic import JOURNAL
+from infeng_core.formats.cache import cached_model, mark_used, most_bytes, trim
+from infeng_core.formats.calibrators import CalibrationSample, Calibrator, Losses, Statistics, Text
+from infeng_core.formats.converters import Prepared
 from infeng_core.formats.floats import widened
-from infeng_core.formats.format_choice import ROUTER, FormatChoice, choose
-from infeng_core.formats.hub import fetch as hub_fetch
-from infeng_core.formats.hub import listing as hub_listing
+from infeng_core.formats.format_choice import ROUTER, FormatChoice, by_format, choose, is_router
 from infeng_core.formats.hub_names import NAME as HUB_NAME
-from infeng_core.formats.huggingface import read_config
-from infeng_core.formats.identity import conversion_key
-from infeng_core.formats.kept_integers import MXFP4_VALUES, NEAREST, halved, require_unturned
-from infeng_core.formats.loader import find
-from infeng_core.formats.locators import Located, Locator
-from infeng_core.formats.model_readers import Checkpoint, Description, ModelFiles, ModelReader
+from infeng_core.formats.hub_names import is_name
+from infeng_core.formats.loader import find, locate, use_families
+from infeng_core.formats.locators import Located, Locator, NoWeightsError
+from infeng_core.formats.model_readers import Checkpoint, Description, ModelFiles, ModelReader, ReaderLookup
 from infeng_core.formats.model_readers import Source as ModelSource
 from infeng_core.formats.model_writers import Export, ExportPlan, ModelWriter
-from infeng_core.formats.packing import gather_vector, pack_tensor
-from infeng_core.formats.profiles import Losses, is_inner, weights_of
-from infeng_core.formats.providers import reader_of
-from infeng_core.formats.quant import BUILTIN, FormatLookup, Grid, QuantFormat, SubGrid, builtin_format, fitting
-from infeng_core.formats.quantizers import Kept, Moments, Nearest, Quantized, Quantizer, QuantTarget, Seen, WithMinima
-from infeng_core.formats.rotation import rotated
-from infeng_core.formats.sentencepiece_vocab import (
-    BYTE,
-    BYTE_PIECE,
-    CONTROL,
-    NORMAL,
-    SPACE,
-    UNKNOWN,
-    UNUSED,
-    USER_DEFINED,
-    SentencePieceVocab,
+from infeng_core.formats.providers import Core, Providers
+from infeng_core.formats.quant import (
+    BUILTIN,
+    SUB_SCALED,
+    FormatLookup,
+    Grid,
+    MinimaGrid,
+    QuantFormat,
+    SubGrid,
+    all_over,
+    builtin_format,
+    fitting,
 )
-from infeng_core.formats.shards import aligned_bytes, write_all
+from infeng_core.formats.quantizers import (
+    BUILT_IN,
+    Kept,
+    Moments,
+    OfferedQuantizer,
+    Quantized,
+    Quantizer,
+    QuantTarget,
+    Seen,
+    WithMinima,
+)
+from infeng_core.formats.rotation import rotated
+from infeng_core.formats.safetensors import FLOAT_DTYPES, SafetensorsFile, TensorInfo, as_matrix
+from infeng_core.formats.shards import ALIGN, Entry, aligned_bytes, plan_shards, write_all, write_shard
+from infeng_core.formats.side_files import CHAT_TEMPLATES, CONFIG_FILES, CONVERTED_TEMPLATES, TOKENIZER_FILES
 from infeng_core.formats.sources import Source
-from infeng_core.formats.splitting import LLAMA3_SPLITTING, QWEN2_SPLITTING, Splitting
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.machine.memory import gigabytes
 from infeng_core.machine.memory import require as require_memory
 from infeng_core.models import llama
-from infeng_core.models.config import ModelConfig, RopeConfig
+from infeng_core.models.config import ModelConfig
 from infeng_core.models.families import Family, families
+from infeng_core.models.multimodal import inside
 from infeng_core.models.ops import (
     Apply,
     Attention,
@@ -75,30 +81,44 @@ from infeng_core.models.ops import (
     writes,
 )
 from infeng_core.models.rope import inverse_frequencies
+from infeng_core.models.rope_config import RopeConfig
 from infeng_core.models.typed_fields import Fields, show
-from infeng_core.models.weights import ExpertNames, Layout, Part, TensorSpec, VectorSpec, decoder, layout
+from infeng_core.models.weights import (
+    IGNORED,
+    PANEL_ROWS,
+    ExpertNames,
+    Layout,
+    Part,
+    TensorSpec,
+    VectorSpec,
+    decoder,
+    layout,
+)
+from infeng_core.settings.config import SCHEMA, WEIGHT_FORMATS, default_of
 from infeng_core.tokenizerjson.document import merges_of, read_settings, steps_of
 from infeng_core.tokenizerjson.library import opened as open_tokenizer
 
 __all__ = [
+    "ALIGN",
     "BUILTIN",
-    "BYTE",
-    "BYTE_PIECE",
-    "CONTROL",
+    "BUILT_IN",
+    "CHAT_TEMPLATES",
+    "CONFIG_FILES",
+    "CONVERTED_TEMPLATES",
+    "FLOAT_DTYPES",
+    "FORMAT_MAJOR",
+    "FORMAT_MINOR",
     "HUB_NAME",
-    "LLAMA3_SPLITTING",
-    "MAX_RANK",
-    "MXFP4_VALUES",
-    "NEAREST",
-    "NORMAL",
-    "QWEN2_SPLITTING",
+    "IGNORED",
+    "JOURNAL",
+    "MANIFEST",
+    "PANEL_ROWS",
     "ROUTER",
-    "SPACE",
-    "UNKNOWN",
-    "UNUSED",
-    "USER_DEFINED",
-    "AdapterReader",
-    "AdapterWeights",
+    "SCHEMA",
+    "SNAPSHOTS",
+    "SUB_SCALED",
+    "TOKENIZER_FILES",
+    "WEIGHT_FORMATS",
     "Apply",
     "Attention",
     "Bias",
@@ -106,9 +126,10 @@ __all__ = [
     "Calibrator",
     "Checkpoint",
     "Combine",
-    "Delta",
+    "Core",
     "Description",
     "Embed",
+    "Entry",
     "ExpertLinear",
     "ExpertNames",
     "Export",
@@ -128,79 +149,90 @@ __all__ = [
     "Located",
     "Locator",
     "Losses",
+    "MinimaGrid",
     "ModelConfig",
     "ModelFiles",
     "ModelReader",
     "ModelSource",
     "ModelWriter",
     "Moments",
-    "Nearest",
+    "NoWeightsError",
+    "OfferedQuantizer",
     "Op",
     "PackedTensor",
     "Part",
+    "Prepared",
+    "Providers",
     "QuantFormat",
     "QuantTarget",
     "Quantized",
     "Quantizer",
+    "ReaderLookup",
     "Residual",
     "RmsNorm",
     "Rope",
     "RopeConfig",
     "Route",
+    "SafetensorsFile",
     "Scale",
     "Seen",
-    "SentencePieceVocab",
     "SiluMul",
     "Softcap",
     "Source",
-    "Splitting",
+    "Statistics",
     "SubGrid",
-    "TargetModule",
+    "TensorInfo",
     "TensorSpec",
+    "Text",
     "Value",
     "VectorSpec",
     "WithMinima",
     "aligned_bytes",
-    "as_adapter_error",
+    "all_over",
+    "artifact_manifest",
+    "as_matrix",
+    "atomic",
     "builtin_format",
+    "by_format",
     "cached_model",
     "choose",
-    "conversion_key",
-    "convert",
-    "convert_adapter",
     "decoder",
+    "default_of",
     "families",
     "find",
     "fitting",
-    "gather_vector",
     "gigabytes",
-    "halved",
-    "hub_fetch",
-    "hub_listing",
+    "inside",
     "inverse_frequencies",
     "is_artifact",
-    "is_inner",
+    "is_name",
+    "is_native",
+    "is_router",
     "layout",
     "llama",
+    "locate",
+    "mark_used",
     "merges_of",
+    "most_bytes",
     "open_tokenizer",
     "opened",
-    "pack_checkpoint",
-    "pack_tensor",
     "panel_columns",
-    "read_config",
+    "parse_json",
+    "plan_shards",
+    "read_manifest",
+    "read_native",
     "read_settings",
-    "reader_of",
     "reading",
     "reads",
     "require_memory",
-    "require_unturned",
     "rotated",
     "show",
     "steps_of",
-    "target_modules",
-    "weights_of",
+    "trim",
+    "use_families",
     "widened",
     "write_all",
+    "write_shard",
     "writes",
+    "yamltree",
 ]

@@ -2,7 +2,7 @@
 
 from infeng_core._native import Kernel, KvCache, Library, Pool, Problem, Program
 from infeng_core.backends.native.executable import plan
-from infeng_core.backends.native.outline import shape_and_formats
+from infeng_core.backends.native.outline import Outline, shape_and_formats
 from infeng_core.kernels.check.case import OneOp
 from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters, a_form
 from infeng_core.kernels.choice import Selector
@@ -22,6 +22,7 @@ __all__ = [
     "KvCache",
     "Library",
     "OneOp",
+    "Outline",
     "Pool",
     "Problem",
     "Program",

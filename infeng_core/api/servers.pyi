@@ -9,9 +9,10 @@ from infeng_core.cli.generation import (
     without_words,
 )
 from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras, parse_adapter, parse_lora
+from infeng_core.cli.options import add_conversion_options, say_converted
 from infeng_core.cli.parser import Parser, add_model
 from infeng_core.cli.processors import processors_of, request_fields
-from infeng_core.formats.huggingface import side_files
+from infeng_core.formats.side_files import side_files
 from infeng_core.log import hear_others, is_json
 from infeng_core.machine.slices import shorten_slice
 from infeng_core.requests.bad_words import bad_words
@@ -24,6 +25,7 @@ __all__ = [
     "Parser",
     "StartupTimes",
     "adapters_of",
+    "add_conversion_options",
     "add_lora_options",
     "add_model",
     "add_model_options",
@@ -41,6 +43,7 @@ __all__ = [
     "processors_of",
     "request_fields",
     "sampling_params",
+    "say_converted",
     "shorten_slice",
     "side_files",
     "without_words",

@@ -17,7 +17,7 @@ import infeng_core
 from infeng_core import api
 from infeng_core.api import adapters, engines, formats, kernels, servers
 from infeng_core.kernels.libraries import libraries
-from infeng_core.plug import hookspecs, manager, plugin
+from infeng_core.plug import hookspecs, manager
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
 

@@ -15,18 +15,9 @@ from infeng_calibrate import texts
 from infeng_calibrate.forward import ROWS, Forward
 from infeng_calibrate.sensitivity import LENGTH, portion, sensitivities, tokens_for
 from infeng_calibrate.statistics import Statistics
-from infeng_core.api import (
-    CalibrationSample,
-    Checkpoint,
-    Engine,
-    EngineConfig,
-    Losses,
-    ModelConfig,
-    Plugins,
-    Request,
-    SamplingParams,
-    Selector,
-)
+from infeng_core.api import Engine, EngineConfig, Plugins, Request, SamplingParams
+from infeng_core.api.formats import CalibrationSample, Checkpoint, Losses, ModelConfig
+from infeng_core.api.kernels import Selector
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from infeng_convert.progress import Progress
 from infeng_convert.quantizers import QuantizerChoice
-from infeng_core.api import CalibrationSample, Calibrator, Checkpoint, Losses
-from infeng_core.api.formats import PANEL_ROWS, Text
+from infeng_core.api.formats import PANEL_ROWS, CalibrationSample, Calibrator, Checkpoint, Losses, Text
 
 
 def measured_losses(

@@ -10,8 +10,20 @@ from infeng_convert.hfcheckpoint import FloatCheckpoint
 from infeng_convert.quantized import scheme
 from infeng_convert.quantized.checkpoint import QuantizedCheckpoint
 from infeng_convert.quantized.storage import foreseen
-from infeng_core.api import Checkpoint, FormatChoice, FormatLookup, ModelConfig, layout, read_bytes, side_files
-from infeng_core.api.formats import FLOAT_DTYPES, Description, ModelFiles, ModelReader, ReaderLookup
+from infeng_core.api import read_bytes
+from infeng_core.api.formats import (
+    FLOAT_DTYPES,
+    Checkpoint,
+    Description,
+    FormatChoice,
+    FormatLookup,
+    ModelConfig,
+    ModelFiles,
+    ModelReader,
+    ReaderLookup,
+    layout,
+)
+from infeng_core.api.servers import side_files
 
 TEMPLATES = ("chat_template.jinja", "chat_template.json")
 

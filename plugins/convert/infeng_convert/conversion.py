@@ -22,17 +22,20 @@ from infeng_convert.quantizers import DEFAULT, QuantizerChoice
 from infeng_convert.recipes import Recipe
 from infeng_convert.resume import Journal, held
 from infeng_convert.spec import ConversionSpec
-from infeng_core.api import (
+from infeng_core.api import InfengError, ModelError, ResourceError, get_logger
+from infeng_core.api.formats import (
     Checkpoint,
+    Entry,
     FormatChoice,
     FormatLookup,
-    InfengError,
-    ModelError,
-    ResourceError,
+    artifact_manifest,
+    atomic,
     builtin_format,
-    get_logger,
+    gigabytes,
+    plan_shards,
+    reading,
+    write_shard,
 )
-from infeng_core.api.formats import Entry, artifact_manifest, atomic, gigabytes, plan_shards, reading, write_shard
 
 
 @dataclass(frozen=True)

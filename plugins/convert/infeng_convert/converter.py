@@ -17,8 +17,17 @@ from infeng_convert.quantizers import choice_of
 from infeng_convert.sources import refuse, source_of
 from infeng_convert.spec import ConversionSpec
 from infeng_convert.tokenizer_files import MADE
-from infeng_core.api import EngineConfig, ModelConfig, Prepared, cached_model, choose, get_logger, locked, require_own
-from infeng_core.api.formats import artifact_manifest, mark_used, most_bytes, trim
+from infeng_core.api import EngineConfig, get_logger, locked, require_own
+from infeng_core.api.formats import (
+    ModelConfig,
+    Prepared,
+    artifact_manifest,
+    cached_model,
+    choose,
+    mark_used,
+    most_bytes,
+    trim,
+)
 
 
 class ArtifactConverter:

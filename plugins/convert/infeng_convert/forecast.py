@@ -11,8 +11,8 @@ from infeng_convert.packing import chosen_bytes, statistic_bytes
 from infeng_convert.quantizers import QuantizerChoice
 from infeng_convert.spec import ConversionSpec
 from infeng_convert.survey import parameters, weight_bytes
-from infeng_core.api import Layout, ModelError, QuantFormat, layout
-from infeng_core.api.formats import artifact_manifest, reading
+from infeng_core.api import ModelError
+from infeng_core.api.formats import Layout, QuantFormat, artifact_manifest, layout, reading
 
 KEPT = 32 << 20
 """Size below which the C library keeps the memory of a freed matrix (glibc's malloc does)."""

@@ -14,29 +14,25 @@ from numpy.typing import NDArray
 
 from infeng_convert.huggingface import INDEX, SINGLE, read_config, weight_files
 from infeng_convert.tokenizer_files import with_tokenizer
-from infeng_core.api import (
-    FormatChoice,
-    FormatLookup,
-    Layout,
-    ModelConfig,
-    ModelError,
-    Part,
-    QuantFormat,
-    get_logger,
-    layout,
-    side_files,
-)
+from infeng_core.api import ModelError, get_logger
+from infeng_core.api.adapters import outside, prefixes
 from infeng_core.api.formats import (
     FLOAT_DTYPES,
     IGNORED,
+    FormatChoice,
+    FormatLookup,
     Kept,
+    Layout,
+    ModelConfig,
+    Part,
+    QuantFormat,
     SafetensorsFile,
     TensorInfo,
     as_matrix,
     inside,
-    outside,
-    prefixes,
+    layout,
 )
+from infeng_core.api.servers import side_files
 
 COMPARED = 16 << 20  # bytes of two tensors that are compared at a time
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from infeng_core.api import hookimpl
 
 if TYPE_CHECKING:
-    from infeng_core.api import Command, ConverterFactory, Quantizer
-    from infeng_core.api.formats import Locator, ModelReader
+    from infeng_core.api import Command, ConverterFactory
+    from infeng_core.api.formats import Locator, ModelReader, Quantizer
 
 
 @hookimpl

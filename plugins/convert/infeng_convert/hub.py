@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from infeng_convert.huggingface import INDEX, SINGLE, read_config, read_index
-from infeng_core.api import ModelError, is_native
+from infeng_core.api import ModelError
 from infeng_core.api.formats import (
     CHAT_TEMPLATES,
     CONFIG_FILES,
@@ -17,6 +17,7 @@ from infeng_core.api.formats import (
     Located,
     NoWeightsError,
     is_name,
+    is_native,
 )
 from infeng_core.api.formats import HUB_NAME as NAME
 

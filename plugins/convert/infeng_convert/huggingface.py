@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from infeng_convert.quantized import scheme
-from infeng_core.api import ModelConfig, ModelError, families, model_file, read_json
-from infeng_core.api.formats import SNAPSHOTS, Fields
+from infeng_core.api import ModelError, model_file, read_json
+from infeng_core.api.formats import SNAPSHOTS, Fields, ModelConfig, families
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import QuantFormat, UsageError
+from infeng_core.api import UsageError
+from infeng_core.api.formats import QuantFormat
 
 RULES = 3
 """Raised when a stored type gets another default format: earlier conversions are then repeated."""

@@ -8,20 +8,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import (
+from infeng_core.api.formats import (
     Layout,
     ModelConfig,
     PackedTensor,
     Part,
     QuantFormat,
     Quantized,
+    ReaderLookup,
     builtin_format,
     is_native,
     layout,
-    side_files,
+    read_native,
+    reading,
 )
 from infeng_core.api.formats import ModelSource as Source
-from infeng_core.api.formats import ReaderLookup, read_native, reading
+from infeng_core.api.servers import side_files
 
 
 class PackedModel:

@@ -9,16 +9,19 @@ from numpy.typing import NDArray
 
 from infeng_convert.packing import chosen_bytes, gather_vector, pack_tensor, statistic_bytes
 from infeng_convert.quantizers import QuantizerChoice
-from infeng_core.api import (
+from infeng_core.api import available_bytes
+from infeng_core.api.formats import (
+    ALIGN,
     Checkpoint,
+    Entry,
     PackedTensor,
     QuantFormat,
+    Statistics,
     TensorSpec,
     VectorSpec,
     aligned_bytes,
-    available_bytes,
+    require_memory,
 )
-from infeng_core.api.formats import ALIGN, Entry, Statistics, require_memory
 
 
 class Packer:

@@ -11,21 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_convert.quantizers import DEFAULT, QuantizerChoice
-from infeng_core.api import (
+from infeng_core.api import ModelError, NativeError
+from infeng_core.api.formats import (
+    PANEL_ROWS,
     Checkpoint,
     Layout,
-    ModelError,
     Moments,
-    NativeError,
     Part,
     QuantFormat,
     QuantTarget,
     Seen,
     TensorSpec,
     VectorSpec,
+    WithMinima,
     rotated,
+    widened,
 )
-from infeng_core.api.formats import PANEL_ROWS, WithMinima, widened
 
 
 def pack_tensor(

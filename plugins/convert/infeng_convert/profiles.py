@@ -8,8 +8,19 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from infeng_convert.recipes import Recipe, patterns
-from infeng_core.api import FormatLookup, Layout, Losses, TensorSpec, UsageError, fitting
-from infeng_core.api.formats import ROUTER, SUB_SCALED, Text, all_over, is_router
+from infeng_core.api import UsageError
+from infeng_core.api.formats import (
+    ROUTER,
+    SUB_SCALED,
+    FormatLookup,
+    Layout,
+    Losses,
+    TensorSpec,
+    Text,
+    all_over,
+    fitting,
+    is_router,
+)
 
 OUTER = "int8-row"
 """The format of embeddings and head, which lose more than they save, and of every tensor outside the layers."""

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from infeng_convert import checkpoints, hub
 from infeng_convert.quantizers import DEFAULT
-from infeng_core.api import ModelError, Source, UsageError, unknown_key_remedy
-from infeng_core.api.formats import Core, Locator, ModelReader, OfferedQuantizer
+from infeng_core.api import ModelError, UsageError, unknown_key_remedy
+from infeng_core.api.formats import Core, Locator, ModelReader, OfferedQuantizer, Source
 from infeng_core.api.formats import Providers as CoreProviders
 
 

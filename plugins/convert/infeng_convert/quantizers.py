@@ -9,8 +9,17 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import Grid, PluginError, QuantFormat, Quantized, QuantTarget, UsageError, aligned_bytes
-from infeng_core.api.formats import BUILT_IN, BUILTIN, OfferedQuantizer
+from infeng_core.api import PluginError, UsageError
+from infeng_core.api.formats import (
+    BUILT_IN,
+    BUILTIN,
+    Grid,
+    OfferedQuantizer,
+    QuantFormat,
+    Quantized,
+    QuantTarget,
+    aligned_bytes,
+)
 
 REMEDY = "convert with another quantizer (--quantizer nearest), or ask the plugin's author for a repair"
 

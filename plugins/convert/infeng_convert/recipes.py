@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from infeng_core.api import FormatChoice, ModelError, UsageError, by_format, read_text
-from infeng_core.api.formats import Fields, Text, show, yamltree
+from infeng_core.api import ModelError, UsageError, read_text
+from infeng_core.api.formats import Fields, FormatChoice, Text, by_format, show, yamltree
 
 NAME = "recipe.yaml"
 VERSION = 1

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from infeng_convert.huggingface import refuse_file
 from infeng_convert.providers import OWN, Providers, reader_of, recognizing
-from infeng_core.api import Source, cache_root, is_native, locked, replacing, require_own
-from infeng_core.api import find as find_path
-from infeng_core.api.formats import reading
+from infeng_core.api import cache_root, locked, replacing, require_own
+from infeng_core.api.formats import Source, is_native, reading
+from infeng_core.api.formats import find as find_path
 
 
 def find(reference: str | Path, plugins: Providers = OWN) -> Path:

@@ -14,20 +14,22 @@ from infeng_convert.checkpoints import BUILTIN as BUILTIN_READERS
 from infeng_convert.checkpoints import has_template, tokenizer_bytes
 from infeng_convert.providers import OWN as OWN
 from infeng_convert.providers import Providers, recognizing
-from infeng_core.api import (
+from infeng_core.api import InfengError, ModelError
+from infeng_core.api.adapters import recognizing_adapter
+from infeng_core.api.formats import (
+    BUILTIN,
     FormatChoice,
     FormatLookup,
-    InfengError,
     Layout,
     ModelConfig,
-    ModelError,
+    ModelReader,
+    artifact_manifest,
     by_format,
     families,
     is_artifact,
     layout,
     locate,
 )
-from infeng_core.api.formats import BUILTIN, ModelReader, artifact_manifest, recognizing_adapter
 
 MAX_FOUND = 1000
 

@@ -16,9 +16,9 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import AdapterError, ModelConfig, layout
+from infeng_core.api import AdapterError
 from infeng_core.api.adapters import MAX_RANK, AdapterWeights, Delta, TargetModule, as_adapter_error, target_modules
-from infeng_core.api.formats import show
+from infeng_core.api.formats import ModelConfig, layout, show
 from infeng_gguf.architectures import ARCHITECTURES, WITH_EXPERTS
 from infeng_gguf.checkpoint import halves
 from infeng_gguf.experts import Place, places

@@ -24,10 +24,8 @@ from infeng_core.api.formats import (
     QuantFormat,
     Quantized,
     WithMinima,
-    halved,
     layout,
 )
-from infeng_core.api.formats import Kept, WithMinima
 from infeng_gguf import experts, metadata, storage
 from infeng_gguf.file import open_files
 from infeng_gguf.header import Tensor

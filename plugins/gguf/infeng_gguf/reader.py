@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from infeng_core.api import Checkpoint, ModelConfig
 from infeng_core.api.adapters import AdapterWeights
 from infeng_core.api.formats import (
+    Checkpoint,
     Description,
     Export,
     ExportPlan,

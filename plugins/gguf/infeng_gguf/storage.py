@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from infeng_convert.api import NEAREST, require_unturned
 
-from infeng_core.api import FormatChoice, FormatLookup, Layout, QuantFormat, TensorSpec
-from infeng_core.api.formats import BUILTIN, ROUTER
+from infeng_core.api.formats import BUILTIN, ROUTER, FormatChoice, FormatLookup, Layout, QuantFormat, TensorSpec
 from infeng_gguf.types import TensorType
 
 EXACT = ("int4-g32", "int4-a256", "int8-g32")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from infeng_core.api import AdapterError, ModelConfig
+from infeng_core.api import AdapterError
 from infeng_core.api.adapters import (
     AdapterWeights,
     Delta,
@@ -21,7 +21,7 @@ from infeng_core.api.adapters import (
     read_settled,
     target_modules,
 )
-from infeng_core.api.formats import show
+from infeng_core.api.formats import ModelConfig, show
 from infeng_peft.config import CONFIG_FILE, PeftConfig, read_peft_config
 from infeng_peft.names import Names
 from infeng_peft.parameters import Floats, Parameter, parameters

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from infeng_core.api import AdapterError, LoadedModel, Plugins, get_logger, locked, replacing
+from infeng_core.api import AdapterError, Plugins, get_logger, locked, replacing
 from infeng_core.api.adapters import (
     ARTIFACT_FILE,
     AdapterDtype,
@@ -21,6 +21,7 @@ from infeng_core.api.adapters import (
     require_ours,
     write_artifact,
 )
+from infeng_core.api.formats import LoadedModel
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-from infeng_core.api import families
 from infeng_core.api.adapters import outside, prefixes
+from infeng_core.api.formats import families
 
 LAYER = re.compile(r"model\.layers\.\d+\.")
 

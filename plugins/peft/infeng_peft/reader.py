@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from infeng_core.api import ModelConfig, ModelError, model_file
+from infeng_core.api import ModelError, model_file
 from infeng_core.api.adapters import AdapterWeights
+from infeng_core.api.formats import ModelConfig
 from infeng_peft.adapter import WEIGHTS_FILE, is_peft, read_peft
 from infeng_peft.config import CONFIG_FILE
 

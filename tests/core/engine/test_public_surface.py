@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_parts import MakeEngine
-from infeng_convert.api import find
 
 from infeng_core.api import Engine, EngineConfig, InfengError, SamplingParams, Stream, load_config
 from infeng_core.api.formats import find

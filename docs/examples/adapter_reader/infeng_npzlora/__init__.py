@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.api import AdapterError, hookimpl
-from infeng_core.api.adapters import AdapterReader, AdapterWeights, Delta, ModelConfig, target_modules
+from infeng_core.api.adapters import AdapterReader, AdapterWeights, Delta, target_modules
+from infeng_core.api.formats import ModelConfig
 
 
 class NpzReader:

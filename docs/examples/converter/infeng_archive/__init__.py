@@ -15,18 +15,15 @@ from pathlib import Path
 from infeng_core.api import (
     ConverterFactory,
     EngineConfig,
-    ModelConfig,
     ModelError,
     Plugins,
-    Prepared,
     cache_root,
     hookimpl,
-    is_native,
     locked,
-    read_manifest,
     replacing,
     require_own,
 )
+from infeng_core.api.formats import ModelConfig, Prepared, is_native, read_manifest
 
 
 class Archive:

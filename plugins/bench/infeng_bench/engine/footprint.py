@@ -19,18 +19,9 @@ from infeng_convert.api import pack_checkpoint
 
 from infeng_bench.engine.running import greedy
 from infeng_bench.models.random_checkpoint import Drawn
-from infeng_core.api import (
-    Engine,
-    EngineConfig,
-    Footprint,
-    InfengError,
-    Plugins,
-    ResourceError,
-    add_config_options,
-    choose,
-    config_from,
-    footprint,
-)
+from infeng_core.api import Engine, EngineConfig, InfengError, Plugins, ResourceError, add_config_options, config_from
+from infeng_core.api.formats import choose
+from infeng_core.api.kernels import Footprint, footprint
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from infeng_bench.models.cache import digest, header, made_once
 from infeng_bench.models.shapes import SHAPES, model_config
-from infeng_core.api import ModelConfig, UsageError, cache_root, layout, unknown_key_remedy
+from infeng_core.api import UsageError, cache_root, unknown_key_remedy
+from infeng_core.api.formats import ModelConfig, layout
 
 VERSION = 1  # part of the cache key; raised when the written files change
 

@@ -21,7 +21,8 @@ from tqdm import tqdm
 from infeng_bench.models.cache import digest, header, made_once
 from infeng_bench.models.random_checkpoint import Drawn
 from infeng_bench.models.shapes import hugging_face_config
-from infeng_core.api import FormatChoice, ModelConfig, cache_root, cached_model, layout
+from infeng_core.api import cache_root
+from infeng_core.api.formats import FormatChoice, ModelConfig, cached_model, layout
 
 VERSION = 1  # part of the cache key; raised when the written files change
 EMBED_FORMAT = "int8-row"  # of embeddings beside integer linears, as in the engine's default

@@ -91,7 +91,7 @@ def _source(arguments: argparse.Namespace, names: Sequence[str]) -> Path:
     """Return the model's directory or GGUF; other engines read only Hugging Face directories."""
     if arguments.synthetic or set(names) != {OURS} or models.is_gguf(Path(arguments.model).expanduser()):
         return lineup.source(arguments)
-    from infeng_convert.api.formats import find
+    from infeng_convert.api import find
 
     return find(arguments.model, Plugins.discover(options.config(arguments)))
 

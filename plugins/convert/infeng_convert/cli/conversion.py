@@ -16,17 +16,8 @@ from infeng_convert.quantizers import DEFAULT, choice_of
 from infeng_convert.recipes import Recipe
 from infeng_convert.sources import find
 from infeng_convert.spec import ConversionSpec
-from infeng_core.api import (
-    Calibrator,
-    EngineConfig,
-    FormatChoice,
-    PluginError,
-    Plugins,
-    UsageError,
-    choose,
-    use_families,
-)
-from infeng_core.api.formats import Text, reading
+from infeng_core.api import EngineConfig, PluginError, Plugins, UsageError
+from infeng_core.api.formats import Calibrator, FormatChoice, Text, choose, reading, use_families
 
 CALIBRATOR = "text"
 

@@ -9,17 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from infeng_core.api import (
-    SCHEMA,
-    WEIGHT_FORMATS,
-    UsageError,
-    add_conversion_options,
-    config_from,
-    default_of,
-    gigabytes,
-    say,
-    say_converted,
-)
+from infeng_core.api import UsageError, config_from, say
+from infeng_core.api.formats import SCHEMA, WEIGHT_FORMATS, default_of, gigabytes
+from infeng_core.api.servers import add_conversion_options, say_converted
 
 if TYPE_CHECKING:
     from infeng_convert.forecast import Forecast
@@ -82,7 +74,7 @@ class Convert:
         from infeng_convert.packed_model import open_source
         from infeng_convert.providers import reader_of
         from infeng_convert.sources import find
-        from infeng_core.api import use_families
+        from infeng_core.api.formats import use_families
 
         for name in ("quantizer", "calibrate", "quality", "budget", "recipe", "act_group", "rotate"):
             if getattr(arguments, name) not in (None, "none"):
@@ -130,7 +122,7 @@ def _few_rows(made: Mapping[str, int]) -> list[str]:
 
 
 def _say_forecast(arguments: argparse.Namespace, made: Forecast) -> None:
-    from infeng_core.api import footprint
+    from infeng_core.api.kernels import footprint
 
     own = footprint()
     process = 0 if own is None else own.total  # memory besides the model's: this process as it is
@@ -144,7 +136,7 @@ def _say_planned(
     arguments: argparse.Namespace, formats: Mapping[str, str], nbytes: int, facts: dict[str, object], more: str
 ) -> None:
     """Print the result of a dry run."""
-    from infeng_core.api import by_format
+    from infeng_core.api.formats import by_format
 
     if arguments.json:
         print(json.dumps(facts | {"path": str(arguments.dest), "formats": formats, "dry_run": True}))

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.api import UsageError, gigabytes, say
+from infeng_core.api import UsageError, say
+from infeng_core.api.formats import gigabytes
 
 if TYPE_CHECKING:
-    from infeng_core.api import AdapterSurvey, EngineConfig, Plugins
+    from infeng_core.api import EngineConfig, Plugins
+    from infeng_core.api.adapters import AdapterSurvey
 
 
 def look_at_adapters(paths: Sequence[Path], base: str, config: EngineConfig, plugins: Plugins, *, as_json: bool) -> int:
@@ -18,7 +20,8 @@ def look_at_adapters(paths: Sequence[Path], base: str, config: EngineConfig, plu
     if not paths:
         raise UsageError("--base", "no adapter is named", "give PATH: infeng models ADAPTER --base MODEL")
     from infeng_convert.survey import shape_of
-    from infeng_core.api import choose, survey_adapter
+    from infeng_core.api.adapters import survey_adapter
+    from infeng_core.api.formats import choose
 
     shape = shape_of(base, choose(config, plugins.quant_format), plugins.quant_format, plugins)
     found = [survey_adapter(str(path.expanduser()), shape, config.adapters.dtype, plugins) for path in paths]

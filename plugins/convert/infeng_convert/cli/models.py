@@ -11,20 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infeng_convert.cli.model_adapters import look_at_adapters
-from infeng_core.api import (
-    InfengError,
-    KernelError,
-    Plugins,
-    add_config_options,
-    available_bytes,
-    config_from,
-    gigabytes,
-    say,
-)
+from infeng_core.api import InfengError, KernelError, Plugins, add_config_options, available_bytes, config_from, say
+from infeng_core.api.formats import gigabytes
 
 if TYPE_CHECKING:
     from infeng_convert.survey import Survey
-    from infeng_core.api import Backend, EngineConfig
+    from infeng_core.api import EngineConfig
+    from infeng_core.api.engines import Backend
 
 
 LIBRARY, GROWTH = 8 << 20, 10
@@ -55,7 +48,7 @@ class Models:
     def run(self, arguments: argparse.Namespace) -> int:
         """Print the report; the status is 1 if a path given by name cannot be run."""
         from infeng_convert.survey import readable
-        from infeng_core.api import use_families
+        from infeng_core.api.formats import use_families
 
         config = config_from(arguments, model__format=arguments.format)
         plugins = Plugins.discover(config)
@@ -77,7 +70,7 @@ class Models:
 def _found(paths: Iterable[Path], config: EngineConfig, plugins: Plugins) -> Iterator[tuple[dict[str, Any], bool]]:
     """Yield each model with its needs, and whether it was named itself or found in a folder."""
     from infeng_convert.survey import models_below, survey
-    from infeng_core.api import choose, locate
+    from infeng_core.api.formats import choose, locate
 
     choice = choose(config, plugins.quant_format)
     with closing(_Sizes(config, plugins)) as sizes:
@@ -107,7 +100,7 @@ class _Sizes:
     """The memory that an engine of a configuration needs for models. Kernels are looked up once, at first use."""
 
     def __init__(self, config: EngineConfig, plugins: Plugins) -> None:
-        from infeng_core.api import Selector
+        from infeng_core.api.kernels import Selector
 
         self._config, self._plugins = config, plugins
         self._backend = plugins.backend(config.backend.use)
@@ -135,7 +128,8 @@ class _Sizes:
 
     def _needs(self, made: Survey) -> dict[str, int]:
         """Return the bytes of cache, scratch and process, and their sum; raises an InfengError if it cannot run."""
-        from infeng_core.api import Outline, limits_of
+        from infeng_core.api.engines import limits_of
+        from infeng_core.api.kernels import Outline
 
         shape, config = made.config, self._config
         assert shape is not None
@@ -153,7 +147,7 @@ class _Sizes:
         """Return the bytes of a process that runs an engine, without its model: this process with its loaded
         modules."""
         if self._own is None:
-            from infeng_core.api import Engine, footprint  # noqa: F401  # the engine's modules are loaded and counted
+            from infeng_core.api.kernels import footprint
 
             found = footprint()
             self._own = ENGINE + (0 if found is None else found.total)
@@ -170,7 +164,7 @@ _CACHE = ("cache_bytes_per_token", "cache_bytes_per_token_behind_window", "cache
 
 def _cache_facts(made: Survey, backend: Backend, config: EngineConfig) -> dict[str, int]:
     """Return the cache bytes per token, per token beyond all windows, and per full context."""
-    from infeng_core.api import BLOCK_TOKENS, Needs, windows_of
+    from infeng_core.api.engines import BLOCK_TOKENS, Needs, windows_of
 
     shape = made.config
     assert shape is not None

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from infeng_convert.kept_integers import MXFP4_VALUES, halved
 from infeng_convert.quantized.module import Module
 from infeng_convert.quantized.raw import Raw, along
-from infeng_core.api import Quantized
+from infeng_core.api.formats import Quantized
 
 GROUP = 32
 HALVED = 128  # the exponent's offset for MXFP4_VALUES, which are doubled

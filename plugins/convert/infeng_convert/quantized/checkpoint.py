@@ -20,8 +20,7 @@ from infeng_convert.quantized.module import Integers, Module
 from infeng_convert.quantized.raw import FLOATS, MISMATCH, Raw
 from infeng_convert.quantized.rows import SCALES, Rows, floats
 from infeng_convert.quantized.scheme import Scheme
-from infeng_core.api import FormatChoice, FormatLookup, ModelConfig, Part, QuantFormat, Quantized
-from infeng_core.api.formats import Kept
+from infeng_core.api.formats import FormatChoice, FormatLookup, Kept, ModelConfig, Part, QuantFormat, Quantized
 
 WEIGHT = ".weight"
 HEAD = "lm_head.weight"

@@ -10,8 +10,19 @@ from infeng_convert.kept_integers import NEAREST, require_unturned
 from infeng_convert.quantized.blocks import Blocks
 from infeng_convert.quantized.module import Integers, Module
 from infeng_convert.quantized.scheme import Scheme
-from infeng_core.api import FormatChoice, FormatLookup, Grid, Layout, QuantFormat, Quantized, TensorSpec
-from infeng_core.api.formats import BUILTIN, ROUTER, MinimaGrid, WithMinima
+from infeng_core.api.formats import (
+    BUILTIN,
+    ROUTER,
+    FormatChoice,
+    FormatLookup,
+    Grid,
+    Layout,
+    MinimaGrid,
+    QuantFormat,
+    Quantized,
+    TensorSpec,
+    WithMinima,
+)
 
 EXACT = ("int4-g64", "int4-g32", "int4-a256", "int4-a128", "int8-row", "int8-g32")
 """Formats of codes and scales that this engine has, small ones first."""
