@@ -227,9 +227,9 @@ class Chain:
 
     def _asked(self, name: str, processor: LogitProcessor, guesses: Sequence[int]) -> Adjustment | None:
         wanted = _guarded(name, "row()", partial(processor.row, guesses))
-        if text := _guarded(name, "what row() returned", partial(wrong, wanted, self._vocab)):
+        if text := _guarded(name, "the result of row()", partial(wrong, wanted, self._vocab)):
             raise PluginError(f"logit processor {name}", f"the result of row() {text}", _REMEDY)
-        return None if wanted is None else _guarded(name, "what row() returned", partial(copied, wanted))
+        return None if wanted is None else _guarded(name, "the result of row()", partial(copied, wanted))
 
     def _goes_on(self, row: list[Adjustment], token: int) -> bool:
         """Return whether ``token``, drawn from a row, is allowed and does not end the text."""

@@ -268,7 +268,7 @@ def test_a_graph_with_an_unknown_op_or_name_is_an_error(tiny: Path, tmp_path: Pa
         with pytest.raises(ModelError, match=f"family llama: its graph .*{words}"):
             engine(tiny)
     monkeypatch.setattr(llama, "graph", lambda config: replace(plain(config), ops=(Fft("hidden", "hidden"),)))
-    with pytest.raises(PluginError, match=r"plugin renamed: model family renamed: what graph\(\) returned has a"):
+    with pytest.raises(PluginError, match=r"plugin renamed: model family renamed: the result of graph\(\) has a"):
         engine(renamed(tiny, tmp_path / "renamed"), "family")
 
 
@@ -319,8 +319,8 @@ def test_the_model_reader_opens_a_model_tensor_by_tensor(tiny: Path, tmp_path: P
     ("method", "lie", "words"),
     [
         ("recognizes", lambda self, path: 1 / 0, r"recognizes\(\) raised ZeroDivisionError"),
-        ("recognizes", lambda self, path: "yes", r"what recognizes\(\) returned is 'yes', not bool"),
-        ("files", lambda self, path: [], r"what files\(\) returned is \[\], not ModelFiles"),
+        ("recognizes", lambda self, path: "yes", r"the result of recognizes\(\) is 'yes', not bool"),
+        ("files", lambda self, path: [], r"the result of files\(\) is \[\], not ModelFiles"),
         ("open", lambda self, path: None, r"it has no .*"),
         ("open", lambda self, path: sys.exit(3), r"open\(\) raised SystemExit: 3"),
     ],
@@ -333,7 +333,7 @@ def test_a_model_reader_that_returns_wrong_values_is_named(
         import infeng_npy
     monkeypatch.setattr(infeng_npy.NpyReader, method, lie)
     os.utime(folder / "model.norm.weight.npy", ns=(1, 1))  # another model, which is not in the cache
-    with pytest.raises(PluginError, match=rf"^plugin npy: model reader npy: (what open\(\) returned: )?{words}"):
+    with pytest.raises(PluginError, match=rf"^plugin npy: model reader npy: (the result of open\(\): )?{words}"):
         engine(folder, "model_reader")
 
 
@@ -345,7 +345,7 @@ def test_a_model_reader_whose_tensor_is_no_array_is_named(
         import infeng_npy
     monkeypatch.setattr(infeng_npy.NpyCheckpoint, "array", lambda self, part: "floats")
     os.utime(folder / "model.norm.weight.npy", ns=(1, 1))
-    with pytest.raises(PluginError, match=r"^plugin npy: model reader npy: what array\(\) returned is 'floats'"):
+    with pytest.raises(PluginError, match=r"^plugin npy: model reader npy: the result of array\(\) is 'floats'"):
         engine(folder, "model_reader")
 
 
@@ -428,8 +428,8 @@ def test_the_adapter_reader_equals_the_peft_reader(tiny: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("method", "lie", "words"),
     [
-        ("recognizes", lambda self, path: None, r"what recognizes\(\) returned is None, not bool"),
-        ("read", lambda self, *given: {}, r"what read\(\) returned is \{\}, not AdapterWeights"),
+        ("recognizes", lambda self, path: None, r"the result of recognizes\(\) is None, not bool"),
+        ("read", lambda self, *given: {}, r"the result of read\(\) is \{\}, not AdapterWeights"),
         ("read", lambda self, *given: 1 / 0, r"read\(\) raised ZeroDivisionError"),
     ],
 )

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.api import NativeError as NativeError
+
 def round_inputs(
     x: NDArray[np.float32], group: int = 64, threads: int = 1, out: NDArray[np.float32] | None = None
 ) -> NDArray[np.float32]:

@@ -64,7 +64,7 @@ def test_a_name_of_no_locator_is_a_usage_error(installed) -> None:
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [
-        ("texts", "return 'somewhere'", r"what locate\(\) returned is 'somewhere', not Path"),
+        ("texts", "return 'somewhere'", r"the result of locate\(\) is 'somewhere', not Path"),
         ("raises", "raise KeyError('x')", r"locate\(\) raised KeyError"),
     ],
 )

@@ -155,7 +155,7 @@ def test_a_refused_policy_is_reported_and_the_memory_is_usable():
     ("arguments", "text"),
     [
         (("near",), "no placement of pages is called near"),
-        (("prefer",), "none is named"),
+        (("prefer",), "needs NUMA nodes"),
         (("interleave", [-1]), "there is no NUMA node -1"),
         (("interleave", [1024]), "there is no NUMA node 1024"),
     ],

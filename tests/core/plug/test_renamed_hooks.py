@@ -15,7 +15,7 @@ provides:
   schedulers: [earlier]
 """
 HOOKS = """
-from infeng_core.plug import hookimpl
+from infeng_core.api import hookimpl
 from infeng_core.scheduling.fcfs import FirstCome
 
 @hookimpl

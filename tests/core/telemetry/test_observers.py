@@ -206,7 +206,8 @@ def test_an_observer_that_raises_is_named_once_and_disabled(
 def test_the_built_in_observer_logs_each_request(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(log, "_settings", log._Settings(True, True, log.LEVELS["info"]))
+    monkeypatch.setattr(log, "_settings", log._Settings())
+    log.configure(json=True, level="info")
     engine = make_engine(observers__use=["log"])
     engine.generate([PROMPT], GREEDY)
     [line] = [line for line in capsys.readouterr().err.splitlines() if "request ended" in line]

@@ -250,7 +250,8 @@ def test_memory_that_does_not_suffice_for_a_quantizer_is_refused_before_it_start
 PLUGIN = """
 import numpy as np
 from infeng_convert.api import Nearest
-from infeng_core.api import ModelError, Quantized, hookimpl
+from infeng_core.api import ModelError, hookimpl
+from infeng_core.api.formats import Quantized
 class Bad:
     def quantize(self, weights, target):
         made = Nearest().quantize(weights, target)
@@ -283,8 +284,8 @@ def plugins(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> Plugins
     ("body", "why"),
     [
         ("raise ValueError('boom')", r"quantize\(\) raised ValueError: boom"),
-        ("return codes, scales", r"what quantize\(\) returned is \(array.*, not Quantized"),
-        ("codes = codes.astype(np.int64)", r"what quantize\(\) returned has a codes that is of int64, not int8"),
+        ("return codes, scales", r"the result of quantize\(\) is \(array.*, not Quantized"),
+        ("codes = codes.astype(np.int64)", r"the result of quantize\(\) has a codes that is of int64, not int8"),
         ("scales = scales.astype(np.float64)", "has a scales that is of float64, not float32"),
         ("codes = codes[:-1]", r"its codes are \(71, 60\), not \(72, 60\)"),
         ("scales = scales[:, :0]", r"its scales are \(72, 0\), not \(72, 1\)"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import MISSING, fields
 from pathlib import Path
 
 import infeng_serve
@@ -19,6 +18,7 @@ from infeng_serve.routes.embeddings import MOST as MOST_TEXTS
 
 from infeng_core.api import EngineConfig
 from infeng_core.plug.plugin import read_plugin
+from infeng_core.record import entries
 from infeng_core.requests import checks, request
 from infeng_core.settings.config import default_of
 from infeng_core.settings.schema import Size
@@ -47,9 +47,9 @@ def test_the_defaults_of_limits_are_those_of_the_settings():
     rows = re.findall(r"^\| `(serve|scheduler|adapters|kv_cache)\.(\w+)` \| (\S+) \|", PAGE, re.MULTILINE)
     assert len(rows) > 15
     serve = read_plugin(Path(infeng_serve.__file__).with_name("plugin.yaml")).settings
-    core = {one.name: one.default_factory for one in fields(EngineConfig) if one.default_factory is not MISSING}
+    core = {name: one.made_default() for name, one in entries(EngineConfig).items()}
     for section, name, default in rows:
-        made = serve[name] if section == "serve" else next(one for one in fields(core[section]()) if one.name == name)
+        made = serve[name] if section == "serve" else entries(type(core[section]))[name]
         kind = made.metadata["kind"]
         assert default_of(made) == (kind.parse(default) if isinstance(kind, Size) else int(default)), (section, name)
 
