@@ -34,6 +34,9 @@ Place = Callable[["PackedAdapter"], Any]
 Observe = Callable[[AdapterChange, AdapterInfo], None]
 """Tells observers of an adapter; called without the lock."""
 
+MOST_SETTLING = 1.0
+"""Seconds for which the report of one load delays the next report of the same adapter, or the engine's close."""
+
 
 @dataclass(slots=True, eq=False)
 class Load:
@@ -73,6 +76,8 @@ class Loading:
         self._loader = Loader(self._run, self._give_up, timeout)
         self._is_placing = False
         self._is_closed = False
+        self._untold: set[Entry] = set()
+        """Entries whose load has ended and has not been reported yet: requests that waited for it may be ahead."""
         self.kept: set[Entry] = set()
         """Entries that waiting requests will use first: they are not evicted for later requests."""
 
@@ -99,6 +104,19 @@ class Loading:
             self._cache.notify()
             while self._is_placing:
                 self._cache.news.wait()
+        self.settle(None)
+
+    def settle(self, entry: Entry | None) -> None:
+        """Wait until the loads of an entry, or of all, are reported, so that reports keep their order.
+
+        Called without the lock. After ``MOST_SETTLING`` seconds an observer's own delay is not waited for any longer.
+        """
+        end = time.monotonic() + MOST_SETTLING
+        with self._cache.lock:
+            while self._untold if entry is None else entry in self._untold:
+                if (left := end - time.monotonic()) <= 0:
+                    return
+                self._cache.news.wait(left)
 
     def _run(self, load: Load) -> None:
         error: InfengError | None = None
@@ -111,6 +129,9 @@ class Loading:
             is_over, load.is_read = load.is_over, True  # from here on the load cannot be given up
         if load.is_taken:
             self._tell("reloaded" if load.is_reload else "loaded", load.entry)
+            with self._cache.lock:
+                self._untold.discard(load.entry)
+                self._cache.news.notify_all()
         elif error is not None and not (is_over or self._is_closed):
             self._tell("failed", load.entry, error)
         with self._cache.lock:
@@ -224,6 +245,7 @@ class Loading:
         if not entry.is_gone or entry.waiting:
             cache.attach(entry, resident)
             load.is_taken = True
+            self._untold.add(entry)
             entry.is_pinned |= load.pin and not entry.is_gone
             entry.loads += 1
             entry.loaded = time.perf_counter()

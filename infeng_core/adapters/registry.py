@@ -89,6 +89,7 @@ class Registry:
             self._forget(entry)
             info = entry.info(is_loading=False)
         _log.info("adapter unloaded", name=name)
+        self._loading.settle(entry)
         self._observe("unloaded", info)
 
     def _forget(self, entry: Entry) -> None:

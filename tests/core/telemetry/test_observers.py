@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,29 @@ def test_requests_cancelled_by_closing_are_reported_before_the_engine_is_closed(
     engine.close()
     assert [getattr(outcome, "finish_reason", None) for _, outcome in kept.over] == ["cancelled"] * len(streams)
     assert kept.closings == 1
+
+
+class Slow(Kept):
+    """Takes a while to hear that an adapter was loaded."""
+
+    def adapter(self, change: AdapterChange, info: AdapterInfo) -> None:
+        if change == "loaded":
+            time.sleep(0.4)
+        super().adapter(change, info)
+
+
+@pytest.mark.parametrize("ends_by", ["unload", "close"])
+def test_a_load_for_a_request_is_reported_before_the_adapters_end(
+    make_engine: MakeEngine, bard: Path, ends_by: str
+) -> None:
+    engine, slow = make_engine(), Slow()
+    with engine.observe(slow):
+        engine.adapters.load("bard", bard)
+        engine.generate([PROMPT], GREEDY, adapters=["bard"])
+        if ends_by == "unload":
+            engine.adapters.unload("bard")
+        engine.close()
+    assert slow.adapters == [("loaded", "bard", None), ("unloaded", "bard", None)][: 1 + (ends_by == "unload")]
 
 
 def test_changes_of_adapters_are_reported_before_their_caller_continues(
