@@ -22,7 +22,7 @@ Losses = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Text:
-    """What identifies calibration text: equal for equal token ids, cut equally."""
+    """The identity of calibration text: equal for equal token ids with equal cuts."""
 
     source: str  # "auto", drawn from the model itself, or "file"
     tokens: int
@@ -43,19 +43,19 @@ class CalibrationSample:
 
 
 class Statistics(Protocol):
-    """What tells a quantizer about the inputs of each matrix; a calibrator makes it."""
+    """A calibrator's statistics of the inputs of each matrix, for a quantizer."""
 
     few_rows: dict[str, int]
     """How many experts of a tensor got so few rows that these say too little of them."""
 
     def begin(self, checkpoint: Checkpoint) -> None:
-        """Start over, for this model."""
+        """Start again, with this model."""
 
     def vector(self, name: str, values: NDArray[np.float32]) -> None:
         """Take a vector of the model; all of them come before the first tensor."""
 
     def of(self, tensor: str, format: QuantFormat) -> Moments:
-        """Return what says of the rows that each part of a packed tensor multiplies, None where it is not known.
+        """Return the statistics of the rows that each part of a packed tensor multiplies, or None if they are unknown.
 
         X is what its kernels read: floats, or int8 rows in the groups of ``format``, rotated where it is.
         """
@@ -91,7 +91,7 @@ class Calibrator(Protocol):
 
 
 def digest(texts: Sequence[NDArray[np.int32]]) -> str:
-    """Return the identity of texts: equal for equal ids, cut equally."""
+    """Return the identity of texts: equal for equal ids with equal cuts."""
     made = hashlib.sha256()
     for text in texts:
         made.update(len(text).to_bytes(8, "little"))

@@ -1,4 +1,4 @@
-"""The face of a converter: from a model that is not engine-native to a directory that is."""
+"""The interface of a converter, which makes an engine-native directory of another model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from infeng_core.models.config import ModelConfig
 
 @dataclass(frozen=True)
 class Prepared:
-    """An engine-native directory that a converter has made, now or before."""
+    """An engine-native directory that a converter has made, in this call or earlier."""
 
     directory: Path
     key: str | None = None  # that its manifest must have; None: any
@@ -40,7 +40,7 @@ class Converter(Protocol):
         """Return the sizes of ``source`` and the format that each tensor would have; raises ModelError."""
 
     def refuse(self, source: Path) -> None:
-        """Raise ModelError or UsageError that says what ``source`` lacks, where no converter recognizes it.
+        """Raise a ModelError or UsageError that says what ``source`` lacks; called if no converter recognizes it.
 
-        A ``source`` of which this converter knows nothing raises nothing.
+        Return without an error for a kind of source that this converter does not know.
         """

@@ -38,7 +38,7 @@ def load(
     verify: bool = True,
     progress: bool = True,
 ) -> LoadedModel:
-    """Load a model from an engine-native directory, from what a converter prepares, or by a name that is located.
+    """Load a model: an engine-native directory, any model that a converter prepares, or a name that a locator knows.
 
     ``plugins`` finds converters, locators and weight formats; without it only the core's formats are known.
     ``verify=False`` skips the checksums. Raises UsageError, ModelError or ResourceError.
@@ -91,7 +91,7 @@ def locate(reference: str, plugins: Providers = CORE, kind: Located = "model") -
 
 
 def converter_of(source: Path, config: EngineConfig, plugins: Providers) -> Converter:
-    """Return the first converter that recognizes ``source``; raises UsageError or ModelError where none does."""
+    """Return the first converter that recognizes ``source``; raises UsageError or ModelError if there is none."""
     made: list[Converter] = []
     for _, factory in plugins.converters():
         made.append(factory(config, plugins))
@@ -105,7 +105,7 @@ def converter_of(source: Path, config: EngineConfig, plugins: Providers) -> Conv
 
 
 def _read_prepared(prepared: Prepared, read: Read) -> LoadedModel:
-    """Read what a converter has prepared; where it is damaged and can be made again, that is done once."""
+    """Read a prepared directory; a damaged one is made again once, if its converter can do that."""
     try:
         return _read_once(prepared, read)
     except ModelError as error:

@@ -19,13 +19,13 @@ class Providers(Protocol):
         """Return the families by their ``model_type``."""
 
     def converters(self) -> Iterator[tuple[str, Callable[[Any, Any], Converter]]]:
-        """Yield what makes the converters, from a configuration and these plugins, with their names."""
+        """Yield the names and factories of converters; a factory takes a configuration and these plugins."""
 
     def adapter_readers(self) -> Iterator[tuple[str, AdapterReader]]:
         """Yield the readers of adapter files with their names."""
 
     def locators(self) -> Iterator[tuple[str, Locator]]:
-        """Yield the locators with their names, the project's last: their names have the simplest form."""
+        """Yield the locators with their names, the project's last, because their names have the simplest form."""
 
     def quant_format(self, name: str) -> QuantFormat:
         """Return a weight format by name; raises an InfengError that lists the known ones."""

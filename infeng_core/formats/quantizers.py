@@ -1,4 +1,4 @@
-"""How values become the codes and scales of an integer format: what a quantizer owes."""
+"""The interface of a quantizer, which turns values into the codes and scales of an integer format."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Quantizer(Protocol):
 
 @dataclass(frozen=True)
 class OfferedQuantizer:
-    """A quantizer, and what identifies it."""
+    """A quantizer and its identity."""
 
     name: str
     quantizer: Quantizer = field(repr=False)

@@ -1,4 +1,4 @@
-"""What a conversion does with a calibrator: measures losses, and names the text in the record of the quantizer."""
+"""The use of a calibrator by a conversion: measured losses, and the text's name in the quantizer's record."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from infeng_core.api.formats import PANEL_ROWS, CalibrationSample, Calibrator, C
 def measured_losses(
     calibrator: Calibrator, sample: CalibrationSample, checkpoint: Checkpoint, formats: Sequence[str]
 ) -> Losses:
-    """Return what a calibrator measures, and show how far it is."""
+    """Return the losses that a calibrator measures, and show the progress."""
     read = [spec for spec in checkpoint.layout.tensors if spec.name != "lm_head"]
     with Progress(sum(2 * spec.panels * PANEL_ROWS * spec.k for spec in read), "measuring", "lines") as shown:
         return calibrator.losses(sample, checkpoint, formats, shown.update)
 
 
 def fitted_to(text: Text, quantizer: QuantizerChoice) -> QuantizerChoice:
-    """Return a quantizer whose record, and so what identifies a conversion, names the calibration text."""
+    """Return a quantizer whose record, and thus the identity of the conversion, names the calibration text."""
     settings = {**quantizer.settings, "text": text.sha256, "tokens": text.tokens}
     if rules := getattr(quantizer.quantizer, "rules", None):
         settings["rules"] = rules

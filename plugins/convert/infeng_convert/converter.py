@@ -31,7 +31,7 @@ from infeng_core.api.formats import (
 
 
 class ArtifactConverter:
-    """Converts what a reader of model files opens to the formats of a configuration."""
+    """Converts a model that a reader opens to the formats of a configuration."""
 
     def __init__(self, config: EngineConfig, plugins: Providers) -> None:
         """Convert in the formats and with the cache of ``config``; ``plugins`` finds readers and the quantizer."""
@@ -40,7 +40,7 @@ class ArtifactConverter:
         self._reader = partial(reader_of, providers=plugins)
 
     def recognizes(self, source: Path) -> bool:
-        """Return whether a reader opens ``source``, or a plugin writes it as a directory that one opens."""
+        """Return whether a reader opens ``source``, or a directory that a plugin writes of it."""
         return source_of(source, self._plugins) is not None
 
     def prepare(self, source: Path, *, progress: bool) -> Prepared:
@@ -69,7 +69,7 @@ class ArtifactConverter:
 def _cached(
     source: Path, key: str, made: Callable[[Path], Conversion], most: Callable[[], int], before: float = 0.0
 ) -> Prepared:
-    """Return the entry of the cache, which is named by what it is made of; a damaged one is made again, once.
+    """Return the cache entry, whose name is the key of its inputs; a damaged entry is made again once.
 
     most: returns the bytes that the cache may take, once it is there. before: seconds that an attempt took whose
     result was damaged.
@@ -93,7 +93,7 @@ def _cached(
 
 
 def _uncached(source: Path, key: str, made: Callable[[Path], Conversion]) -> Prepared:
-    """Return a conversion of which nothing is kept; a tokenizer made of another file stays while the process runs."""
+    """Return a conversion that is not kept; a tokenizer made of another file stays until the process ends."""
     folder = Path(tempfile.mkdtemp(prefix="infeng-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     try:

@@ -1,4 +1,4 @@
-"""What conversion asks of plugins, and what this wheel answers by itself."""
+"""The parts of plugins that conversion uses, and the parts of this wheel for use without other plugins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Providers(CoreProviders, Protocol):
         """Yield the readers of model files with their names, the project's first."""
 
     def sources(self) -> Mapping[str, Source]:
-        """Return what writes model files as Hugging Face directories."""
+        """Return the sources, which write model files as Hugging Face directories."""
 
     def quantizer(self, name: str) -> OfferedQuantizer:
         """Return a quantizer by name; raises an InfengError that lists the known ones."""
@@ -52,9 +52,9 @@ OWN: Providers = Own()
 
 
 def reader_of(path: Path, providers: Providers) -> ModelReader:
-    """Return what reads the model at ``path``; raises UsageError for a file that nothing reads.
+    """Return the reader of the model at ``path``; raises UsageError for a file without a reader.
 
-    A directory that nobody recognizes is left to the reader of Hugging Face directories, which says what it lacks.
+    A directory that no reader recognizes goes to the reader of Hugging Face directories, which says what it lacks.
     """
     found = recognizing(path, providers)
     if path.is_dir() and not any(path.glob("*.safetensors*")):
@@ -68,12 +68,12 @@ def reader_of(path: Path, providers: Providers) -> ModelReader:
 
 
 def recognizing(path: Path, providers: Providers) -> ModelReader | None:
-    """Return the first reader that recognizes ``path``; None where none does."""
+    """Return the first reader that recognizes ``path``, or None."""
     return next((reader for _, reader in providers.model_readers() if reader.recognizes(path)), None)
 
 
 def _refuse_models_inside(directory: Path, providers: Providers) -> None:
-    """Raise ModelError for a directory without weights of its own in which files are models of another kind."""
+    """Raise ModelError for a directory without weights of its own whose files are models of another kind."""
     for file in sorted(filter(Path.is_file, directory.iterdir())):
         reader = recognizing(file, providers)
         if reader is not None:

@@ -1,4 +1,4 @@
-"""The built-in rounding to integer formats, and the quantizer of one conversion: asked, and its answers checked."""
+"""The built-in rounding to integer formats, and the quantizer of one conversion with the checks of its results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Nearest:
     knows_sub_scales = True
 
     def quantize(self, weights: NDArray[np.float32], target: QuantTarget) -> Quantized:
-        """Return what ``QuantFormat.pack`` would have stored."""
+        """Return the codes and scales that ``QuantFormat.pack`` would store."""
         format = BUILTIN[target.format]
         rows, k = weights.shape
         panels = -(-rows // 16)
@@ -45,7 +45,7 @@ class Nearest:
 
 @dataclass(frozen=True)
 class QuantizerChoice(OfferedQuantizer):
-    """The quantizer of a conversion, and all of it that an artifact's identity counts."""
+    """The quantizer of a conversion, with everything that the identity of an artifact depends on."""
 
     @property
     def is_built_in(self) -> bool:
@@ -54,20 +54,20 @@ class QuantizerChoice(OfferedQuantizer):
 
     @property
     def record(self) -> Mapping[str, Any]:
-        """Plain data for identities and manifests; ``BUILT_IN`` where the built-in rounding does it all."""
+        """Plain data for identities and manifests; ``BUILT_IN`` if only the built-in rounding is used."""
         if self.is_built_in:
             return BUILT_IN
         settings = {key: _plain(value) for key, value in sorted(self.settings.items())}
         return {"name": self.name, "plugin": self.plugin, "version": self.version, "settings": settings}
 
     def grid(self, format: QuantFormat, k: int) -> Grid | None:
-        """Return the grid of rows of ``k`` inputs that the quantizer is asked to choose from; None where it is not."""
+        """Return the grid of rows of ``k`` inputs that the quantizer chooses from; None if it is not used."""
         found = format.grid(k)
         knows_it = found is None or found.sub is None or getattr(self.quantizer, "knows_sub_scales", False)
         return found if knows_it else None
 
     def quantize(self, weights: NDArray[np.float32], target: QuantTarget, place: str) -> Quantized | None:
-        """Ask the quantizer; ``place`` names the matrix in errors. Raises PluginError for what it does wrong."""
+        """Call the quantizer; ``place`` names the matrix in errors. Raises PluginError for an invalid result."""
         if not (np.isfinite(weights.min()) and np.isfinite(weights.max())):
             return None  # the built-in rounding says where
         try:
@@ -79,11 +79,11 @@ class QuantizerChoice(OfferedQuantizer):
         return made
 
     def refuse(self, why: str, place: str) -> NoReturn:
-        """Raise the PluginError for an answer that is not stored."""
+        """Raise the PluginError for a result that cannot be stored."""
         raise PluginError(f"plugin {self.plugin}", f"quantizer {self.name}: {why}, for {place}", REMEDY)
 
     def require_use(self, formats: Mapping[str, QuantFormat], *, is_calibrated: bool) -> None:
-        """Raise UsageError where no tensor of a model could be given to the quantizer: {tensor: format}."""
+        """Raise UsageError if the quantizer applies to no tensor of a model: {tensor: format}."""
         if getattr(self.quantizer, "needs_statistics", False) and not is_calibrated:
             remedy = "convert once, and run what that wrote: infeng convert SOURCE DEST --calibrate auto"
             raise UsageError(f"quantizer {self.name}", "it needs calibration text, which there is none of", remedy)
@@ -118,7 +118,7 @@ def _plain(value: Any) -> Any:
 
 
 def _wrong(made: Quantized, shape: tuple[int, ...], grid: Grid) -> str:
-    """Return what is wrong with an answer's shapes, or "". Types and ranges are looked at where it is laid out."""
+    """Return what is wrong with an answer's shapes, or "". Types and ranges are checked when it is packed."""
     groups = (shape[0], grid.groups(shape[1]))
     if made.codes.shape != shape:
         return f"its codes are {made.codes.shape}, not {shape}"

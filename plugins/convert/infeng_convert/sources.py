@@ -1,4 +1,4 @@
-"""Where the files of a model lie: found, and if a plugin reads them as a whole, written once into the cache."""
+"""Finding the files of a model, and writing a source's directory into the cache once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from infeng_core.api.formats import find as find_path
 
 
 def find(reference: str | Path, plugins: Providers = OWN) -> Path:
-    """Return the local directory or file that a model reference names, fetched if need be, as a reader opens it.
+    """Return the local directory or file of a model reference, downloaded if necessary, as a reader opens it.
 
-    Raises UsageError or ModelError for a file that nothing reads.
+    Raises UsageError or ModelError for a file without a reader.
     """
     path = find_path(reference, plugins)
     made = path if is_native(path) else source_of(path, plugins)
@@ -26,9 +26,9 @@ def find(reference: str | Path, plugins: Providers = OWN) -> Path:
 
 
 def source_of(path: Path, plugins: Providers) -> Path | None:
-    """Return what a reader opens for ``path``: itself or, where a plugin writes it as a directory, that directory.
+    """Return the path that a reader opens: ``path`` itself, or the directory that a plugin writes of it.
 
-    None where nothing reads it.
+    None if there is no reader.
     """
     if (path / "config.json").exists() or recognizing(path, plugins) is not None:
         return path
@@ -36,7 +36,7 @@ def source_of(path: Path, plugins: Providers) -> Path | None:
 
 
 def refuse(path: Path, plugins: Providers) -> None:
-    """Raise UsageError or ModelError that says why the file or directory ``path`` is not read."""
+    """Raise a UsageError or ModelError that says why the file or directory ``path`` is not read."""
     if path.is_file() and path.suffix in (".bin", ".pt", ".pth"):
         refuse_file(path)
     with reading(path):
@@ -46,9 +46,9 @@ def refuse(path: Path, plugins: Providers) -> None:
 
 
 def written(path: Path, sources: Mapping[str, Source]) -> Path | None:
-    """Return the Hugging Face directory that the first of ``sources`` which reads ``path`` makes of it, or has made.
+    """Return the Hugging Face directory that the first matching source makes, or has made, of ``path``.
 
-    None where none reads it. A file that changes is written again.
+    None if no source reads it. A changed file is written again.
     """
     name = next((name for name, source in sources.items() if source.reads(path)), None)
     if name is None:
