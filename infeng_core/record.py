@@ -169,7 +169,7 @@ def entries(kind: type[Record]) -> Mapping[str, Entry]:
 
 
 def _declared(kind: type[Record], name: str) -> Entry:
-    """Return what the body of a class says of an entry; its default stays an attribute of the class."""
+    """Return the entry that the body of a class declares; its default stays an attribute of the class."""
     found = vars(kind).get(name, REQUIRED)
     made = found if isinstance(found, Entry) else Entry(found)
     if made.default is not REQUIRED:

@@ -1,4 +1,4 @@
-"""What every plugin, benchmark and server may import: errors, hooks, the engine, requests, settings, files."""
+"""Names for every plugin, benchmark and server: errors, hooks, the engine, requests, settings, files."""
 
 from infeng_core._native import NativeError
 from infeng_core.adapters.names import BASE

@@ -1,4 +1,4 @@
-"""What parts of an engine may import beside ``infeng_core.api``: backends, schedulers, prefix stores, observers."""
+"""Names for parts of an engine: backends, schedulers, prefix stores, observers."""
 
 from infeng_core.backends.interface import (
     Backend,

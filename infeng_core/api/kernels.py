@@ -1,4 +1,4 @@
-"""What measures and checks kernels may import beside ``infeng_core.api``: native objects, problems, the machine."""
+"""Names for measuring and checking kernels: native objects, problems, the machine."""
 
 from infeng_core.api.lazy import Names
 

@@ -34,7 +34,7 @@ class Names:
         return self._homes
 
     def imported(self, name: str) -> Any:
-        """Return what a name means, and keep it in the module: this is the ``__getattr__`` of the module."""
+        """Import a name and keep it in the module, whose ``__getattr__`` this is."""
         if name not in self._homes:
             raise AttributeError(f"module {self._module!r} has no attribute {name!r}")
         home, there = self._homes[name]

@@ -1,4 +1,4 @@
-"""What commands, chats and servers may import beside ``infeng_core.api``."""
+"""Names for commands, chats and servers."""
 
 from infeng_core.api.lazy import Names
 

@@ -17,7 +17,7 @@ from infeng_core.formats.quantizers import Moments
 from infeng_core.formats.tensors import PackedTensor
 
 Losses = Mapping[str, Mapping[str, float]]
-"""What each format of each tensor costs, {tensor: {format: loss}}; losses of several tensors add up."""
+"""The loss of each format of each tensor, {tensor: {format: loss}}; losses of several tensors add up."""
 
 
 @dataclass(frozen=True)

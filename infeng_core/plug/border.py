@@ -174,7 +174,7 @@ EXPLAINED = ("Command", "RunOptions", "Calibrator", "Statistics")
 """Interfaces that may also raise these, because they handle users' files and models; the command line explains the
 errors."""
 READING = ("Converter", "ModelReader", "Checkpoint", "Locator")
-"""What may raise what the system says of files and memory."""
+"""Interfaces whose methods may raise the system's errors of files and memory."""
 
 
 def _call(

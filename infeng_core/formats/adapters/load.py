@@ -19,7 +19,7 @@ from infeng_core.formats.providers import CORE, Providers
 from infeng_core.formats.tensors import LoadedModel
 
 CONFIG_FILE = "adapter_config.json"
-"""What a directory that PEFT saved holds."""
+"""The configuration file in a directory that PEFT saved."""
 
 
 def load_adapter(

@@ -1,4 +1,4 @@
-"""What plugins may import of this wheel; everything else may change without notice.
+"""The names that plugins may import from this wheel; everything else may change without notice.
 
 ``conversion`` in docs/adding-a-plugin.md says what each name is for.
 """

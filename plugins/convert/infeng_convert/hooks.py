@@ -1,4 +1,4 @@
-"""What the plugin registers. Each part is imported when its hook is called."""
+"""The plugin's hooks. Each part is imported when its hook is called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this wheel gives to the engine; the reader is imported when its hook is called."""
+"""The plugin's hooks; the reader is imported when its hook is called."""
 
 from __future__ import annotations
 
