@@ -198,7 +198,7 @@ class Plugins:
         return self._each("model_writers", self.manifests)
 
     def converters(self) -> Iterator[tuple[str, Callable[[EngineConfig, Plugins], Converter]]]:
-        """Yield the names and factories of converters, the project's last, because it takes every model with a reader."""
+        """Yield the names and factories of converters, the project's last, since it takes every model with a reader."""
         own, others = self._by_origin("converters")
         return self._each("converters", [*others, *own])
 
