@@ -167,14 +167,20 @@ INLINE void hadamard_blocks(float* x, int64_t dim, int64_t block) {
   }
 }
 
+/* y = H x * f in blocks of 64, 128 or 256, with f = 1/8, 1/8 or 1/16. */
+INLINE void rotate_blocks(const float* x, int64_t count, int64_t block, float* y) {
+  for (int64_t c = 0; c < count; c++) y[c] = x[c] * (block == 256 ? 0.0625f : 0.125f);
+  hadamard_blocks(y, count, block);
+}
+
 /* Quantizes `width` columns of row `row` in the activation's groups, rotated if the activation is; `column` is a
  * multiple of the group. */
 INLINE void quantize_columns(const infeng_activation* act, int64_t row, int64_t column, const float* x, int64_t width) {
   for (int64_t begin = 0; begin < width; begin += act->group) {
     const int64_t count = min_i64(act->group, width - begin);
     float y[WIDEST_GROUP];
-    for (int64_t c = 0; c < count; c++) y[c] = act->rotated ? x[begin + c] * 0.125f : x[begin + c];
-    if (act->rotated) hadamard_blocks(y, count, GROUP);
+    memcpy(y, x + begin, (size_t)count * sizeof(float));
+    if (act->rotated) rotate_blocks(y, count, GROUP, y);
     const float amax = ref_amax(y, count);
     for (int64_t c = 0; c < count; c += GROUP) {
       const int64_t group = (column + begin + c) / GROUP;
@@ -185,15 +191,39 @@ INLINE void quantize_columns(const infeng_activation* act, int64_t row, int64_t 
   }
 }
 
+/* Quantizes a row of k inputs under one scale. If the activation is rotated, so is x. */
+INLINE void quantize_row(const infeng_activation* act, int64_t row, float* x, int64_t k) {
+  if (act->rotated) rotate_blocks(x, k, (int64_t)act->rotated, x);
+  const float amax = ref_amax(x, k);
+  for (int64_t c = 0; c < k; c += GROUP) {
+    int8_t* q = i8_row(&act->q, row) + c;
+    int32_t* sum = i32_row(&act->sum, row) + c / GROUP;
+    f32_row(&act->scale, row)[c / GROUP] = ref_quantize_by(amax, x + c, min_i64(GROUP, k - c), GROUP, q, sum);
+  }
+}
+
 /* Whether a step quantizes groups of more than 64, or rotated ones. */
 INLINE int is_wide(const infeng_epilogue* e) {
   return e->kind == INFENG_EPILOGUE_QUANTIZE && e->function == INFENG_FUNCTION_WIDE;
 }
 
-/* Whether a list has such a step. */
+/* Whether a step quantizes whole rows. */
+INLINE int is_row(const infeng_epilogue* e) {
+  return e->kind == INFENG_EPILOGUE_QUANTIZE && e->function == INFENG_FUNCTION_ROW;
+}
+
+/* Whether a list has a step with wide or rotated groups. */
 INLINE int has_wide(const infeng_epilogue* const* list, uint32_t count) {
   for (uint32_t i = 0; i < count; i++) {
     if (is_wide(list[i])) return 1;
+  }
+  return 0;
+}
+
+/* Whether a list has a step that quantizes whole rows. */
+INLINE int has_row(const infeng_epilogue* const* list, uint32_t count) {
+  for (uint32_t i = 0; i < count; i++) {
+    if (is_row(list[i])) return 1;
   }
   return 0;
 }
@@ -236,6 +266,27 @@ INLINE infeng_status fail(infeng_worker* worker, infeng_status status, const cha
   return status;
 }
 
+/* Scratch memory of an op whose list quantizes whole rows of up to n values: a row, and behind it its rotation. */
+INLINE int64_t row_stride(int64_t n) { return ceil_div(n, LANES) * LANES; }
+INLINE infeng_status row_workspace(const infeng_problem* problem, infeng_workspace* out) {
+  const int needed = has_row(problem->epilogues, problem->epilogue_count);
+  out->align = 0;
+  out->shared = 0;
+  out->per_worker = needed ? 2 * row_stride(problem->n) * (int64_t)sizeof(float) : 0;
+  return INFENG_OK;
+}
+
+/* Applies the steps of a list that quantize whole rows to the k values of row `row`, which lie in scratch memory for
+ * rows of up to n values. */
+INLINE void quantize_rows(const infeng_args* args, int64_t row, int64_t k, int64_t n, float* kept) {
+  float* x = kept + row_stride(n);
+  for (uint32_t i = 0; i < args->epilogue_count; i++) {
+    if (!is_row(args->epilogues[i])) continue;
+    memcpy(x, kept, (size_t)k * sizeof(float));
+    quantize_row(act_of(args->epilogues[i]), row, x, k);
+  }
+}
+
 /* The common part of `accepts`: the kernel fuses all steps of the list. */
 INLINE int32_t fuses_only(const infeng_problem* problem, uint32_t mask) {
   for (uint32_t i = 0; i < problem->epilogue_count; i++) {
@@ -251,16 +302,21 @@ INLINE int32_t fuses_only(const infeng_problem* problem, uint32_t mask) {
 
 /* Defines a kernel: exact, in tiles, for any CPU. */
 #define KERNEL(symbol, op_, name_, fuses_, handles_, accepts_, tiles_, run_) \
-  const infeng_kernel symbol = {.struct_size = sizeof(infeng_kernel),        \
-                                .op = (op_),                                 \
-                                .name = (name_),                             \
-                                .features = "",                              \
-                                .numerics = INFENG_NUMERICS_EXACT,           \
-                                .kind = INFENG_KIND_TILES,                   \
-                                .fuses = (fuses_),                           \
-                                .handles = (handles_),                       \
-                                .accepts = (accepts_),                       \
-                                .tiles = (tiles_),                           \
+  KERNEL_WITH(symbol, op_, name_, fuses_, handles_, accepts_, NULL, tiles_, run_)
+
+/* The same with scratch memory. */
+#define KERNEL_WITH(symbol, op_, name_, fuses_, handles_, accepts_, workspace_, tiles_, run_) \
+  const infeng_kernel symbol = {.struct_size = sizeof(infeng_kernel),                         \
+                                .op = (op_),                                                  \
+                                .name = (name_),                                              \
+                                .features = "",                                               \
+                                .numerics = INFENG_NUMERICS_EXACT,                            \
+                                .kind = INFENG_KIND_TILES,                                    \
+                                .fuses = (fuses_),                                            \
+                                .handles = (handles_),                                        \
+                                .accepts = (accepts_),                                        \
+                                .workspace = (workspace_),                                    \
+                                .tiles = (tiles_),                                            \
                                 .run = (run_)}
 
 #endif

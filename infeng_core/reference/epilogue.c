@@ -22,12 +22,12 @@ static int knows_function(const infeng_epilogue* e) {
     case INFENG_EPILOGUE_MUL:
       return e->function < INFENG_FUNCTION_SWIGLU;
     default:
-      return e->function == 0 || is_wide(e);
+      return e->function == 0 || is_wide(e) || is_row(e);
   }
 }
 
 infeng_status reference_check_list(const infeng_args* args, infeng_worker* worker) {
-  int gated = 0;
+  int gated = 0, rows = 0;
   for (uint32_t i = 0; i < args->epilogue_count; i++) {
     const infeng_epilogue* e = args->epilogues[i];
     if (e->kind < INFENG_EPILOGUE_BIAS || e->kind > INFENG_EPILOGUE_MUL || !knows_function(e)) {
@@ -35,6 +35,10 @@ infeng_status reference_check_list(const infeng_args* args, infeng_worker* worke
                   "epilogue list holds a kind or function that this library does not know");
     }
     gated += e->kind == INFENG_EPILOGUE_GATED_MUL;
+    rows += is_row(e);
+    if (rows && e->kind != INFENG_EPILOGUE_QUANTIZE) {
+      return fail(worker, INFENG_UNIMPLEMENTED, "a step follows one that quantizes whole rows");
+    }
   }
   if (gated > 1) return fail(worker, INFENG_INVALID_ARGUMENT, "epilogue list holds a gated multiplication twice");
   return INFENG_OK;
@@ -229,6 +233,10 @@ void reference_finish_block(const infeng_args* args, const infeng_tensor* out, b
         gated_mul(b, e);
         break;
       case INFENG_EPILOGUE_QUANTIZE:
+        if (is_row(e)) {
+          memcpy(b->kept + b->column, b->cur[0], (size_t)b->width * sizeof(float));
+          break;
+        }
         for (int64_t m = 0; m < b->rows; m++) quantize_columns(act_of(e), b->row + m, b->column, b->cur[m], b->width);
         break;
       case INFENG_EPILOGUE_MUL:
@@ -246,6 +254,14 @@ void reference_finish_block(const infeng_args* args, const infeng_tensor* out, b
   }
 }
 
+/* By how much the list divides the width. */
+static int64_t halves(const infeng_args* args) {
+  for (uint32_t i = 0; i < args->epilogue_count; i++) {
+    if (args->epilogues[i]->kind == INFENG_EPILOGUE_GATED_MUL) return 2;
+  }
+  return 1;
+}
+
 /* A tile is one row, read and written from left to right, so `out` may be `in` even if GATED_MUL halves the width.
  */
 static int64_t epilogue_tiles(const infeng_args* args, int32_t phase) {
@@ -258,14 +274,16 @@ static infeng_status epilogue_run(const infeng_args* common, int32_t phase, int6
   (void)phase;
   const infeng_epilogue_args* args = (const infeng_epilogue_args*)common;
   const infeng_status status = reference_check_list(common, worker);
-  const int64_t step = BLOCK_COLUMNS;
+  const int64_t step = BLOCK_COLUMNS, columns = args->in.shape[1];
+  float* kept = worker->private_;
   for (int64_t row = first; row < last && status == INFENG_OK; row++) {
-    for (int64_t column = 0; column < args->in.shape[1]; column += step) {
-      block b = {.row = row, .rows = 1, .column = column, .width = min_i64(step, args->in.shape[1] - column)};
+    for (int64_t column = 0; column < columns; column += step) {
+      block b = {.row = row, .rows = 1, .column = column, .width = min_i64(step, columns - column), .kept = kept};
       memcpy(b.cur[0], f32_row(&args->in, row) + column, (size_t)b.width * sizeof(float));
       b.width = ceil_div(b.width, LANES) * LANES; /* whole panels; the padding is zero */
       reference_finish_block(common, &args->out, &b);
     }
+    quantize_rows(common, row, columns / halves(common), columns, kept);
   }
   return status;
 }
@@ -274,5 +292,5 @@ static int32_t epilogue_accepts(const infeng_problem* p) {
   return p->op == INFENG_OP_EPILOGUE && fuses_only(p, ALL_EPILOGUES);
 }
 
-KERNEL(reference_epilogue, INFENG_OP_EPILOGUE, "epilogue", ALL_EPILOGUES, HANDLES_LIST, epilogue_accepts,
-       epilogue_tiles, epilogue_run);
+KERNEL_WITH(reference_epilogue, INFENG_OP_EPILOGUE, "epilogue", ALL_EPILOGUES, HANDLES_LIST | FUNCTION(ROW),
+            epilogue_accepts, row_workspace, epilogue_tiles, epilogue_run);

@@ -24,6 +24,7 @@ typedef struct block {
   int64_t rows;
   int64_t column;
   int64_t width;
+  float* kept; /* the only row, from its first column on, for steps that quantize whole rows; else NULL */
   float cur[BLOCK_ROWS][BLOCK_COLUMNS];
 } block;
 

@@ -34,10 +34,12 @@ INLINE void panel_int(const infeng_linear_args* args, const uint8_t* panel, bloc
 }
 
 /* The same with integer sub-scales: out = fma(float(acc), xscale, out) per group of the activation (64, 128 or 256
- * inputs), ascending, then out * d. */
+ * inputs), ascending, then out * d. If a row has one scale, out = (float(acc) * xscale) * d; there a row of int8 weights
+ * is one with sub-scales of 1. */
 INLINE void panel_sub_scaled(const infeng_linear_args* args, const uint8_t* panel, block* b, int64_t column,
                              int_group_fn read) {
   const int64_t groups = ceil_div(args->weight->k, GROUP), wide = args->in->group / GROUP;
+  const int is_whole = args->in->group == INFENG_GROUP_ROW;
   int_group group;
   int32_t acc[BLOCK_ROWS][LANES];
   for (int64_t m = 0; m < b->rows; m++) memset(b->cur[m] + column, 0, LANES * sizeof(float));
@@ -52,7 +54,9 @@ INLINE void panel_sub_scaled(const infeng_linear_args* args, const uint8_t* pane
       for (int k = 0; k < GROUP; k++) {
         for (int n = 0; n < LANES; n++) acc[m][n] += (int32_t)q[k] * (int32_t)group.w[k][n];
       }
-      for (int n = 0; n < LANES && is_last; n++) out[n] = fmaf((float)acc[m][n], xscale, out[n]);
+      for (int n = 0; n < LANES && is_last; n++) {
+        out[n] = is_whole ? (float)acc[m][n] * xscale : fmaf((float)acc[m][n], xscale, out[n]);
+      }
     }
   }
   for (int64_t m = 0; m < b->rows; m++) {
@@ -128,7 +132,10 @@ INLINE void panel_foreign_float(const infeng_linear_args* args, const void* pane
 
 #define PANEL_INT(arg, name, number, text, steps)                                                                \
   CLONED static void panel_##name(const infeng_linear_args* args, const void* panel, block* b, int64_t column) { \
-    panel_int(args, panel, b, column, group_##name, steps);                                                      \
+    if (args->in->group == INFENG_GROUP_ROW)                                                                     \
+      panel_sub_scaled(args, panel, b, column, group_##name);                                                    \
+    else                                                                                                         \
+      panel_int(args, panel, b, column, group_##name, steps);                                                    \
   }
 SCALED_FORMATS(PANEL_INT, )
 
@@ -211,8 +218,12 @@ INLINE int32_t accepts(const infeng_problem* p, uint32_t weight, uint32_t act) {
 INLINE int32_t reads_f32(const infeng_problem* p, uint32_t weight) { return accepts(p, weight, INFENG_ACT_F32); }
 INLINE int32_t reads_int8(const infeng_problem* p, uint32_t weight) { return accepts(p, weight, INFENG_ACT_INT8_G64); }
 INLINE int32_t reads_wide(const infeng_problem* p, uint32_t weight) {
-  const int is_wide = p->act_format == INFENG_ACT_INT8_G128 || p->act_format == INFENG_ACT_INT8_G256;
+  const int is_wide = p->act_format >= INFENG_ACT_INT8_G128 && p->act_format <= INFENG_ACT_INT8_ROW;
   return accepts(p, weight, is_wide ? p->act_format : INFENG_ACT_INT8_G64);
+}
+INLINE int32_t reads_rows(const infeng_problem* p, uint32_t weight) {
+  const int is_row = p->act_format == INFENG_ACT_INT8_ROW && weight == INFENG_WEIGHT_INT8_ROW;
+  return accepts(p, weight, is_row ? p->act_format : INFENG_ACT_INT8_G64);
 }
 static int32_t accepts_foreign(const infeng_problem* p) {
   return p->weight_format >= INFENG_WEIGHT_FOREIGN && accepts(p, p->weight_format, p->act_format);
@@ -223,7 +234,7 @@ static int32_t accepts_foreign(const infeng_problem* p) {
   KERNEL(reference_linear_##name, INFENG_OP_LINEAR, "linear_" text, ALL_EPILOGUES, HANDLES_LIST, accepts_##name, \
          linear_tiles, linear_run);
 FLOAT_FORMATS(LINEAR, reads_f32)
-SCALED_FORMATS(LINEAR, reads_int8)
+SCALED_FORMATS(LINEAR, reads_rows)
 SUB_SCALED_FORMATS(LINEAR, reads_wide)
 AFFINE_FORMATS(LINEAR, reads_int8)
 KERNEL(reference_linear_foreign, INFENG_OP_LINEAR, "linear_foreign", ALL_EPILOGUES, HANDLES_LIST, accepts_foreign,

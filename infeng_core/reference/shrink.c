@@ -33,21 +33,30 @@ INLINE void dot_float(const float* x, const void* panel, int64_t k, float out[LA
   memcpy(out, chain[0], sizeof chain[0]);
 }
 
-/* Like linear with an int8-row weight, over inputs [from, from + k). */
+/* acc += the products of a group of 64 inputs. */
+INLINE void add_products(const int8_t* q, const int_group* group, int32_t acc[LANES]) {
+  for (int i = 0; i < GROUP; i++) {
+    for (int n = 0; n < LANES; n++) acc[n] += (int32_t)q[i] * (int32_t)group->w[i][n];
+  }
+}
+
+/* Like linear with an int8-row weight, over inputs [from, from + k). If the row has one scale, so has the sum. */
 INLINE void dot_int8(const infeng_activation* in, int64_t row, int64_t from, const uint8_t* panel, int64_t k,
                      float out[LANES]) {
   const int8_t* q = i8_row(&in->q, row) + from;
   const float* xscale = f32_row(&in->scale, row) + from / GROUP;
+  const int is_whole = in->group == INFENG_GROUP_ROW;
+  int_group group;
+  int32_t acc[LANES] = {0};
   memset(out, 0, LANES * sizeof(float));
   for (int64_t g = 0; g * GROUP < k; g++) {
-    int_group group;
-    int32_t acc[LANES] = {0};
     group_int8_row(panel, g, &group);
-    for (int i = 0; i < GROUP; i++) {
-      for (int n = 0; n < LANES; n++) acc[n] += (int32_t)q[g * GROUP + i] * (int32_t)group.w[i][n];
-    }
+    add_products(q + g * GROUP, &group, acc);
+    if (is_whole) continue;
     for (int n = 0; n < LANES; n++) out[n] = fmaf((float)acc[n], group.scale[0][n] * xscale[g], out[n]);
+    memset(acc, 0, sizeof acc);
   }
+  for (int n = 0; n < LANES && is_whole && k > 0; n++) out[n] = ((float)acc[n] * xscale[0]) * group.scale[0][n];
 }
 
 /* A panel over inputs [from, from + k). */
@@ -113,7 +122,10 @@ INLINE int32_t accepts(const infeng_problem* p, uint32_t weight, uint32_t act) {
 }
 static int32_t accepts_f32(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_F32, INFENG_ACT_F32); }
 static int32_t accepts_bf16(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_BF16, INFENG_ACT_F32); }
-static int32_t accepts_int8(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_INT8_ROW, INFENG_ACT_INT8_G64); }
+static int32_t accepts_int8(const infeng_problem* p) {
+  return accepts(p, INFENG_WEIGHT_INT8_ROW, INFENG_ACT_INT8_G64) ||
+         accepts(p, INFENG_WEIGHT_INT8_ROW, INFENG_ACT_INT8_ROW);
+}
 
 KERNEL(reference_shrink_f32, INFENG_OP_SHRINK, "shrink_f32", 0, 0, accepts_f32, shrink_tiles, shrink_run);
 KERNEL(reference_shrink_bf16, INFENG_OP_SHRINK, "shrink_bf16", 0, 0, accepts_bf16, shrink_tiles, shrink_run);

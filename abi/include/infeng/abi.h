@@ -91,8 +91,13 @@ enum {
   INFENG_ACT_F32 = 1,       /* f32 rows */
   INFENG_ACT_INT8_G64 = 2,  /* int8 rows, one f32 scale and one i32 sum per group of 64 */
   INFENG_ACT_INT8_G128 = 3, /* the same, but 2 groups share a scale: a linear adds both products, then scales */
-  INFENG_ACT_INT8_G256 = 4  /* the same, but 4 groups share a scale */
+  INFENG_ACT_INT8_G256 = 4, /* the same, but 4 groups share a scale */
+  INFENG_ACT_INT8_ROW = 5   /* the same, but all groups of a row share a scale */
 };
+/* The group of INFENG_ACT_INT8_ROW: larger than any row. A row of it has at most INFENG_MOST_ROW_INPUTS inputs, so that
+ * the sum of all products of two int8 numbers fits in an int32. */
+#define INFENG_GROUP_ROW 0x40000000
+#define INFENG_MOST_ROW_INPUTS 131072
 
 /* KV cache formats. H: rotated by a Hadamard matrix over the head (size a multiple of 8), with scales as in INT8. */
 enum {
@@ -146,7 +151,8 @@ enum {
   INFENG_FUNCTION_RELU2 = 4,     /* max(x, 0)^2 */
   INFENG_FUNCTION_SIGMOID = 5,   /* 1 / (1 + exp(-x)) */
   INFENG_FUNCTION_SWIGLU = 6,    /* GATED_MUL only, with slope a and limit b: gate <= b, |up| <= b, up + 1 */
-  INFENG_FUNCTION_WIDE = 7       /* QUANTIZE only: `act` has groups of more than 64 inputs, or is rotated */
+  INFENG_FUNCTION_WIDE = 7,      /* QUANTIZE only: `act` has groups of more than 64 inputs, or is rotated */
+  INFENG_FUNCTION_ROW = 8        /* QUANTIZE only: `act` has one scale for a row, rotated or not */
 };
 
 /* Needs of a problem beyond its op and its formats. A kernel is bound only if it handles all of them. */
@@ -242,16 +248,16 @@ typedef struct infeng_weight {
 } infeng_weight;
 
 /* Rows of activations, f32 or int8 or both. x[m][c] is about q[m][c] * scale[m][c / 64]; in a wider group, every 64
- * inputs repeat its scale and have their own sum. Rotated, q represents H x / 8 of each 64 inputs (H:
- * docs/numerics.md). */
+ * inputs repeat its scale and have their own sum. Rotated in blocks of 64, 128 or 256, q represents H x / 8, H x / 8 or
+ * H x / 16 of each block (H: docs/numerics.md); groups of 64, 128 and 256 are rotated in blocks of 64 only. */
 typedef struct infeng_activation {
   uint32_t struct_size;
-  uint32_t group;      /* 64, 128 or 256 */
+  uint32_t group;      /* 64, 128, 256 or INFENG_GROUP_ROW */
   infeng_tensor x;     /* (rows, k) f32; optional; never rotated */
   infeng_tensor q;     /* (rows, k padded to 64) int8, padding is 0; optional */
   infeng_tensor scale; /* (rows, k / 64 rounded up) f32 */
   infeng_tensor sum;   /* (rows, k / 64 rounded up) int32: sum of 64 q */
-  uint64_t rotated;    /* 0 or 1 */
+  uint64_t rotated;    /* inputs of a block, which divides k; 0: not rotated */
 } infeng_activation;
 
 /* Rows [row_begin, row_end) use one adapter. Segments are sorted by row_begin, may overlap (adapters combine) and apply

@@ -172,7 +172,7 @@ inline void check_attention(Checker& c) {
           const bool quantize = dim % 64 == 0 && chance(0.5);
           s.list = List(quantize ? std::vector<uint32_t>{INFENG_EPILOGUE_QUANTIZE} : std::vector<uint32_t>{}, rows,
                         s.heads * dim, chance(0.5) ? 256 : 64 << pick(0, 1), chance(0.5));
-          ask(p, s.list.kinds, s.list.wide());
+          ask(p, s.list.kinds, s.list.rounding());
           if (s.a.window) p.needs |= INFENG_NEED_BIT(INFENG_NEED_WINDOW);
           if (chance(0.2)) {
             s.a.softcap = 1.5f;

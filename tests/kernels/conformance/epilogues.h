@@ -9,30 +9,30 @@
 struct Headers {
   std::vector<infeng_epilogue> steps;
   std::vector<const infeng_epilogue*> pointers;
-  explicit Headers(const std::vector<uint32_t>& kinds, bool wide) {
-    for (uint32_t kind : kinds) steps.push_back(header_of(kind, sizeof(infeng_epilogue), wide));
+  explicit Headers(const std::vector<uint32_t>& kinds, uint32_t rounding) {
+    for (uint32_t kind : kinds) steps.push_back(header_of(kind, sizeof(infeng_epilogue), rounding));
     for (const infeng_epilogue& step : steps) pointers.push_back(&step);
   }
-  static infeng_epilogue header_of(uint32_t kind, size_t size, bool wide = false) {
+  static infeng_epilogue header_of(uint32_t kind, size_t size, uint32_t rounding = INFENG_FUNCTION_IDENTITY) {
     infeng_epilogue head{};
     head.struct_size = uint32_t(size);
     head.kind = kind;
     if (kind == INFENG_EPILOGUE_GATED_MUL) head.function = INFENG_FUNCTION_SILU;
-    if (kind == INFENG_EPILOGUE_QUANTIZE && wide) head.function = INFENG_FUNCTION_WIDE;
+    if (kind == INFENG_EPILOGUE_QUANTIZE) head.function = rounding;
     if (kind == INFENG_EPILOGUE_SCALE || kind == INFENG_EPILOGUE_SOFTCAP) head.a = 1.5f;
     return head;
   }
 };
 
-// Adds a list and its needs to a problem; the headers live as long as the process.
-inline void ask(infeng_problem& p, const std::vector<uint32_t>& kinds, bool wide = false) {
+// Adds a list and its needs to a problem; the headers live as long as the process. `rounding`: the function of QUANTIZE.
+inline void ask(infeng_problem& p, const std::vector<uint32_t>& kinds, uint32_t rounding = INFENG_FUNCTION_IDENTITY) {
   static std::vector<std::unique_ptr<Headers>> all;
-  all.push_back(std::make_unique<Headers>(kinds, wide));
+  all.push_back(std::make_unique<Headers>(kinds, rounding));
   p.epilogue_count = uint32_t(kinds.size());
   p.epilogues = all.back()->pointers.data();
   for (uint32_t kind : kinds) {
-    if (kind == INFENG_EPILOGUE_QUANTIZE && wide)
-      p.needs |= INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_WIDE));
+    if (kind == INFENG_EPILOGUE_QUANTIZE && rounding != INFENG_FUNCTION_IDENTITY)
+      p.needs |= INFENG_NEED_BIT(INFENG_NEED_FUNCTION(rounding));
     if (kind == INFENG_EPILOGUE_GATED_MUL) p.needs |= INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_SILU));
     if (kind == INFENG_EPILOGUE_LORA)
       p.needs |= INFENG_NEED_BIT(INFENG_NEED_LORA_F32) | INFENG_NEED_BIT(INFENG_NEED_LORA_BF16) |
@@ -62,7 +62,10 @@ struct List {
   std::vector<Step> built;
   std::vector<const infeng_epilogue*> pointers;
 
-  bool wide() const { return act.group != 64 || act.rotated; }
+  uint32_t rounding() const {
+    if (act.group == INFENG_GROUP_ROW) return INFENG_FUNCTION_ROW;
+    return act.group != 64 || act.rotated ? INFENG_FUNCTION_WIDE : INFENG_FUNCTION_IDENTITY;
+  }
 
   List() = default;
   List(std::vector<uint32_t> k, int64_t rows_, int64_t columns_, int64_t group = 64, bool rotated = false)
@@ -70,7 +73,7 @@ struct List {
     int64_t width = columns;
     for (uint32_t kind : kinds) {
       if (kind == INFENG_EPILOGUE_GATED_MUL) width /= 2;
-      if (kind == INFENG_EPILOGUE_QUANTIZE) act = Activation(rows, width, group, rotated && width % 64 == 0);
+      if (kind == INFENG_EPILOGUE_QUANTIZE) act = Activation(rows, width, group, rotated);
       if (kind == INFENG_EPILOGUE_LORA) segments = expanding(rows, up(width, 16) / 16, u);
     }
     bias = floats(columns);
@@ -94,7 +97,7 @@ struct List {
         e.operand = {operand_head(kind), matrix(residual, INFENG_F32, rows, width(), width())};
       if (kind == INFENG_EPILOGUE_QUANTIZE) {
         act_view = act.view();
-        e.quantize = {Headers::header_of(kind, sizeof e.quantize, wide()), &act_view};
+        e.quantize = {Headers::header_of(kind, sizeof e.quantize, rounding()), &act_view};
       }
       if (kind == INFENG_EPILOGUE_LORA)
         e.lora = {Headers::header_of(kind, sizeof e.lora),

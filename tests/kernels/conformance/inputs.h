@@ -9,15 +9,15 @@
 // int8 rows with scales and sums; extreme groups test the limits of narrower arithmetic.
 struct Activation {
   int64_t rows, k, groups;
-  int64_t group;  // inputs that share a scale
-  bool rotated;
+  int64_t group;    // inputs that share a scale
+  int64_t rotated;  // inputs of a block; 0: not rotated
   Bytes q, scale, sum;
   explicit Activation(int64_t rows_ = 0, int64_t k_ = 0, int64_t group_ = 64, bool rotated_ = false)
       : rows(rows_),
         k(k_),
         groups(up(k_, 64) / 64),
         group(group_),
-        rotated(rotated_),
+        rotated(rotated_ && k_ % 64 == 0 ? block_of(k_, group_) : 0),
         q(rows * groups * 64, 0x55),
         scale(rows * groups * 4, 0x55),
         sum(rows * groups * 4, 0x55) {}
@@ -41,11 +41,19 @@ struct Activation {
         sum.as<int32_t>()[m * groups + g] = total;
       }
   }
+  // Rows are rotated in the largest blocks that divide them, groups in blocks of 64.
+  static int64_t block_of(int64_t k, int64_t group) {
+    return group != INFENG_GROUP_ROW || k % 128 != 0 ? 64 : k % 256 == 0 ? 256 : 128;
+  }
+  static int64_t random_group() {
+    const int64_t choice = pick(0, 3);
+    return choice == 3 ? INFENG_GROUP_ROW : 64 << choice;
+  }
   infeng_activation view() const {
     infeng_activation a{};
     a.struct_size = sizeof a;
     a.group = uint32_t(group);
-    a.rotated = rotated;
+    a.rotated = uint64_t(rotated);
     a.q = matrix(q, INFENG_I8, rows, groups * 64, groups * 64);
     a.scale = matrix(scale, INFENG_F32, rows, groups, groups);
     a.sum = matrix(sum, INFENG_I32, rows, groups, groups);

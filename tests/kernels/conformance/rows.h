@@ -32,6 +32,19 @@ struct LinearState : State<infeng_linear_args> {
   bool intact() const { return out.intact() && list.act.intact(); }
 };
 
+inline uint32_t act_of(int64_t group) {
+  switch (group) {
+    case 128:
+      return INFENG_ACT_INT8_G128;
+    case 256:
+      return INFENG_ACT_INT8_G256;
+    case INFENG_GROUP_ROW:
+      return INFENG_ACT_INT8_ROW;
+    default:
+      return INFENG_ACT_INT8_G64;
+  }
+}
+
 inline void check_linear(Checker& c) {
   for (const uint32_t format : kWeightFormats) {
     const bool integer = format >= INFENG_WEIGHT_INT8_ROW;
@@ -47,18 +60,20 @@ inline void check_linear(Checker& c) {
             p.rows_min = 1;  // a kernel that accepts many rows must also be correct for few
             p.rows_max = up(rows, 64);
             p.weight_format = format;
-            const int wide = format >= INFENG_WEIGHT_INT4_P32 && format <= INFENG_WEIGHT_INT6_P32 ? int(pick(0, 2)) : 0;
-            p.act_format = integer ? INFENG_ACT_INT8_G64 + wide : INFENG_ACT_F32;
+            const bool sub_scaled = format >= INFENG_WEIGHT_INT4_P32 && format <= INFENG_WEIGHT_INT6_P32;
+            int64_t group = sub_scaled ? Activation::random_group() : 64;
+            if (format == INFENG_WEIGHT_INT8_ROW && chance(0.5)) group = INFENG_GROUP_ROW;
+            p.act_format = integer ? act_of(group) : INFENG_ACT_F32;
             p.n = outputs;
             p.k = k;
             LinearState s;
-            s.list = List(kinds, rows, outputs, 64 << pick(0, 2), chance(0.5));
-            ask(p, kinds, s.list.wide());
+            s.list = List(kinds, rows, outputs, Activation::random_group(), chance(0.5));
+            ask(p, kinds, s.list.rounding());
             if (!c.wants(p)) continue;
             s.rows = rows;
             s.weight = std::make_shared<PackedWeight>(format, outputs, k);
             if (integer) {
-              s.in = Activation(rows, k, 64 << wide);
+              s.in = Activation(rows, k, group);
               s.in.randomize();
             } else {
               s.x = floats(rows * k);
@@ -68,7 +83,7 @@ inline void check_linear(Checker& c) {
             if (chance(0.3)) s.later = pick(0, 1 << 16);
             c.compare(p, s,
                       text("format %ld n %ld k %ld rows %ld epilogues %ld group %ld, groups made %ld", format, outputs,
-                           k, rows, mask_of(kinds), 64 << wide, s.list.act.group));
+                           k, rows, mask_of(kinds), group, s.list.act.group));
           }
         }
   }
@@ -89,7 +104,7 @@ struct EpilogueState : State<infeng_epilogue_args> {
 };
 
 inline void check_epilogue(Checker& c) {
-  for (const int64_t n : {8, 64, 172, 352, 576, 896})
+  for (const int64_t n : {8, 64, 172, 352, 576, 896, 1024})
     for (const int64_t rows : {1, 3, 70})
       for (const auto& kinds : lists())
         for (const bool in_place : {false, true}) {
@@ -97,8 +112,8 @@ inline void check_epilogue(Checker& c) {
           p.n = n;
           if (n % 32 != 0 && mask_of(kinds) & INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_GATED_MUL)) continue;
           EpilogueState s;
-          s.list = List(kinds, rows, n, 64 << pick(0, 2), chance(0.5));
-          ask(p, kinds, s.list.wide());
+          s.list = List(kinds, rows, n, Activation::random_group(), chance(0.5));
+          ask(p, kinds, s.list.rounding());
           if (!c.wants(p)) continue;
           s.rows = rows;
           s.n = n;
@@ -131,7 +146,7 @@ inline void check_rmsnorm(Checker& c) {
       for (const int variant : {0, 1, 2, 3}) {
         RmsnormState s;
         s.list = List(variant & 1 ? std::vector<uint32_t>{INFENG_EPILOGUE_QUANTIZE} : std::vector<uint32_t>{}, rows, k,
-                      64 << pick(0, 2), chance(0.5));
+                      Activation::random_group(), chance(0.5));
         s.rows = rows;
         s.k = k;
         s.x = floats((rows + 3) * k, variant == 1 ? 1e-30f : 1.0f);
@@ -140,8 +155,8 @@ inline void check_rmsnorm(Checker& c) {
         if (variant & 2)
           for (int64_t i = 0; i < rows; ++i) s.index.push_back(int32_t(pick(0, rows + 2)));
         infeng_problem p = problem_of(c.kernel, rows);
-        p.k = k;
-        ask(p, s.list.kinds, s.list.wide());
+        p.n = p.k = k;
+        ask(p, s.list.kinds, s.list.rounding());
         if (variant & 2) p.needs |= INFENG_NEED_BIT(INFENG_NEED_ROW_GATHER);
         if (c.wants(p)) c.compare(p, s, text("k %ld rows %ld variant %ld", k, rows, variant));
         s.a.offset = 1.0f;
@@ -249,7 +264,8 @@ inline void check_shrink(Checker& c) {
         infeng_problem p = problem_of(c.kernel, rows);
         p.rows_max = up(rows, 64);
         p.weight_format = format;
-        p.act_format = integer ? INFENG_ACT_INT8_G64 : INFENG_ACT_F32;
+        const int64_t group = integer && chance(0.5) ? INFENG_GROUP_ROW : 64;
+        p.act_format = integer ? act_of(group) : INFENG_ACT_F32;
         p.n = 256;
         p.k = k;
         for (int i = 0; i < 3; ++i) {
@@ -259,13 +275,13 @@ inline void check_shrink(Checker& c) {
           s.k = k;
           s.segments = shrinking(rows, format, k);
           if (integer) {
-            s.in = Activation(rows, k);
+            s.in = Activation(rows, k, group);
             s.in.randomize();
           } else {
             s.x = floats(rows * k);
           }
           s.u = Bytes(rows * s.segments.columns * 4, 0x33);
-          c.compare(p, s, text("format %ld k %ld rows %ld", format, k, rows));
+          c.compare(p, s, text("format %ld k %ld rows %ld group %ld", format, k, rows, group));
         }
       }
 }

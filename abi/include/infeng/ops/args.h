@@ -48,6 +48,17 @@ INFENG_INLINE bool is_wide(const infeng_epilogue& e) {
   return e.kind == INFENG_EPILOGUE_QUANTIZE && e.function == INFENG_FUNCTION_WIDE;
 }
 
+INFENG_INLINE bool is_row(const infeng_epilogue& e) {
+  return e.kind == INFENG_EPILOGUE_QUANTIZE && e.function == INFENG_FUNCTION_ROW;
+}
+
+template <class Holder>
+INFENG_INLINE bool has_row(const Holder& holder) {
+  for (uint32_t i = 0; i < holder.epilogue_count; ++i)
+    if (is_row(*holder.epilogues[i])) return true;
+  return false;
+}
+
 template <class Holder>
 INFENG_INLINE bool has_wide(const Holder& holder) {
   for (uint32_t i = 0; i < holder.epilogue_count; ++i)
@@ -55,13 +66,13 @@ INFENG_INLINE bool has_wide(const Holder& holder) {
   return false;
 }
 
-// Whether only QUANTIZE steps follow the first step that quantizes wide groups.
+// Whether only QUANTIZE steps follow the first step that quantizes wide groups or whole rows.
 template <class Holder>
 INFENG_INLINE bool wide_comes_last(const Holder& holder) {
   bool seen = false;
   for (uint32_t i = 0; i < holder.epilogue_count; ++i) {
     if (seen && holder.epilogues[i]->kind != INFENG_EPILOGUE_QUANTIZE) return false;
-    seen = seen || is_wide(*holder.epilogues[i]);
+    seen = seen || is_wide(*holder.epilogues[i]) || is_row(*holder.epilogues[i]);
   }
   return true;
 }
@@ -75,13 +86,13 @@ INFENG_INLINE int64_t widest_group(const infeng_args& args) {
 }
 
 // Whether all steps of the list of a problem or call are in `mask`, and their functions are gates, or WIDE if `wide`:
-// the kernel has whole wide groups in its tiles.
+// the kernel has whole wide groups in its tiles, or ROW if `row`: it has whole rows.
 template <class Holder>
-INFENG_INLINE bool epilogues_within(const Holder& holder, uint32_t mask, bool wide = false) {
+INFENG_INLINE bool epilogues_within(const Holder& holder, uint32_t mask, bool wide = false, bool row = false) {
   for (uint32_t i = 0; i < holder.epilogue_count; ++i) {
     const infeng_epilogue& e = *holder.epilogues[i];
     if (e.kind > 31 || !(INFENG_EPILOGUE_BIT(e.kind) & mask)) return false;
-    if (!is_gate(e.function) && !(wide && is_wide(e))) return false;
+    if (!is_gate(e.function) && !(wide && is_wide(e)) && !(row && is_row(e))) return false;
   }
   return true;
 }
@@ -100,6 +111,7 @@ constexpr uint64_t kHandlesGates = INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_F
                                    INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_GELU_TANH)) |
                                    INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_SWIGLU));
 constexpr uint64_t kHandlesWide = INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_WIDE));
+constexpr uint64_t kHandlesRows = INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_ROW));
 constexpr uint64_t kHandlesLora = INFENG_NEED_BIT(INFENG_NEED_LORA_F32) | INFENG_NEED_BIT(INFENG_NEED_LORA_BF16) |
                                   INFENG_NEED_BIT(INFENG_NEED_LORA_I8);
 

@@ -42,10 +42,10 @@ INFENG_INLINE void join_gates(float* cur, int64_t width, const F& f) {
 }
 
 // Applies the list from step `from` on to one row. With `kept` (kWidestGroup floats), columns that a step quantizes in
-// wide groups are copied to their place in it instead.
+// wide groups are copied to their place in it instead. `whole` takes the row for steps that quantize it whole.
 template <Vector V>
 INFENG_NOINLINE void finish_row(const infeng_args& args, uint32_t from, const infeng_tensor& out, int64_t row,
-                                int64_t column, int64_t width, float* cur, float* kept = nullptr) {
+                                int64_t column, int64_t width, float* cur, float* kept = nullptr, float* whole = nullptr) {
   const auto add = [](auto a, auto b) INFENG_INLINE_LAMBDA { return V::add(a, b); };
   const auto mul = [](auto a, auto b) INFENG_INLINE_LAMBDA { return V::mul(a, b); };
   for (uint32_t i = from; i < args.epilogue_count; ++i) {
@@ -81,7 +81,9 @@ INFENG_NOINLINE void finish_row(const infeng_args& args, uint32_t from, const in
         for (int64_t c = 0; c < width; c += kLanes) V::store(cur + c, softcap<V>(V::load(cur + c), e->a));
         break;
       case INFENG_EPILOGUE_QUANTIZE:
-        if (!is_wide(*e))
+        if (is_row(*e))
+          for (int64_t c = 0; c < width; c += kLanes) V::store(whole + column + c, V::load(cur + c));
+        else if (!is_wide(*e))
           quantize_columns<V>(act_of(e), row, column, cur, width);
         else if (!kept)
           quantize_wide<V>(act_of(e), row, column, cur, width);
@@ -127,25 +129,38 @@ template <Vector V>
 struct Epilogue {
   static constexpr uint32_t kOp = INFENG_OP_EPILOGUE;
   static constexpr uint32_t kFuses = kFusedEpilogues;
-  static constexpr uint64_t kHandles = kHandlesLora | kHandlesGates | kHandlesWide;
+  static constexpr uint64_t kHandles = kHandlesLora | kHandlesGates | kHandlesWide | kHandlesRows;
   static constexpr int64_t kColumns = 2 * kWidestGroup;  // GATED_MUL leaves half of them
 
-  static int32_t accepts(const infeng_problem* p) { return p->op == kOp && epilogues_within(*p, kFuses, true); }
+  template <class Holder>
+  static bool fuses(const Holder& holder) {
+    return epilogues_within(holder, kFuses, true, true) && (!has_row(holder) || wide_comes_last(holder));
+  }
+
+  static int32_t accepts(const infeng_problem* p) { return p->op == kOp && fuses(*p); }
+
+  static infeng_status workspace(const infeng_problem* problem, infeng_workspace* out) {
+    return row_workspace(problem, out);
+  }
 
   static int64_t tiles(const infeng_args* args, int32_t) { return args->rows; }
 
   static infeng_status run(const infeng_args* common, int32_t, int64_t first, int64_t last, infeng_worker* worker) {
     const auto& args = *(const infeng_epilogue_args*)common;
-    if (!epilogues_within(*common, kFuses, true))
+    if (!fuses(*common))
       return fail(worker, INFENG_UNIMPLEMENTED, "epilogue list holds a kind that this kernel does not fuse");
+    const int64_t columns = args.in.shape[1];
+    const int64_t halves = has_epilogue(*common, INFENG_EPILOGUE_GATED_MUL) ? 2 : 1;
+    float* whole = (float*)worker->private_;
     for (int64_t row = first; row < last; ++row) {
       const float* in = row_of<float>(args.in, row);
-      for (int64_t column = 0; column < args.in.shape[1]; column += kColumns) {
-        const int64_t width = min_of(kColumns, args.in.shape[1] - column);
+      for (int64_t column = 0; column < columns; column += kColumns) {
+        const int64_t width = min_of(kColumns, columns - column);
         alignas(64) float cur[kColumns];
         for (int64_t c = 0; c < width; c += kLanes) V::store(cur + c, V::load(in + column + c, int(width - c)));
-        finish_row<V>(*common, 0, args.out, row, column, round_up(width, kLanes), cur);
+        finish_row<V>(*common, 0, args.out, row, column, round_up(width, kLanes), cur, nullptr, whole);
       }
+      quantize_rows<V>(*common, row, columns / halves, columns, whole);
     }
     return INFENG_OK;
   }

@@ -58,9 +58,12 @@ INFENG_INLINE int64_t block_rows(int64_t k) {
   return kRowBlock;
 }
 
-// Whether a core multiplies activations of a format: its own, or wider groups up to the widest that it supports.
+// Whether a core multiplies activations of a format: its own, wider groups up to the widest that it supports, or rows
+// with one scale.
 template <class Core>
 INFENG_INLINE bool reads(uint32_t act_format) {
+  if constexpr (requires { Core::kReadsRows; })
+    if (Core::kReadsRows && act_format == INFENG_ACT_INT8_ROW) return true;
   if constexpr (requires { Core::kWidestActivation; })
     return act_format >= Core::kActivation && act_format <= Core::kWidestActivation;
   return act_format == Core::kActivation;
@@ -159,6 +162,22 @@ INFENG_INLINE void scale_outputs(const LinearTile& t) {
     for (int64_t m = 0; m < t.rows; ++m) {
       float* c = t.cur + m * kTileWidth + p * kLanes;
       V::store(c, V::mul(V::load(c), d));
+    }
+  }
+}
+
+// Whether the rows of a tile's activation have one scale each: `cur` holds integer sums until all of k is added.
+INFENG_INLINE bool sums_rows(const LinearTile& t) { return t.in.group == INFENG_GROUP_ROW; }
+
+// out = (float(sum) * xscale[m]) * d[n], for integer sums in `cur`.
+template <Vector V>
+INFENG_INLINE void scale_sums(const LinearTile& t) {
+  for (int64_t p = 0; p < t.panels; ++p) {
+    const auto d = V::load((const float*)(t.panel + p * t.weight.panel_bytes));
+    for (int64_t m = 0; m < t.rows; ++m) {
+      const auto xscale = V::set(*row_of<float>(t.in.scale, t.row + m));
+      float* c = t.cur + m * kTileWidth + p * kLanes;
+      V::store(c, V::mul(V::mul(V::to_float(V::load_i32(c)), xscale), d));
     }
   }
 }

@@ -1,7 +1,8 @@
 // linear over integer weights and int8 activations. Per group of 64 k (scales per 32: per half group), ascending:
 //   acc = sum over the group of q_x[k] * q_w[n][k]                  exact, V's group_dot
 //   out = fma(float(acc), wscale * xscale[m][g], out)
-// A tile is computed in one of two ways. With few rows, each line of weights is used as it streams in from memory: the
+// Over rows with one scale, an int8 weight with one scale per output has one acc for all of k: out = (float(acc) *
+// xscale[m]) * wscale, and `cur` holds the sums from chunk to chunk. A tile is computed in one of two ways. With few rows, each line of weights is used as it streams in from memory: the
 // int32 and f32 accumulators of two panels x M rows stay in registers. With many rows, K is cut into chunks: a chunk of
 // four panels is unpacked to u8 lines in scratch, which stay in the L1 cache while all rows pass.
 // SPDX-License-Identifier: Apache-2.0
@@ -51,6 +52,7 @@ template <class Format>
 struct IntCore {
   static constexpr uint32_t kFormat = Format::kFormat;
   static constexpr uint32_t kActivation = INFENG_ACT_INT8_G64;
+  static constexpr bool kReadsRows = Format::kFormat == INFENG_WEIGHT_INT8_ROW;
   static constexpr int kSteps = Format::kSteps;
   static constexpr int64_t kChunk = 8;  // groups
   static constexpr int kPanels = 4;
@@ -91,6 +93,8 @@ struct IntCore {
         });
       }
     });
+    if constexpr (kReadsRows)
+      if (sums_rows(t)) scale_sums<V>(t);
   }
 
  private:
@@ -203,6 +207,16 @@ struct IntCore {
           if (Format::kFetchLines > kLanes && at == 0)
             INFENG_EACH (p, Fetch) V::prefetch(fetch + p * t.weight.panel_bytes + kLanes * kLine);
         });
+        if constexpr (kReadsRows)
+          if (sums_rows(t)) {
+            INFENG_EACH (m, M)
+              INFENG_EACH (p, P) {
+                float* c = cur + m * kTileWidth + p * kLanes;
+                V::store_i32(c, V::iadd(V::load_i32(c), acc[m][p]));
+              }
+            lines += kStepLines * kLine;
+            continue;
+          }
         INFENG_EACH (p, P) {
           const uint8_t* from = scales + p * source.scale_panel_stride;
           if constexpr (kNibbles)

@@ -2,7 +2,8 @@
 // ascending:
 //   acc = sum over the group of q_x[k] * s (u - z)                  exact; each 32 k have an s and a z
 //   out = fma(float(acc), xscale[m][g], out)
-// and at the end out = out * d[n]. The zero points are subtracted with the sums of x over 32 k, which the core computes
+// and at the end out = out * d[n]. If a row has one scale, sums stay integers until all of k is added, and `cur` holds
+// them from chunk to chunk. The zero points are subtracted with the sums of x over 32 k, which the core computes
 // once for a block of rows. As in linear_int.h, few rows use the weights as they stream in, and many rows unpack a
 // chunk of four panels to scratch: units with their sub-scales, or bytes of s (u - z) + 128 on CPUs that add products
 // of bytes directly (`BiasedLines`), whose sums stay in registers over a group of the activation.
@@ -21,6 +22,7 @@ struct P32Core {
   static constexpr uint32_t kFormat = Format::kFormat;
   static constexpr uint32_t kActivation = INFENG_ACT_INT8_G64;
   static constexpr uint32_t kWidestActivation = INFENG_ACT_INT8_G256;
+  static constexpr bool kReadsRows = true;
   static constexpr int kBits = Format::kBits;
   static constexpr int64_t kChunk = 8;     // groups of a pass over packed lines, and of the prefetch distance
   static constexpr int64_t kUnpacked = 4;  // groups of a chunk in scratch, half of a 32 KB L1 cache
@@ -42,7 +44,10 @@ struct P32Core {
       stream<V, false>(t, groups);
     else
       stream<V, true>(t, groups);
-    scale_outputs<V>(t);
+    if (sums_rows(t))
+      scale_sums<V>(t);
+    else
+      scale_outputs<V>(t);
   }
 
  private:
@@ -85,7 +90,8 @@ struct P32Core {
     }
   }
 
-  // Whether 64 k begin or end a group of the activation. Passes and chunks, except the last, are whole groups of it.
+  // Whether 64 k begin or end a group of the activation. Passes and chunks, except the last, are whole groups of it, or
+  // parts of a row.
   static INFENG_INLINE bool begins(const LinearTile& t, int64_t g) { return (g * kGroup & (t.in.group - 1)) == 0; }
   static INFENG_INLINE bool ends(const LinearTile& t, int64_t g, int64_t groups) {
     return begins(t, g + 1) || g + 1 == groups;
@@ -139,21 +145,23 @@ struct P32Core {
     });
   }
 
-  // Adds groups [g0, g1) to cur; g0 is even. Wide: several groups share a scale.
+  // Adds groups [g0, g1) to cur; g0 is even. Wide: several groups share a scale, or all of them.
   template <SubScaled V, bool Wide, int M, int P>
   static INFENG_NOINLINE void packed(const LinearTile& t, const uint8_t* panel, const uint8_t* next, int64_t row,
                                      int64_t g0, int64_t g1, int64_t groups, float* cur) {
     using F = typename V::F;
     constexpr int S = V::packed_panels(M) < P ? V::packed_panels(M) : P;  // panels of one dot
     const int64_t bytes = t.weight.panel_bytes, distance = Format::lines_at(kChunk) - Format::lines_at(0);
+    const bool whole = Wide && sums_rows(t);
     Rows<M> in(t, row, g0, groups);
     F out[P][M];
-    [[maybe_unused]] typename V::I total[P][M];  // of the wide group so far
-    if constexpr (Wide)
-      INFENG_EACH (p, P)
-        INFENG_EACH (m, M) total[p][m] = V::iset(0);
+    [[maybe_unused]] typename V::I total[P][M];  // of the wide group or the row so far
     INFENG_EACH (p, P)
-      INFENG_EACH (m, M) out[p][m] = g0 == 0 ? V::zero() : V::load(cur + m * kTileWidth + p * kLanes);
+      INFENG_EACH (m, M) {
+        const float* c = cur + m * kTileWidth + p * kLanes;
+        if constexpr (Wide) total[p][m] = whole && g0 > 0 ? V::load_i32(c) : V::iset(0);
+        out[p][m] = g0 == 0 ? V::zero() : V::load(c);
+      }
     int64_t lines = Format::lines_at(g0);
     for (int64_t left = g1 - g0; left > 0; left -= 2, lines += kLine) {
       SubScales scales[2][P];
@@ -180,7 +188,7 @@ struct P32Core {
             }
           });
           if constexpr (Wide) {
-            const bool done = ends(t, g1 - left + h, groups);
+            const bool done = !whole && ends(t, g1 - left + h, groups);
             INFENG_EACH (m, M)
               INFENG_EACH (p, S) {
                 acc[m][p] = V::iadd(total[first + p][m], acc[m][p]);
@@ -199,7 +207,15 @@ struct P32Core {
       }
     }
     INFENG_EACH (p, P)
-      INFENG_EACH (m, M) V::store(cur + m * kTileWidth + p * kLanes, out[p][m]);
+      INFENG_EACH (m, M) {
+        float* c = cur + m * kTileWidth + p * kLanes;
+        if constexpr (Wide)
+          if (whole) {
+            V::store_i32(c, total[p][m]);
+            continue;
+          }
+        V::store(c, out[p][m]);
+      }
   }
 
   // --- many rows: unpacked ---
@@ -276,6 +292,7 @@ struct P32Core {
       totals.next = totals.of;
       totals.begins = begins(t, g);
       totals.ends = ends(t, g, groups);
+      totals.whole = sums_rows(t);
       t.feed.template step<V>();
       INFENG_ROLLED
       for (int p = 0; p < panels; p += S, from += S, to += S * kLanes, fetch += kShare * kLine)
@@ -292,12 +309,14 @@ struct P32Core {
     constexpr int kShare = (Format::kFetchLines * S + kPanels - 1) / kPanels;
     const Unpacked* from = (const Unpacked*)t.scratch;
     const int64_t wide = t.in.group / kGroup;
+    const bool whole = sums_rows(t);
     Rows<M> in(t, row, g0, groups);
     for (int64_t g = g0; g < g1;) {
       const float* scale = in.scale;
       typename V::I acc[M][S];
       INFENG_EACH (m, M)
-        INFENG_EACH (p, S) acc[m][p] = V::iset(in.minus[m]);
+        INFENG_EACH (p, S)
+          acc[m][p] = whole && g > 0 ? V::load_i32(cur + m * kTileWidth + p * kLanes) : V::iset(in.minus[m]);
       for (const int64_t end = min_of(g + wide, g1); g < end; ++g, in.advance()) {
         const uint8_t* w[S];
         const uint8_t* fetch = ahead + Format::lines_at(g) + Format::kFetchFrom;
@@ -306,6 +325,11 @@ struct P32Core {
         V::template add_biased<M, S>(acc, w, in.x, [&](int l) INFENG_INLINE_LAMBDA {
           if (Fetch && l < kShare) V::prefetch(fetch + l * kLine);
         });
+      }
+      if (whole) {
+        INFENG_EACH (m, M)
+          INFENG_EACH (p, S) V::store_i32(cur + m * kTileWidth + p * kLanes, acc[m][p]);
+        continue;
       }
       INFENG_EACH (m, M) {
         const auto xscale = V::set(scale[m]);
@@ -324,6 +348,7 @@ struct P32Core {
     typename V::I* next;
     bool begins;  // a group of the activation
     bool ends;
+    bool whole;  // the activation's group is the row: its sums are in `cur`
 
     INFENG_INLINE Totals() { asm volatile("" : : "r"(of) : "memory"); }
   };
@@ -340,6 +365,14 @@ struct P32Core {
       s[p] = from[p].scales + g;
     }
     V::template dot_scaled<kBits, M, S>(acc, w, s, in.x, in.minus, each);
+    if (totals.whole) {
+      INFENG_EACH (m, M)
+        INFENG_EACH (p, S) {
+          float* c = to + m * kTileWidth + p * kLanes;
+          V::store_i32(c, V::iadd(V::load_i32(c), acc[m][p]));
+        }
+      return;
+    }
     typename V::I* total = totals.next;
     totals.next += M * S;
     if (!totals.begins)

@@ -3,7 +3,8 @@
 //   acc = sum over one step of q_x[k] * q_w[n][k]                   a step is 64 k, or 32 where the scales are per 32
 //   out = fma(float(acc), wscale * xscale[m][g], out)               steps ascending
 // or, over weights with integer sub-scales, those of linear_p32.h: wscale is applied at the end, and a wide group of
-// the activation is several steps, whose products a C tile adds. A step of a panel is unpacked to signed lines in
+// the activation is several steps, whose products a C tile adds. If a row of the activation has one scale, the products
+// of a chunk are added to integers in `cur`, which are scaled when all of k is added. A step of a panel is unpacked to signed lines in
 // scratch, which form a B tile; 16 rows of the activation form an A tile in place. Their product, a C tile of int32,
 // passes through memory to the vector unit. The unit of work is a chunk: a few steps of one panel. The A tiles of a
 // chunk serve all panels; the sums of 16 rows stay in vector registers over a chunk. The stages overlap: while one
@@ -27,6 +28,7 @@ struct TileCore {
   // Sub-scales are part of the signed lines; the scale of each output is applied at the end.
   static constexpr bool kSubScaled = requires { Format::scales_at(0); };
   static constexpr uint32_t kWidestActivation = kSubScaled ? INFENG_ACT_INT8_G256 : INFENG_ACT_INT8_G64;
+  static constexpr bool kReadsRows = kSubScaled || kFormat == INFENG_WEIGHT_INT8_ROW;
   static constexpr int kStepK = kGroup / Format::kSteps;
   static constexpr int kStepLines = kStepK / 4;  // rows of a B tile
   static constexpr int kPanels = 4;              // in scratch at a time
@@ -62,6 +64,8 @@ struct TileCore {
       stream<V>(t);
     else
       blocks<V>(t);
+    if constexpr (kReadsRows)
+      if (sums_rows(t)) scale_sums<V>(t);
     T::release();
   }
 
@@ -82,8 +86,8 @@ struct TileCore {
     return max_of(row + tile_rows(t) - t.rows, 0);
   }
 
-  // Steps of one group of the activation.
-  static INFENG_INLINE int steps_of_group(const LinearTile& t) { return kSubScaled ? int(t.in.group) / kGroup : 1; }
+  // Steps of one group of the activation; more than a chunk has if the group is the row.
+  static INFENG_INLINE int steps_of_group(const LinearTile& t) { return kReadsRows ? int(t.in.group) / kGroup : 1; }
   // Whether step S of a chunk of `count` steps ends a group.
   template <int S>
   static INFENG_INLINE bool is_last(int of_group, int count) {
@@ -171,7 +175,7 @@ struct TileCore {
       constexpr int C = S % 2, B = 2 + S % 2, A = 4 + S;
       if (fresh) T::template load<A>(a + S * kStepK, stride);
       T::template load<B>(b + S * kStepLines * kLine, kLine);
-      if (kSubScaled && of_group > 1) {
+      if (kReadsRows && of_group > 1) {
         if ((S & (of_group - 1)) == 0) T::template zero<0>();
         T::template dot<0, A, B>();
         if (is_last<S>(of_group, count)) T::template store<0>(out + S * kSlot, kLine);
@@ -217,6 +221,17 @@ struct TileCore {
     }
   };
 
+  // Adds the products of a chunk with 16 rows and a panel to integer sums. Unused rows are added too.
+  template <Vector V>
+  static INFENG_INLINE void add_sums(const int32_t* products, int steps, float* cur, bool first) {
+    const float* from = (const float*)(products + (steps - 1) * Products::kSlot);
+    INFENG_EACH (r, kTileRows) {
+      const auto product = V::load_i32(from + r * kLanes);
+      float* c = cur + r * kTileWidth;
+      V::store_i32(c, first ? product : V::iadd(V::load_i32(c), product));
+    }
+  }
+
   // Unpacks the lines of one step and the scales before them.
   template <Vector V>
   static INFENG_INLINE void fetch(const uint8_t* lines) {
@@ -244,6 +259,7 @@ struct TileCore {
   static INFENG_INLINE void stream(const LinearTile& t) {
     const int64_t steps = steps_of(t);
     const int of_group = steps_of_group(t);
+    const bool whole = kReadsRows && sums_rows(t);
     const auto chunk_at = [&](const Place& place) { return int(min_of(kChunk, steps - place.step)); };
     Scratch& scratch = *(Scratch*)t.scratch;
     Place unpacking{t.panel}, multiplying{t.panel}, adding{t.panel};
@@ -255,8 +271,9 @@ struct TileCore {
       const Products products(t, 0, multiplying.step, scratch.lines[before][0], scratch.products[0][before][0],
                               multiplying.panel == 0, multiplied);
       float* cur = t.cur + adding.panel * kLanes;
-      Sums<V> sums(scratch.products[0][now][rows_again(t, 0)], xscales(t, 0, adding.step));
-      if (added) sums.load(cur, adding.step == 0);
+      const int32_t* product = scratch.products[0][now][rows_again(t, 0)];
+      Sums<V> sums(product, xscales(t, 0, adding.step));
+      if (added && !whole) sums.load(cur, adding.step == 0);
       unrolled<kChunk>([&](auto s) INFENG_INLINE_LAMBDA {
         if (s.value < unpacked) {
           fetch<V>(ahead + step_at(s.value) - step_at(0));
@@ -264,12 +281,15 @@ struct TileCore {
         }
         if (s.value < multiplied) products.template step<s.value>();
         if (s.value < added) {
-          if (is_last<s.value>(of_group, added))
+          if (!whole && is_last<s.value>(of_group, added))
             sums.template step<s.value>(scale_at<V>(adding.data, adding.step + s.value));
           if (s.value % 2 == 0) t.feed.template step<V>();
         }
       });
-      if (added) sums.store(cur, adding.data, adding.step + added == steps);
+      if (added && whole)
+        add_sums<V>(product, added, cur, adding.step == 0);
+      else if (added)
+        sums.store(cur, adding.data, adding.step + added == steps);
       unpacking.advance(t);
       if (multiplied) multiplying.advance(t);
       if (added) adding.advance(t);
@@ -335,6 +355,7 @@ struct TileCore {
   static INFENG_NOINLINE void add_chunk(const LinearTile& t, const Chunk& chunk, Scratch& scratch) {
     const int64_t bytes = t.weight.panel_bytes;
     const int of_group = steps_of_group(t);
+    const bool whole = kReadsRows && sums_rows(t);
     const auto products = [&](int64_t row, int p, int turn) INFENG_INLINE_LAMBDA {
       return Products(t, row, chunk.step, scratch.lines[p][0], scratch.products[0][turn][0], p == 0, Steps);
     };
@@ -346,18 +367,22 @@ struct TileCore {
       for (int p = 0; p < chunk.panels; ++p, cur += kLanes, turn ^= 1) {
         const bool last = p + 1 == chunk.panels, more = !last || row + kTileRows < t.rows;
         if (more) next = last ? products(row + kTileRows, 0, turn ^ 1) : products(row, p + 1, turn ^ 1);
-        Sums<V> sums(scratch.products[0][turn][rows_again(t, row)], xscales(t, row, chunk.step));
-        sums.load(cur, chunk.step == 0);
+        const int32_t* product = scratch.products[0][turn][rows_again(t, row)];
+        Sums<V> sums(product, xscales(t, row, chunk.step));
+        if (!whole) sums.load(cur, chunk.step == 0);
         unrolled<Steps>([&](auto s) INFENG_INLINE_LAMBDA {
           if (more) next.template step<s.value>();
           if (row == 0) {
             fetch<V>(chunk.ahead + p * bytes + step_at(s.value) - step_at(0));
             t.feed.template step<V>();
           }
-          if (is_last<s.value>(of_group, Steps))
+          if (!whole && is_last<s.value>(of_group, Steps))
             sums.template step<s.value>(kSubScaled ? V::zero() : V::load(scratch.scales[p][s.value]));
         });
-        sums.store(cur, chunk.data + p * bytes, chunk.last);
+        if (whole)
+          add_sums<V>(product, Steps, cur, chunk.step == 0);
+        else
+          sums.store(cur, chunk.data + p * bytes, chunk.last);
       }
     }
   }

@@ -1,6 +1,7 @@
 // quantize(x[0 .. count)): one scale for all values, q in [-127, 127], as docs/numerics.md defines it.
 //   amax = max |x|;  amax < 2^-100: q = 0, scale = 0;  else scale = amax / 127, q = rne(x * (127 / amax)), clamped
-// quantize_wide rotates 64 columns at a time first, y = H (x / 8), if the activation is rotated (ops/hadamard.h).
+// quantize_wide rotates 64 columns at a time first, y = H (x / 8), if the activation is rotated (ops/hadamard.h);
+// quantize_row rotates blocks of 64, 128 or 256.
 // quantize_int4 and quantize_e4m3 serve the KV cache.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_QUANTIZE_H
@@ -134,6 +135,51 @@ INFENG_NOINLINE void quantize_wide(const infeng_activation& act, int64_t row, in
       *scale++ = r.scale;
       *sum++ = r.sum;
     }
+  }
+}
+
+// Quantizes a row of k columns under one scale. x has room for k rounded up to 16; if the activation is rotated, so is x.
+template <Vector V>
+INFENG_NOINLINE void quantize_row(const infeng_activation& act, int64_t row, float* x, int64_t k) {
+  const int block = int(act.rotated);
+  auto largest = V::zero();
+  if (block) {
+    const float factor = block == 256 ? 0.0625f : 0.125f;
+    for (int64_t c = 0; c < k; c += block) hadamard<V>(x + c, block, factor, x + c);
+  }
+  for (int64_t c = 0; c < k; c += kLanes) largest = V::max(largest, V::abs(V::load(x + c, int(min_of(k - c, kLanes)))));
+  const float amax = V::max_lanes(largest);
+  int8_t* q = row_of<int8_t>(act.q, row);
+  float* scale = row_of<float>(act.scale, row);
+  int32_t* sum = row_of<int32_t>(act.sum, row);
+  for (int64_t c = 0; c < k; c += kGroup) {
+    const Quantized r = quantize<V>(x + c, int(min_of(k - c, kGroup)), amax, q + c, kGroup);
+    *scale++ = r.scale;
+    *sum++ = r.sum;
+  }
+}
+
+// Scratch memory of an op whose list quantizes whole rows of up to n values: a row, and behind it its rotation.
+INFENG_INLINE int64_t row_stride(int64_t n) { return round_up(n, kLanes); }
+INFENG_INLINE infeng_status row_workspace(const infeng_problem* problem, infeng_workspace* out) {
+  out->align = kLine;
+  out->shared = 0;
+  out->per_worker = has_row(*problem) ? 2 * row_stride(problem->n) * int64_t(sizeof(float)) : 0;
+  return INFENG_OK;
+}
+
+// Applies the steps of a list that quantize whole rows to the k values of row `row`, which lie in scratch memory for
+// rows of up to n values. The last step may rotate them in place.
+template <Vector V>
+INFENG_INLINE void quantize_rows(const infeng_args& args, int64_t row, int64_t k, int64_t n, float* kept) {
+  for (uint32_t i = 0; i < args.epilogue_count; ++i) {
+    if (!is_row(*args.epilogues[i])) continue;
+    float* x = kept;
+    if (i + 1 < args.epilogue_count) {
+      x += row_stride(n);
+      for (int64_t c = 0; c < k; c += kLanes) V::store(x + c, V::load(kept + c));
+    }
+    quantize_row<V>(act_of(args.epilogues[i]), row, x, k);
   }
 }
 

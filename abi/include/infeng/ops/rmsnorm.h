@@ -29,32 +29,37 @@ struct Rmsnorm {
 
   static constexpr uint64_t kHandles = INFENG_NEED_BIT(INFENG_NEED_ROW_GATHER) |
                                        INFENG_NEED_BIT(INFENG_NEED_NORM_HEADS) |
-                                       INFENG_NEED_BIT(INFENG_NEED_NORM_OFFSET) | kHandlesWide;
+                                       INFENG_NEED_BIT(INFENG_NEED_NORM_OFFSET) | kHandlesWide | kHandlesRows;
 
   static int32_t accepts(const infeng_problem* p) {
     const bool has_heads = (p->needs & INFENG_NEED_BIT(INFENG_NEED_NORM_HEADS)) != 0;
-    return p->op == kOp && epilogues_within(*p, has_heads ? 0 : kFuses, true);
+    return p->op == kOp && epilogues_within(*p, has_heads ? 0 : kFuses, true, true);
+  }
+
+  static infeng_status workspace(const infeng_problem* problem, infeng_workspace* out) {
+    return row_workspace(problem, out);
   }
 
   static int64_t tiles(const infeng_args* args, int32_t) { return args->rows; }
 
   static infeng_status run(const infeng_args* common, int32_t, int64_t first, int64_t last, infeng_worker* worker) {
     const auto& args = *(const infeng_rmsnorm_args*)common;
-    if (!epilogues_within(*common, kFuses, true))
+    if (!epilogues_within(*common, kFuses, true, true))
       return fail(worker, INFENG_UNIMPLEMENTED, "rmsnorm fuses quantize only");
     const int64_t heads = args.x.ndim == 3 ? args.x.shape[1] : 1;
     for (int64_t row = first; row < last; ++row) {
       const float* x = row_of<float>(args.x, args.row_index ? args.row_index[row] : row);
       float* out = args.out.data ? row_of<float>(args.out, row) : nullptr;
       for (int64_t h = 0; h < heads; ++h)
-        normalize(args, row, x + h * args.x.strides[1], out ? out + h * args.out.strides[1] : nullptr);
+        normalize(args, row, x + h * args.x.strides[1], out ? out + h * args.out.strides[1] : nullptr,
+                  (float*)worker->private_);
     }
     return INFENG_OK;
   }
 
  private:
-  // `out` may be x.
-  static void normalize(const infeng_rmsnorm_args& args, int64_t row, const float* x, float* out) {
+  // `out` may be x. `kept` takes the row for steps that quantize it whole.
+  static void normalize(const infeng_rmsnorm_args& args, int64_t row, const float* x, float* out, float* kept) {
     const int64_t k = args.x.shape[args.x.ndim - 1];
     const float* w = row_of<float>(args.weight, 0);
     const auto r = root_mean_square<V>(x, k, args.eps);
@@ -69,13 +74,16 @@ struct Rmsnorm {
         V::store(y + c, V::mul(V::mul(V::load(x + column + c, width - c), r), weight(column + c, width - c)));
       for (uint32_t i = 0; i < args.common.epilogue_count; ++i) {
         const infeng_epilogue& e = *args.common.epilogues[i];
-        if (is_wide(e))
+        if (is_row(e))
+          for (int c = 0; c < width; c += kLanes) V::store(kept + column + c, V::load(y + c));
+        else if (is_wide(e))
           quantize_wide<V>(act_of(&e), row, column, y, width);
         else
           quantize_columns<V>(act_of(&e), row, column, y, width);
       }
       for (int c = 0; out && c < width; c += kLanes) V::store(out + column + c, V::load(y + c), width - c);
     }
+    quantize_rows<V>(args.common, row, k, k, kept);
   }
 };
 

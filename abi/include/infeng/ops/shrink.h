@@ -85,8 +85,7 @@ struct Shrink {
   static constexpr int64_t kPanels = 4;
 
   static int32_t accepts(const infeng_problem* p) {
-    return p->op == kOp && p->weight_format == Core::kFormat && p->act_format == Core::kActivation &&
-           p->epilogue_count == 0;
+    return p->op == kOp && p->weight_format == Core::kFormat && reads<Core>(p->act_format) && p->epilogue_count == 0;
   }
 
   static infeng_status workspace(const infeng_problem* problem, infeng_workspace* out) {

@@ -82,6 +82,13 @@ struct Base {
     const __m128 l2 = _mm_max_ps(l4, _mm_movehl_ps(l4, l4));
     return _mm_cvtss_f32(_mm_max_ss(l2, _mm_movehdup_ps(l2)));
   }
+  static INFENG_INLINE I load_i32(const float* x) {
+    return {_mm256_load_si256((const __m256i*)x), _mm256_load_si256((const __m256i*)(x + 8))};
+  }
+  static INFENG_INLINE void store_i32(float* y, I n) {
+    _mm256_store_si256((__m256i*)y, n.a);
+    _mm256_store_si256((__m256i*)(y + 8), n.b);
+  }
   static INFENG_INLINE I iset(int32_t n) { return {_mm256_set1_epi32(n), _mm256_set1_epi32(n)}; }
   static INFENG_INLINE I iadd(I x, I y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
   static INFENG_INLINE I imin(I x, I y) { return {_mm256_min_epi32(x.a, y.a), _mm256_min_epi32(x.b, y.b)}; }

@@ -62,6 +62,8 @@ struct Base {
     return _mm512_mask_sub_ps(_mm512_add_ps(f, other), kDifference, other, f);
   }
   static INFENG_INLINE float max_lanes(F f) { return _mm512_reduce_max_ps(f); }
+  static INFENG_INLINE I load_i32(const float* x) { return _mm512_load_si512(x); }
+  static INFENG_INLINE void store_i32(float* y, I n) { _mm512_store_si512(y, n); }
   static INFENG_INLINE I iset(int32_t n) { return _mm512_set1_epi32(n); }
   static INFENG_INLINE I iadd(I a, I b) { return _mm512_add_epi32(a, b); }
   static INFENG_INLINE I imin(I a, I b) { return _mm512_min_epi32(a, b); }

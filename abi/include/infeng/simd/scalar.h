@@ -98,6 +98,12 @@ struct Scalar {
     for (int i = 1; i < kLanes; ++i) best = f.v[i] > best ? f.v[i] : best;
     return best;
   }
+  static I load_i32(const float* x) {
+    I r;
+    __builtin_memcpy(&r, x, sizeof r);
+    return r;
+  }
+  static void store_i32(float* y, I n) { __builtin_memcpy(y, &n, sizeof n); }
   static I iset(int32_t n) {
     return lanes<I>([&](int) { return n; });
   }

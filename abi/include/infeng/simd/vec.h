@@ -59,6 +59,7 @@ concept Vector = requires(typename V::F f, typename V::I i, const float* x, floa
   { V::tree(f) };         // float: l[i] += l[i + 8], then 4, 2, 1
   { V::template butterfly<8>(f) };  // F: of lanes i, i + H, for H 1, 2, 4 or 8 and i & H == 0, the sum and the difference
   { V::max_lanes(f) };    // float
+  { V::load_i32(x) }; { V::store_i32(y, i) };  // I: the bits of 16 floats, aligned to a line
   { V::iset(n) }; { V::iadd(i, i) }; { V::imin(i, i) }; { V::imax(i, i) };
   { V::rne(f) };          // I: nearest integer, ties to even
   { V::to_float(i) };     // F
