@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from infeng_core.errors import InfengError
 
 ABI_VERSION: tuple[int, int]
+NUMERICS: int  # the revision of what ops compute (docs/numerics.md)
 ABI_SINCE: int
 
 class NativeError(InfengError, RuntimeError):
@@ -349,12 +350,13 @@ class Program:
     def buffer(self, columns: int, *, samples: bool = False, copies: int = 1) -> int:
         """``copies``, here and below: rows for what so many experts get of each row."""
     def activation(
-        self, columns: int, *, samples: bool = False, copies: int = 1, group: int = 64, rotated: bool = False
+        self, columns: int, *, samples: bool = False, copies: int = 1, group: int = 64, rotated: int = 0
     ) -> int:
-        """Declare int8 rows of ``columns`` inputs: sums for each 64, scales for each ``group`` of 64, 128 or 256.
+        """Declare int8 rows of ``columns`` inputs: sums for each 64, scales for each ``group`` of 64, 128 or 256, or
+        with ROW_GROUP one for the row.
 
-        rotated: each 64 inputs are, by a Hadamard matrix over 8. Linears over formats without integer sub-scales read
-        wider groups as groups of 64 that have equal scales.
+        rotated: the inputs of each block that a Hadamard matrix rotates, 0 or 64, for rows also 128 or 256. Linears
+        over formats without integer sub-scales read wider groups as groups of 64 that have equal scales.
         """
     def routing(self, *, experts: int, top_k: int) -> int:
         """Make room for what one op ``route`` at a time says; returns what other ops name it by."""
@@ -581,6 +583,9 @@ class Program:
 # ------------------------------------------------------------------------------------------------------ packing.cc
 
 WEIGHT_FORMATS: dict[str, Literal["f32", "int8-g64"]]  # the core's own, each with what a linear over it reads
+
+ROW_GROUP: int  # the group of int8 rows with one scale each
+MOST_ROW_INPUTS: int  # of such a row
 
 class WeightFormatInfo(NamedTuple):
     """What the descriptor of a weight format says beside its name and its functions."""

@@ -23,6 +23,7 @@ from infeng_core.formats.model_writers import Export, ExportPlan, ModelWriter
 from infeng_core.formats.providers import Core, Providers
 from infeng_core.formats.quant import (
     BUILTIN,
+    ROW,
     SUB_SCALED,
     FormatLookup,
     Grid,
@@ -44,7 +45,7 @@ from infeng_core.formats.quantizers import (
     Seen,
     WithMinima,
 )
-from infeng_core.formats.rotation import rotated
+from infeng_core.formats.rotation import rotated, rotated_inputs
 from infeng_core.formats.safetensors import FLOAT_DTYPES, SafetensorsFile, TensorInfo, as_matrix
 from infeng_core.formats.shards import ALIGN, Entry, aligned_bytes, plan_shards, write_all, write_shard
 from infeng_core.formats.side_files import CHAT_TEMPLATES, CONFIG_FILES, CONVERTED_TEMPLATES, TOKENIZER_FILES
@@ -114,6 +115,7 @@ __all__ = [
     "MANIFEST",
     "PANEL_ROWS",
     "ROUTER",
+    "ROW",
     "SCHEMA",
     "SNAPSHOTS",
     "SUB_SCALED",
@@ -226,6 +228,7 @@ __all__ = [
     "reads",
     "require_memory",
     "rotated",
+    "rotated_inputs",
     "show",
     "steps_of",
     "trim",

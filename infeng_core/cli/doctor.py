@@ -71,7 +71,8 @@ def report(facts: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines for people."""
     machine = facts["machine"]
     memory, pages, cache = machine["memory"], machine["huge_pages"], facts["cache"]
-    yield f"infeng {facts['version']}, kernel ABI {facts['abi']}, Python {facts['python']}, {machine['system']}"
+    contract = f"kernel ABI {facts['abi']}, numerics {facts['numerics']}"
+    yield f"infeng {facts['version']}, {contract}, Python {facts['python']}, {machine['system']}"
     yield ""
     yield f"processor   {machine['model']} ({machine['arch']})"
     yield f"cores       {_cores(machine)}"

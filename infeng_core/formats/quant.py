@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 from infeng_core import _native
 from infeng_core.errors import UsageError, unknown_key_remedy
 from infeng_core.formats.floats import widened
-from infeng_core.formats.rotation import SIZE, rotated
+from infeng_core.formats.rotation import LARGEST, SIZE, largest_block, rotated, rotated_inputs
 
-ActFormat = Literal["f32", "int8-g64", "int8-g128", "int8-g256"]
-ACT_GROUPS: dict[int, ActFormat] = {64: "int8-g64", 128: "int8-g128", 256: "int8-g256"}
+ROW = _native.ROW_GROUP
+"""The group of int8 rows with one scale each, larger than any row."""
+
+ActFormat = Literal["f32", "int8-g64", "int8-g128", "int8-g256", "int8-row"]
+ACT_GROUPS: dict[int, ActFormat] = {64: "int8-g64", 128: "int8-g128", 256: "int8-g256", ROW: "int8-row"}
 """Inputs that share a scale in a kernel's int8 rows, and the name of such rows in problems."""
 
 
@@ -81,8 +84,8 @@ class QuantFormat:
     """A weight format, named as in manifests and in the ABI.
 
     ``activation`` is the input of a linear op over it: f32 rows, or int8 rows with one scale per group of 64, 128 or
-    256. ``is_rotated``: the inputs are rotated, 64 at a time, before they are rounded, and so are the weights; floats
-    that enter or leave this class are not. ``layout`` is the format with the same bytes, "" its own.
+    256 inputs or per row. ``is_rotated``: the inputs are rotated in blocks before they are rounded, and so are the
+    weights; floats that enter or leave this class are not. ``layout`` is the format with the same bytes, "" its own.
 
     A kernel library describes its own formats; one in Python comes through the hook ``infeng_quant_formats``, as an
     instance of a subclass.
@@ -102,6 +105,16 @@ class QuantFormat:
     def group(self) -> int:
         """How many inputs share a scale in the int8 rows that a linear op reads."""
         return next((group for group, act in ACT_GROUPS.items() if act == self.activation), 64)
+
+    def rotation(self, k: int) -> int:
+        """Return how many of ``k`` inputs are rotated together; 0 if none are.
+
+        With a scale for each group the block is 64; with one for a row it is the largest of 64, 128 and 256 that
+        divides k.
+        """
+        if not self.is_rotated:
+            return 0
+        return largest_block(k) if self.group == ROW else SIZE
 
     @property
     def is_float(self) -> bool:
@@ -144,7 +157,7 @@ class QuantFormat:
         Its panel i becomes panel ``first_panel + i * panel_step``. Raises NativeError "not_finite" or "out_of_range".
         """
         if self.is_rotated:
-            source, bf16 = rotated(widened(source)), False
+            source, bf16 = rotated(widened(source), self.rotation(source.shape[1])), False
         _native.pack(
             self.stored,
             source,
@@ -222,7 +235,7 @@ class QuantFormat:
     ) -> NDArray[np.float32]:
         """Return ``panels`` panels as (panels * 16, k) float32: the values that kernels compute with, rotated back."""
         made = _native.unpack(self.stored, data, offset, panels, k, first_panel=first_panel, panel_step=panel_step)
-        return rotated(made) if self.is_rotated else made
+        return rotated_inputs(made, self.rotation(k)) if self.is_rotated else made
 
     def check(self, data: Any, offset: int, panels: int, k: int, *, threads: int = 1) -> None:
         """Check the panels of an untrusted file for bytes that no conversion writes, on which kernels may differ.
@@ -239,16 +252,24 @@ BUILTIN = {name: QuantFormat(name, activation) for name, activation in _native.W
 def over(format: QuantFormat, group: int = 64, *, is_rotated: bool = False) -> QuantFormat:
     """Return the format of the same bytes whose linears read groups of ``group`` inputs, rotated or not.
 
-    "int4-p32" becomes "int4-p32-a128-h64". Raises UsageError for a format without integer sub-scales, whose kernels
-    multiply after every 64 inputs.
+    "int4-p32" becomes "int4-p32-a128-h64". Rows with one scale (``ROW``) are always rotated, because one outlier would
+    cost the whole row its precision: "int4-p32-arow-h256". Raises UsageError for a format whose kernels multiply after
+    every 64 inputs.
     """
-    plain = BUILTIN.get(format.stored)
-    if plain is None or _native.sub_grid(plain.name) is None:
-        known = ", ".join(SUB_SCALED)
-        why = "only formats with integer sub-scales have wider groups or a rotation"
-        raise UsageError(f"weight format {format.name}", why, f"choose one of {known}")
-    name = plain.name + (f"-a{group}" if group != 64 else "") + (f"-h{SIZE}" if is_rotated else "")
+    plain, known = BUILTIN.get(format.stored), variable(group)
+    if plain is None or plain.name not in known:
+        why = "only formats with integer sub-scales have wider groups or a rotation, and int8-row has rows"
+        raise UsageError(f"weight format {format.name}", why, f"choose one of {', '.join(known)}")
+    if group == ROW:
+        name, is_rotated = f"{plain.name}-arow-h{LARGEST}", True
+    else:
+        name = plain.name + (f"-a{group}" if group != 64 else "") + (f"-h{SIZE}" if is_rotated else "")
     return plain if name == plain.name else QuantFormat(name, ACT_GROUPS[group], is_rotated, plain.name)
+
+
+def variable(group: int) -> tuple[str, ...]:
+    """Return the built-in formats whose linears may read groups of ``group`` inputs, rotated or not."""
+    return (*SUB_SCALED, *ROW_SCALED) if group == ROW else SUB_SCALED
 
 
 def misfit(name: str, k: int, format: QuantFormat) -> str:
@@ -261,6 +282,8 @@ def misfit(name: str, k: int, format: QuantFormat) -> str:
         return ""
     if name == "embed":
         return "its inputs are rounded in groups of 64, as they are"
+    if format.group == ROW and k > _native.MOST_ROW_INPUTS:
+        return f"the products of its {k} inputs do not fit in 32 bits, {_native.MOST_ROW_INPUTS} do"
     return f"its {k} inputs are no multiple of {SIZE}" if format.is_rotated and k % SIZE else ""
 
 
@@ -272,10 +295,13 @@ def fitting(name: str, k: int, format: QuantFormat) -> QuantFormat:
 SUB_SCALED = tuple(name for name in BUILTIN if _native.sub_grid(name) is not None)
 """The formats whose linears may read wide or rotated groups."""
 
+ROW_SCALED = ("int8-row",)
+"""Formats whose linears may read rows with one scale, but no wide groups."""
+
 VARIANTS = {
     made.name: made
-    for name in SUB_SCALED
-    for group in ACT_GROUPS
+    for name in (*SUB_SCALED, *ROW_SCALED)
+    for group in (ACT_GROUPS if name in SUB_SCALED else (ROW,))
     for is_rotated in (False, True)
     if (made := over(BUILTIN[name], group, is_rotated=is_rotated)).layout
 }
@@ -309,12 +335,12 @@ def all_over(
 
     def changed(name: str) -> str:
         found = formats[name]
-        if found.stored not in SUB_SCALED:
+        if found.stored not in variable(group or found.group):
             return name
         turned = found.is_rotated if is_rotated is None else is_rotated
         return over(found, group or found.group, is_rotated=turned).name
 
     is_asked = (group or 64) != 64 or is_rotated
-    if is_asked and not any(format.stored in SUB_SCALED for format in formats.values()):
+    if is_asked and not any(format.stored in variable(group or 64) for format in formats.values()):
         over(formats[names[0]], group or 64, is_rotated=bool(is_rotated))  # its error lists the formats that could
     return {name: changed(name) for name in names}

@@ -30,6 +30,7 @@ def doctor(plugins: Plugins, model_bytes: int | None = None) -> dict[str, Any]:
     return {
         "version": __version__,
         "abi": ".".join(map(str, _native.ABI_VERSION)),
+        "numerics": _native.NUMERICS,
         "python": platform.python_version(),
         "machine": system.machine(plugins.cpu),
         "workers": workers(plugins, model_bytes),

@@ -34,8 +34,8 @@ INLINE void panel_int(const infeng_linear_args* args, const uint8_t* panel, bloc
 }
 
 /* The same with integer sub-scales: out = fma(float(acc), xscale, out) per group of the activation (64, 128 or 256
- * inputs), ascending, then out * d. If a row has one scale, out = (float(acc) * xscale) * d; there a row of int8 weights
- * is one with sub-scales of 1. */
+ * inputs), ascending, then out * d. If a row has one scale, out = (float(acc) * xscale) * d; there a row of int8
+ * weights is one with sub-scales of 1. */
 INLINE void panel_sub_scaled(const infeng_linear_args* args, const uint8_t* panel, block* b, int64_t column,
                              int_group_fn read) {
   const int64_t groups = ceil_div(args->weight->k, GROUP), wide = args->in->group / GROUP;

@@ -117,15 +117,23 @@ def quantize(x: F32) -> tuple[NDArray[np.int8], F32, NDArray[np.int32]]:
     return q, scale, q.sum(axis=-1, dtype=np.int32)
 
 
-def quantize_rows(x: F32, group: int = 64, *, rotated: bool = False) -> Activation:
-    """Return an activation of x (rows, k), whose 64 columns, rotated or not, share a scale with those of their group.
+ROW = 1 << 30  # the group of rows with one scale
+
+
+def quantize_rows(x: F32, group: int = 64, *, rotated: int = 0) -> Activation:
+    """Return an activation of x (rows, k), whose 64 columns share a scale with those of their group, or with ROW of
+    their row; blocks of ``rotated`` columns are rotated first.
 
     The last 64 are padded with zeros.
     """
     rows, k = x.shape
+    group = min(group, -(-k // 64) * 64)
     blocks, wide = -(-k // 64), group // 64
     padded = np.zeros((rows, -(-blocks // wide) * group), np.float32)
-    padded[:, :k] = hadamard((x * f32(1 / 8)).reshape(rows, blocks, 64)).reshape(rows, k) if rotated else x
+    padded[:, :k] = x
+    if rotated:
+        factor = f32(1 / 16 if rotated == 256 else 1 / 8)
+        padded[:, :k] = hadamard((x * factor).reshape(rows, -1, rotated)).reshape(rows, k)
     q, scale, _ = quantize(padded.reshape(rows, -(-blocks // wide), group))
     q = q.reshape(padded.shape)[:, : blocks * 64]
     total = q.reshape(rows, blocks, 64).sum(axis=2, dtype=np.int32)

@@ -18,6 +18,8 @@ from infeng_core.kernels.problems import Fields, is_gated, problem
 REFERENCE = reference()
 CACHES = native.CACHE_FORMATS
 SUB_SCALED = tuple(name for name in INT_FORMATS if native.sub_grid(name))
+OTHER_GROUPS = (("int8-row", "int8-row"), *product(SUB_SCALED, ("int8-g128", "int8-g256", "int8-row")))
+"""Weight formats with each other activation than groups of 64 that their linears read."""
 K = (8, 64, 172, 576, 896)
 LISTS = (
     (),
@@ -108,11 +110,10 @@ def linear() -> Iterator[Case]:
             adapters = RandomAdapters(next(storages)) if "lora" in names else None
             name = f"{fmt}-{rows}x{n}x{k}-{'+'.join(names) or 'plain'}"
             yield case(name, "linear", rows, adapters=adapters, **sizes, **steps(names))
-    for fmt in SUB_SCALED:
+    for fmt, act in OTHER_GROUPS:
         for rows, k in ((1, 896), (4, 576), (7, 172), (13, 1216), (29, 576), (70, 896), (150, 320)):
-            for act in ("int8-g128", "int8-g256"):
-                name = f"{fmt}-{act}-{rows}x112x{k}"
-                yield case(name, "linear", rows, weight=fmt, act=act, n=112, k=k, **steps(("residual",)))
+            name = f"{fmt}-{act}-{rows}x112x{k}"
+            yield case(name, "linear", rows, weight=fmt, act=act, n=112, k=k, **steps(("residual",)))
     yield from linear_over_tiles()
     yield from linear_in_wide_groups()
 
@@ -123,7 +124,7 @@ def linear_over_tiles() -> Iterator[Case]:
     What a kernel keeps of rows in scratch from tile to tile must not be that of others. One worker is given eight tiles
     in twos; fewer tiles, or those of more workers, go one by one.
     """
-    for fmt, act in (*native.WEIGHT_FORMATS.items(), *product(SUB_SCALED, ("int8-g128", "int8-g256"))):
+    for fmt, act in (*native.WEIGHT_FORMATS.items(), *OTHER_GROUPS):
         sizes = {"weight": fmt, "act": act, "n": 8 * 64, "k": 320, "workers": 1}
         yield case(f"{fmt}-{act}-over-tiles", "linear", 280, **sizes)
 
@@ -154,7 +155,7 @@ def embed() -> Iterator[Case]:
 def rmsnorm() -> Iterator[Case]:
     for k in (*K, 2048):
         for rows in (1, 65):
-            for names in ((), ("quantize",), ("quantize_wide",)):
+            for names in ((), ("quantize",), ("quantize_wide",), ("quantize_row",)):
                 for gather in (False, True):
                     name = f"{rows}x{k}-{'+'.join(names) or 'plain'}{'-gather' if gather else ''}"
                     yield case(name, "rmsnorm", rows, n=k, k=k, gather=gather, **steps(names))
@@ -164,7 +165,8 @@ def rmsnorm() -> Iterator[Case]:
 
 def epilogue() -> Iterator[Case]:
     for n in (64, 176, 352, 576, 896):
-        for names in (*LISTS[1:], ("quantize_wide",), ("lora", "silu_mul", "quantize_wide")):
+        rounded = [(*names, step) for step in ("quantize_wide", "quantize_row") for names in ((), ("lora", "silu_mul"))]
+        for names in (*LISTS[1:], *rounded):
             if not any(map(is_gated, names)) or n % 32 == 0:
                 adapters = RandomAdapters("bf16") if "lora" in names else None
                 yield case(f"{n}-{'+'.join(names)}", "epilogue", 5, adapters=adapters, n=n, k=n, **steps(names))

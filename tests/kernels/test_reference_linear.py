@@ -141,17 +141,22 @@ def test_embed_gathers_the_dequantized_rows(fmt: str, n: int, k: int) -> None:
 def test_rmsnorm_sums_in_sixteen_lanes_and_fuses_quantize(k: int) -> None:
     x, w = random_rows(3, 5, k), random_rows(4, 1, k)[0]
     op = OneOp(5)
-    kernel = find_kernel(LIBRARY, native.Problem("rmsnorm", epilogues=["quantize", "quantize_wide"], k=k))
+    kernel = find_kernel(
+        LIBRARY, native.Problem("rmsnorm", epilogues=["quantize", "quantize_wide", "quantize_row"], n=k, k=k)
+    )
     out, act = op.output(k), op.program.activation(k)
-    wide = op.program.activation(k, group=256, rotated=k % 64 == 0)
-    steps = [native.Epilogue.quantize(act), native.Epilogue.quantize(wide)]
+    block = 0 if k % 64 else 64
+    wide = op.program.activation(k, group=256, rotated=block)
+    row = op.program.activation(k, group=model.ROW, rotated=block)
+    steps = [native.Epilogue.quantize(value) for value in (act, wide, row)]
     op.program.rmsnorm(op.bind(kernel), op.input(x), w, 1e-5, out, steps)
     op.run()
     expected = model.rmsnorm(x, w, 1e-5)
     assert np.array_equal(op.result(out), expected)
     for value, rounded in (
         (act, model.quantize_rows(expected)),
-        (wide, model.quantize_rows(expected, 256, rotated=k % 64 == 0)),
+        (wide, model.quantize_rows(expected, 256, rotated=block)),
+        (row, model.quantize_rows(expected, model.ROW, rotated=block)),
     ):
         for got, want in zip(op.result_activation(value), rounded, strict=True):
             assert np.array_equal(got, want)

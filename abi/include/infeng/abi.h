@@ -33,6 +33,10 @@ extern "C" {
 #define INFENG_ABI_MINOR 10
 #define INFENG_ABI_SINCE 10
 
+/* The revision of what ops compute (docs/numerics.md). A new op, format or function keeps it; a definition that gives
+ * other bytes than before raises it, and the host refuses libraries of another revision. */
+#define INFENG_NUMERICS 1
+
 #if defined(_WIN32)
 #define INFENG_EXPORT __declspec(dllexport)
 #else
@@ -577,6 +581,8 @@ typedef struct infeng_library_desc {
   /* Optional. Called once on each thread that runs the library's kernels: before the first call, and when it ends. */
   infeng_status (*thread_enter)(void);
   void (*thread_exit)(void);
+  uint32_t numerics; /* INFENG_NUMERICS; 0 counts as 1 */
+  uint32_t reserved;
 } infeng_library_desc;
 
 /* The only exported symbol. On failure it writes nothing but `abi_major` and `abi_minor`. */

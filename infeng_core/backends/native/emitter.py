@@ -13,6 +13,7 @@ from infeng_core import _native
 from infeng_core.backends.native.binding import Binder, Bindings
 from infeng_core.backends.native.forms import PLAIN, Forms, Rounding
 from infeng_core.backends.native.operands import Epilogues, Operands
+from infeng_core.formats.quant import ROW
 from infeng_core.kernels.problems import MAX_STACKED_RANK, is_gated
 from infeng_core.models.ops import ExpertLinear, Linear
 
@@ -77,7 +78,7 @@ class Emitter:
 
     def _has_tiles(self, out: str, roundings: Sequence[Rounding]) -> bool:
         """Return whether a linear whose tiles are whole rounded groups has enough tiles for all workers."""
-        group = max((group for group, _ in roundings), default=PLAIN[0])
+        group = max((group for group, _ in roundings if group != ROW), default=PLAIN[0])
         columns = self.operands.graph.values[out].columns
         return group == PLAIN[0] or columns >= TILES * group * self.binder.threads
 
@@ -97,11 +98,13 @@ class Emitter:
         if self.adapters is None:
             return []
         is_int8 = self.adapters == "int8"
-        form, act = ("int8-row", "int8-g64") if is_int8 else (self.adapters, "f32")
+        rounding = self.forms.rounding(op.weight)
+        act = "f32" if not is_int8 else "int8-row" if rounding[0] == ROW else "int8-g64"
+        form = "int8-row" if is_int8 else self.adapters
         problem = {"weight": form, "act": act, "n": MAX_STACKED_RANK, "k": weight.k}
         kernels = self.binder.choose("shrink", self.operands.graph.values[op.out].sampled, problem)
         self.binder.note("shrink", f"{role(name)} {form} {weight.k}", kernels)
-        x = self.operands.rows(op.x, self.forms.rounding(op.weight) if is_int8 else None)
+        x = self.operands.rows(op.x, rounding if is_int8 else None)
         slot = self.operands.program.shrink(kernels, name, x, k=weight.k, panels=panels, routing=routing)
         return [("lora", _native.Epilogue.lora(slot))]
 

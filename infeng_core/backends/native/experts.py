@@ -54,15 +54,18 @@ class Experts:
         steps = [*lora, *(operands.step(step) for step in op.steps), *operands.quantized(op.out, roundings)]
         names = [name for name, _ in steps]
         fused = self._binder.fused("linear", False, problem, names)
-        if fused < len(names):
+        rest = steps[fused:]
+        if any(name != "quantize_row" for name in names[fused:]):
             why = f"the kernels that come first do not take {names[fused]} into themselves, which experts need"
             remedy = "put another library first in kernels.order; infeng plugins why linear shows them"
             raise KernelError(f"linear {op.weight}", why, remedy)
-        kernels = self._binder.choose("linear", False, problem, names)
+        kernels = self._binder.choose("linear", False, problem, names[:fused])
         detail = f"{role(op.weight)} {weight.format} {count} x {problem['n']}x{weight.k}"
-        self._binder.note("linear", " + ".join([detail, *names]), kernels)
-        out = operands.buffer(op.out) if needs_f32 else None
-        operands.program.expert_linear(kernels, weight, x, out, [step for _, step in steps], routing=routing)
+        self._binder.note("linear", " + ".join([detail, *names[:fused]]), kernels)
+        out = operands.buffer(op.out) if needs_f32 or rest else None
+        operands.program.expert_linear(kernels, weight, x, out, [step for _, step in steps[:fused]], routing=routing)
+        if rest and out is not None:  # the scale of a row is known when all of the row's tiles are done
+            self._emitter.epilogue(detail, out, operands.graph.values[op.out].columns, None, rest)
 
     def combine(self, index: int, op: Combine) -> None:
         """Add the op that sums the experts' results for each row."""

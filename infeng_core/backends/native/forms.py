@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from infeng_core.formats.adapters.packed import AdapterDtype
     from infeng_core.formats.tensors import LoadedModel
 
-Rounding = tuple[int, bool]
-"""How int8 rows are made: the number of inputs that share a scale, and whether they are rotated."""
-PLAIN: Rounding = (64, False)
+Rounding = tuple[int, int]
+"""How int8 rows are made: the inputs that share a scale, and the inputs that are rotated together, 0 for none."""
+PLAIN: Rounding = (64, 0)
 
 
 class Forms:
@@ -54,8 +54,8 @@ class Forms:
     def rounding(self, weight: str) -> Rounding:
         """Return how the int8 input of a linear with ``weight`` is rounded; for a float weight, adapters need plain
         groups."""
-        quant = self._model.tensors[weight].quant
-        return quant.group, quant.is_rotated
+        tensor = self._model.tensors[weight]
+        return tensor.quant.group, tensor.quant.rotation(tensor.k)
 
     @staticmethod
     def _is_adapted(reader: Op, value: str) -> TypeGuard[Linear | ExpertLinear | Route]:

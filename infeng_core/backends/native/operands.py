@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from infeng_core import _native
 from infeng_core.backends.native.forms import PLAIN, Rounding
+from infeng_core.formats.quant import ROW
 from infeng_core.models.ops import Bias, GatedMul, Graph, Residual, Scale, SiluMul, Softcap, Step
 
 if TYPE_CHECKING:
@@ -49,9 +50,9 @@ class Operands:
         if kind is None:
             return self.buffer(name)
         if (name, kind) not in self._activations:
-            value, (group, is_rotated) = self.graph.values[name], kind
+            value, (group, rotated) = self.graph.values[name], kind
             more: dict[str, Any] = {"samples": value.sampled, "copies": value.copies}
-            made = self.program.activation(value.columns, group=group, rotated=is_rotated, **more)
+            made = self.program.activation(value.columns, group=group, rotated=rotated, **more)
             self._activations[name, kind] = made
         return self._activations[name, kind]
 
@@ -80,7 +81,11 @@ class Operands:
 
     def quantized(self, out: str, roundings: list[Rounding]) -> Epilogues:
         """Return the steps that round a value, one for each way."""
-        return [
-            ("quantize" if kind == PLAIN else "quantize_wide", _native.Epilogue.quantize(self.rows(out, kind)))
-            for kind in roundings
-        ]
+        return [(name_of(kind), _native.Epilogue.quantize(self.rows(out, kind))) for kind in roundings]
+
+
+def name_of(kind: Rounding) -> str:
+    """Return the name of the step that rounds rows."""
+    if kind == PLAIN:
+        return "quantize"
+    return "quantize_row" if kind[0] == ROW else "quantize_wide"

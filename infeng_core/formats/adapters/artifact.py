@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from infeng_core.errors import AdapterError
 from infeng_core.files import parse_json
 from infeng_core.formats.adapters.bounds import MAX_RANK
-from infeng_core.formats.adapters.image import AdapterImage, Pieces, reads_rotated
+from infeng_core.formats.adapters.image import AdapterImage, Pieces, rotation_of
 from infeng_core.formats.adapters.migrate_v1 import migrate
 from infeng_core.formats.adapters.packed import AdapterDtype, PackedAdapter
 from infeng_core.formats.adapters.snapshot import Snapshot, read_settled
 from infeng_core.formats.adapters.snapshot import digest as digest_of
 from infeng_core.formats.adapters.spec import A_FORMAT, AdapterSpec, PartSpec
 from infeng_core.formats.adapters.target_modules import EMBED, HEAD, base_tensor, target_modules
+from infeng_core.formats.rotation import LARGEST, SIZE
 from infeng_core.formats.safetensors import Header
 from infeng_core.formats.shards import Entry, header, write_all
 from infeng_core.formats.tensors import LoadedModel
@@ -167,11 +168,17 @@ def _parse(fields: Fields) -> Artifact:
     return Artifact(spec, digest, dict(shapes.data), base, fields.text("base_name", "") or "")
 
 
-def _rotated(fields: Fields, tensors: Fields) -> tuple[str, ...]:
+def _rotated(fields: Fields, tensors: Fields) -> dict[str, int]:
     found = fields.data.get("rotated", [])
-    if not isinstance(found, list) or not all(isinstance(name, str) and name in tensors.data for name in found):
-        fields.fail("rotated", f"is {show(found)}, it must be a list of its tensors")
-    return tuple(found)
+    is_list = isinstance(found, list) and all(isinstance(name, str) for name in found)
+    blocks = dict.fromkeys(found, SIZE) if is_list else found
+    if (
+        not isinstance(blocks, dict)
+        or not all(name in tensors.data for name in blocks)
+        or not all(block in (SIZE, 2 * SIZE, LARGEST) for block in blocks.values())
+    ):
+        fields.fail("rotated", f"is {show(found)}, it must be a list of its tensors, or their blocks of 64, 128 or 256")
+    return dict(blocks)
 
 
 def _parts(fields: Fields, name: str, parts: object) -> tuple[PartSpec, ...]:
@@ -220,8 +227,9 @@ def _check_pieces(artifact: Artifact, found: Header, path: Path, model: LoadedMo
     for name, parts in spec.tensors.items():
         if name == EMBED or name not in known.specs or len(parts) != len(known.specs[name].parts):
             fields.fail(show(name), "is no tensor of the base, or has other parts there")
-        if (name in spec.rotated) != reads_rotated(model, name, spec.dtype):
-            why = f"{show(name)} was packed for a base whose inputs are {'' if name in spec.rotated else 'not '}rotated"
+        if (block := spec.rotated.get(name, 0)) != rotation_of(model, name, spec.dtype):
+            inputs = f"rotated in blocks of {block}" if block else "not rotated"
+            why = f"{show(name)} was packed for a base whose inputs are {inputs}"
             raise AdapterError(f"{path}", why, f"{AGAIN}, with this model and format")
     for name, format in spec.saved_tensors.items():
         if name not in (EMBED, HEAD) or format != base_tensor(model, name).format:

@@ -46,9 +46,13 @@ Shape = tuple[str, Any, tuple[int, ...]]  # name, dtype, shape of an array
 ITEM_BYTES = {np.float32: 4, np.uint16: 2, np.int8: 1, np.uint8: 1}
 
 
-def reads_rotated(model: LoadedModel, tensor: str, dtype: AdapterDtype) -> bool:
-    """Return whether the A of a tensor reads rotated inputs: an int8 A does if the tensor itself does."""
-    return dtype == "int8" and base_tensor(model, tensor).quant.is_rotated
+def rotation_of(model: LoadedModel, tensor: str, dtype: AdapterDtype) -> int:
+    """Return how many inputs of a tensor's A are rotated together; 0 if none are. Only an int8 A reads rotated inputs,
+    and only over a base that does."""
+    if dtype != "int8":
+        return 0
+    base = base_tensor(model, tensor)
+    return base.quant.rotation(base.k)
 
 
 def padded(count: int, multiple: int) -> int:

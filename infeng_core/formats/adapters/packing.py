@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from infeng_core._native import NativeError
 from infeng_core.errors import AdapterError
-from infeng_core.formats.adapters.image import AdapterImage, Pieces, reads_rotated
+from infeng_core.formats.adapters.image import AdapterImage, Pieces, rotation_of
 from infeng_core.formats.adapters.norms import row_scales
 from infeng_core.formats.adapters.packed import AdapterDtype
 from infeng_core.formats.adapters.snapshot import digest
@@ -60,7 +60,7 @@ class _Packer:
             embedding=None if embedding is None else self._part_spec(embedding.site.module),
             saved_tensors={name: base_tensor(self.model, name).format for name in self.saved},
             saved_vectors=tuple(vectors),
-            rotated=tuple(name for name in filled if reads_rotated(self.model, name, self.dtype)),
+            rotated={name: block for name in filled if (block := rotation_of(self.model, name, self.dtype))},
         )
         pieces = Pieces(spec, self.model)
         data = aligned_bytes(pieces.total)
@@ -90,8 +90,8 @@ class _Packer:
         deltas = [self.adapter.deltas[site.module] for site in found if site.module in self.adapter.deltas]
         if deltas:
             rows = np.concatenate([delta.a for delta in deltas])
-            if reads_rotated(self.model, name, self.dtype):
-                rows = rotated(rows)
+            if block := rotation_of(self.model, name, self.dtype):
+                rows = rotated(rows, block)
             try:
                 pack_stacked(A_FORMAT[self.dtype], rows, arrays["a"])
             except NativeError as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 from infeng_core.formats.adapters.packed import AdapterDtype
 from infeng_core.formats.quant import BUILTIN, QuantFormat
+from infeng_core.formats.rotation import SIZE
 
 A_FORMAT: Mapping[AdapterDtype, QuantFormat] = {
     "f32": BUILTIN["f32"],
@@ -48,7 +49,7 @@ class AdapterSpec:
     embedding: PartSpec | None = None
     saved_tensors: Mapping[str, str] = field(default_factory=dict)  # name: weight format
     saved_vectors: tuple[str, ...] = ()
-    rotated: tuple[str, ...] = ()  # tensors whose A is rotated, like their inputs
+    rotated: Mapping[str, int] = field(default_factory=dict)  # tensor whose A is rotated like its inputs: the block
 
     @property
     def fixed_scale(self) -> bool:
@@ -81,8 +82,12 @@ class AdapterSpec:
             "embedding": None if self.embedding is None else self.embedding.to_list(),
             "saved_tensors": dict(self.saved_tensors),
             "saved_vectors": list(self.saved_vectors),
-            **({"rotated": list(self.rotated)} if self.rotated else {}),
+            **({"rotated": self._rotated()} if self.rotated else {}),
         }
+
+    def _rotated(self) -> list[str] | dict[str, int]:
+        """Return a list if all blocks have 64 inputs, as they had before there were larger ones."""
+        return list(self.rotated) if set(self.rotated.values()) == {SIZE} else dict(self.rotated)
 
     def _parts(self) -> Iterator[PartSpec]:
         for parts in self.tensors.values():

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from infeng_core import _native
 from infeng_core._native import Epilogue, Program, Weight
+from infeng_core.formats.rotation import largest_block
 from infeng_core.kernels import problems
 from infeng_core.kernels.check.steps import BLOCK
 
@@ -109,10 +110,11 @@ class Operands:
             value = self.rows(columns)
             views: tuple[NDArray[Any], ...] = (self._program.view(value),)
         else:
-            group = int(act.removeprefix("int8-g"))
+            group = _native.ROW_GROUP if act == "int8-row" else int(act.removeprefix("int8-g"))
             value = self._program.activation(columns, group=group)
             views = self._program.view_activation(value)
-            rows = self._int8_rows(len(views[1]), views[1].shape[1], columns, group // 64)
+            groups = views[1].shape[1]
+            rows = self._int8_rows(len(views[1]), groups, columns, min(group // 64, groups))
             self._held += zip(views, rows, strict=True)
         self._by_form[act] = value
         if is_output:
@@ -163,8 +165,8 @@ class Operands:
             elif problems.is_gated(name):
                 steps.append(Epilogue.gated_mul(name.removesuffix("_mul"), a, b))
                 columns //= 2
-            elif name in ("quantize", "quantize_wide"):
-                kind = wide_rounding(columns) if name == "quantize_wide" else {}
+            elif name in ("quantize", "quantize_wide", "quantize_row"):
+                kind = ROUNDINGS[name](columns)
                 steps.append(Epilogue.quantize(self._output_activation(columns, **kind)))
             elif name in ("scale", "softcap"):
                 steps.append(getattr(Epilogue, name)(a))
@@ -249,7 +251,20 @@ def wide_rounding(columns: int) -> dict[str, Any]:
     """Return how ``columns`` are rounded in wide groups: rotated where possible, in groups of any width."""
     if columns % 64:
         return {"group": 128 if columns // BLOCK % 2 else 256}
-    return {"group": (64, 128, 256)[columns // 64 % 3], "rotated": True}
+    return {"group": (64, 128, 256)[columns // 64 % 3], "rotated": 64}
+
+
+def row_rounding(columns: int) -> dict[str, Any]:
+    """Return how ``columns`` are rounded under one scale: rotated in the largest blocks that divide them."""
+    return {"group": _native.ROW_GROUP, "rotated": largest_block(columns)}
+
+
+ROUNDINGS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "quantize": lambda _: {},
+    "quantize_wide": wide_rounding,
+    "quantize_row": row_rounding,
+}
+"""How each step that quantizes rounds a number of columns."""
 
 
 def _bytes(arena: _native.Arena) -> NDArray[np.uint8]:

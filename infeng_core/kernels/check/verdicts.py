@@ -68,7 +68,7 @@ class Verdicts:
     def __init__(self, library: str, judge: str, features: Iterable[str], folder: Path | None = None) -> None:
         """Take the sha256 of the library and of the reference, and the features that the library may use."""
         abi = ".".join(map(str, _native.ABI_VERSION))
-        identity = f"{CASES} {abi} {judge} {','.join(sorted(features))}"
+        identity = f"{CASES} {abi} {_native.NUMERICS} {judge} {','.join(sorted(features))}"
         name = f"{library[:32]}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.jsonl"
         self.path = (folder if folder is not None else cache_dir()) / "verdicts" / name
         self._data = self._read()

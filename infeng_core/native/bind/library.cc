@@ -165,6 +165,7 @@ void bind_kernel(py::module_& m) {
 
 void bind_library(py::module_& m) {
   m.attr("ABI_VERSION") = py::make_tuple(INFENG_ABI_MAJOR, INFENG_ABI_MINOR);
+  m.attr("NUMERICS") = INFENG_NUMERICS;
   m.attr("ABI_SINCE") = INFENG_ABI_SINCE;
   bind_problem(m);
   bind_kernel(m);

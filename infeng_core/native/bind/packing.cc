@@ -294,6 +294,8 @@ void bind_packing(py::module_& m) {
     if (!format->is_reserved()) own[format->abi.name] = name_of(Vocabulary::act, format->abi.act_format);
   }
   m.attr("WEIGHT_FORMATS") = own;
+  m.attr("ROW_GROUP") = INFENG_GROUP_ROW;
+  m.attr("MOST_ROW_INPUTS") = INFENG_MOST_ROW_INPUTS;
   m.def(
       "weight_format",
       [](const std::string& name) {

@@ -406,7 +406,7 @@ void bind_program(py::module_& m) {
           "dtype"_a, py::kw_only(), "columns"_a, "max_ranges"_a,
           "Make room for adapters stored as ``dtype``; comes before the ops.")
       .def("activation", &Program::activation, "columns"_a, py::kw_only(), "samples"_a = false, "copies"_a = 1,
-           "group"_a = kGroup, "rotated"_a = false,
+           "group"_a = kGroup, "rotated"_a = 0,
            "Declare int8 rows with sums for each 64 of ``columns`` inputs and scales for each ``group`` of them.");
   bind_ops(program);
   program

@@ -142,6 +142,15 @@ void check_versions(const std::string& path, infeng_status status, const infeng_
   }
 }
 
+// A library of an older minor has no revision, and 0 is that of one that was written by hand before there was another.
+void check_numerics(const std::string& path, const infeng_library_desc& desc) {
+  const bool has_field = desc.struct_size >= sizeof desc && desc.numerics != 0;
+  const uint32_t revision = has_field ? desc.numerics : 1;
+  if (revision == INFENG_NUMERICS) return;
+  fail("numerics", path, ": computes by revision ", revision, " of the numerics, this core by ", INFENG_NUMERICS,
+       ": their bytes differ; install builds of one revision");
+}
+
 void read_formats(Library& library, const infeng_library_desc& desc) {
   const bool listed = desc.format_count == 0 || desc.formats != nullptr;
   if (desc.format_count < 0 || desc.format_count > kMaxKernels || !listed) {
@@ -168,6 +177,7 @@ std::shared_ptr<Library> read_library(const std::string& path, infeng_library_fn
     fail("bad_struct", path, ": says that its description has ", desc.struct_size, " bytes, the host offered ",
          sizeof desc);
   }
+  check_numerics(path, desc);
   if (const uint32_t type = check_chain(path, "the library", desc.next)) {
     fail("bad_extension", path, ": the library requires extension ", type & ~INFENG_EXTENSION_REQUIRED,
          ", which this core does not know; update infeng-core");
@@ -180,7 +190,7 @@ std::shared_ptr<Library> read_library(const std::string& path, infeng_library_fn
   library->abi_minor = desc.abi_minor;
   // A library of an older minor sets struct_size to its shorter description.
   if (desc.struct_size >= offsetof(infeng_library_desc, thread_enter)) read_formats(*library, desc);
-  if (desc.struct_size >= sizeof desc) {
+  if (desc.struct_size >= offsetof(infeng_library_desc, numerics)) {
     library->thread_enter = desc.thread_enter;
     library->thread_exit = desc.thread_exit;
   }

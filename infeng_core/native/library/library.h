@@ -42,7 +42,7 @@ class Library {
 
 // Opens `path` and reads its description. `features`: the CPU features that it may use, comma separated. The same file
 // and features return the same object. Throws Error with one of the codes not_found, bad_file, truncated, wrong_arch,
-// dlopen_failed, missing_symbol, entry_threw, entry_failed, abi_major, abi_minor, bad_struct, bad_extension,
+// dlopen_failed, missing_symbol, entry_threw, entry_failed, abi_major, abi_minor, numerics, bad_struct, bad_extension,
 // bad_format, null_function.
 std::shared_ptr<const Library> open_library(const std::string& path, const std::string& features);
 

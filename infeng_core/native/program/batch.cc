@@ -131,7 +131,7 @@ void Program::patch() {
   if (lora_.is_open()) lora_.patch(tokens_, value(u_).x, value(u_).stride);
   for (const auto& each : ops_) {
     Op& op = *each;
-    int64_t rows = op.samples ? samples_ : rows_;
+    int64_t rows = op.samples ? samples_ : rows_ * op.row_copies;
     if (op.segments_at != nullptr) *op.segments_at = static_cast<int32_t>(segment_count_);
     if (op.needs_some != nullptr && *op.needs_some == 0) rows = 0;
     if (op.routing != nullptr) {  // ExpertCalls sets its rows once ROUTE has run

@@ -12,6 +12,12 @@ namespace {
 
 int64_t padded(int64_t columns) { return round_up(columns, kPanel); }
 
+// The function of a step that quantizes.
+uint32_t function_of(const infeng_activation& act) {
+  if (act.group == INFENG_GROUP_ROW) return INFENG_FUNCTION_ROW;
+  return act.group != kGroup || act.rotated != 0 ? INFENG_FUNCTION_WIDE : INFENG_FUNCTION_IDENTITY;
+}
+
 void check_fused(const Kernel& kernel, const infeng_epilogue& step) {
   const bool fuses = (kernel.abi.fuses & INFENG_EPILOGUE_BIT(step.kind)) != 0;
   if (fuses && (needs_of(step) & ~kernel.abi.handles) == 0) return;
@@ -109,7 +115,7 @@ int64_t Program::add_epilogues(Op& op, const Epilogues& specs, int64_t columns) 
       case INFENG_EPILOGUE_QUANTIZE:
         step.head.struct_size = sizeof step.quantize;
         step.act = describe(operand(spec.value, name.c_str(), true, columns, op.samples, op.copies_of_rows()));
-        if (step.act.group != kGroup || step.act.rotated != 0) step.head.function = INFENG_FUNCTION_WIDE;
+        step.head.function = function_of(step.act);
         step.quantize.act = &step.act;
         track(op, step.act);
         break;

@@ -116,13 +116,15 @@ void Program::row_op(uint32_t number, Bindings kernels, int64_t columns, const R
   const bool samples = value(take(given.rows, kind.operands.front())).samples;
   auto draft_op = draft(number, std::move(kernels), samples);
   Op& op = *draft_op;
+  op.row_copies = value(take(given.rows, kind.operands.front())).copies;
+  for (Binding& binding : op.bindings) binding.rows *= op.row_copies;
   char* const args = reinterpret_cast<char*>(&op.args);
 
   op.problem.n = op.problem.k = columns;
   for (const Operand& each : kind.operands) {
     auto& tensor = *reinterpret_cast<infeng_tensor*>(args + each.offset);
     if (each.kind == OperandKind::rows) {
-      tensor = matrix(operand(take(given.rows, each), kind.name, false, columns, samples), columns);
+      tensor = matrix(operand(take(given.rows, each), kind.name, false, columns, samples, op.row_copies), columns);
       track(op, tensor);
     } else if (each.kind == OperandKind::vector) {
       const Constant constant = take(given.vectors, each);

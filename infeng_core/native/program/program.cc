@@ -49,12 +49,20 @@ int Program::buffer(int64_t columns, bool samples, int64_t copies) {
   return add_value(columns, samples, false, copies);
 }
 
-int Program::activation(int64_t columns, bool samples, int64_t copies, int64_t group, bool rotated) {
-  if (group != 64 && group != 128 && group != 256) {
+int Program::activation(int64_t columns, bool samples, int64_t copies, int64_t group, int64_t rotated) {
+  const bool is_row = group == INFENG_GROUP_ROW;
+  if (group != 64 && group != 128 && group != 256 && !is_row) {
     fail("invalid_argument", "an activation with a scale for each ", group, " inputs is not possible");
   }
-  if (rotated && columns % kGroup != 0) {
-    fail("invalid_argument", "an activation of ", columns, " inputs is not rotated: they are no multiple of 64");
+  if (is_row && columns > INFENG_MOST_ROW_INPUTS) {
+    fail("invalid_argument", "a row of ", columns, " inputs with one scale is not possible: at most ",
+         INFENG_MOST_ROW_INPUTS, ", whose products fit in 32 bits");
+  }
+  if (rotated != 0 && rotated != 64 && !(is_row && (rotated == 128 || rotated == 256))) {
+    fail("invalid_argument", "an activation with this group is not rotated in blocks of ", rotated, " inputs");
+  }
+  if (rotated != 0 && columns % rotated != 0) {
+    fail("invalid_argument", "an activation of ", columns, " inputs is not rotated: they are no multiple of ", rotated);
   }
   const int made = add_value(columns, samples, true, copies);
   values_.back().group = group;
@@ -177,7 +185,7 @@ const Profile& Program::measured() const {
 void Program::bind_kernels(Op& op, infeng_workspace& most) {
   op.problem.workers = pool_->threads();
   int64_t rows = 0;
-  const int64_t all = op.samples ? limits_.samples : limits_.rows;
+  const int64_t all = op.samples ? limits_.samples : limits_.rows * op.row_copies;
   for (Binding& binding : op.bindings) {
     const Kernel& kernel = *binding.kernel;
     op.problem.rows_min = std::min(rows + 1, std::max<int64_t>(all, 1));

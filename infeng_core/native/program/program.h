@@ -75,7 +75,7 @@ struct Value {
   int64_t groups = 0;  // groups of 64 inputs in an activation
   int64_t group_stride = 0;
   int64_t group = kGroup;  // inputs that share a scale
-  bool rotated = false;    // by a Hadamard matrix over each 64 inputs
+  int64_t rotated = 0;     // inputs of a block that a Hadamard matrix rotates; 0: none
   float* x = nullptr;      // (rows, columns), stride; NULL for an activation
   int8_t* q = nullptr;     // (rows, stride), q_stride; NULL for a buffer
   float* scale = nullptr;  // (rows, groups), group_stride
@@ -160,6 +160,7 @@ struct Op {
   };
   Args args{};
   bool samples = false;
+  int64_t row_copies = 1;         // rows of the op for each row of the batch
   int64_t solo_rows = 0;          // up to this many rows, one worker alone is faster than a barrier
   std::vector<ListedStep> steps;  // the args point at `steps` and `list`, so neither moves
   std::vector<const infeng_epilogue*> list;
@@ -212,7 +213,7 @@ struct Op {
     kernel_index = static_cast<int>(&binding - bindings.data());
   }
 
-  int64_t copies_of_rows() const { return routing == nullptr ? 1 : routing->top_k; }
+  int64_t copies_of_rows() const { return routing == nullptr ? row_copies : routing->top_k; }
 
   bool has_step(uint32_t step_kind) const;
 
@@ -252,8 +253,9 @@ class Program {
 
   // `copies`: the rows are `copies` copies of each row of the batch, one for each chosen expert.
   int buffer(int64_t columns, bool samples, int64_t copies = 1);
-  // `group`: inputs that share a scale, 64, 128 or 256. `rotated`: by a Hadamard matrix over each 64 of them.
-  int activation(int64_t columns, bool samples, int64_t copies = 1, int64_t group = kGroup, bool rotated = false);
+  // `group`: inputs that share a scale: 64, 128, 256, or INFENG_GROUP_ROW. `rotated`: the inputs of each block that a
+  // Hadamard matrix rotates, which divides `columns`: 0 or 64, for rows also 128 or 256.
+  int activation(int64_t columns, bool samples, int64_t copies = 1, int64_t group = kGroup, int64_t rotated = 0);
 
   // Makes room for the result of one ROUTE at a time; returns its id for the ops that read it.
   int routing(int64_t experts, int64_t top_k);

@@ -54,6 +54,7 @@ int Program::shrink(Bindings kernels, const std::string& name, int x, int64_t k,
   op.problem.k = k;
   const bool quantized = op.problem.act_format == INFENG_ACT_INT8_G64;
   const Value& in = operand(x, "shrink", quantized, k, samples, op.copies_of_rows());
+  op.problem.act_format = activation_of(op.problem.weight_format, in.group);
   op.in = describe(in);
   if (!in.quantized) op.in.x = matrix(in, k);
   track(op, op.in);

@@ -33,7 +33,7 @@ infeng_activation describe(const Value& value) {
   infeng_activation a{};
   a.struct_size = sizeof a;
   a.group = static_cast<uint32_t>(value.group);
-  a.rotated = value.rotated;
+  a.rotated = static_cast<uint64_t>(value.rotated);
   if (value.quantized) {
     a.q = infeng_matrix(value.q, INFENG_I8, value.rows, value.stride, value.q_stride);
     a.scale = infeng_matrix(value.scale, INFENG_F32, value.rows, value.groups, value.group_stride);

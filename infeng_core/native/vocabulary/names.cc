@@ -18,16 +18,17 @@ struct Word {
 constexpr Word kActs[] = {{INFENG_ACT_F32, "f32"},
                           {INFENG_ACT_INT8_G64, "int8-g64"},
                           {INFENG_ACT_INT8_G128, "int8-g128"},
-                          {INFENG_ACT_INT8_G256, "int8-g256"}};
+                          {INFENG_ACT_INT8_G256, "int8-g256"},
+                          {INFENG_ACT_INT8_ROW, "int8-row"}};
 constexpr Word kEpilogues[] = {{INFENG_EPILOGUE_BIAS, "bias"},           {INFENG_EPILOGUE_LORA, "lora"},
                                {INFENG_EPILOGUE_ROW_SCALE, "row_scale"}, {INFENG_EPILOGUE_RESIDUAL, "residual"},
                                {INFENG_EPILOGUE_GATED_MUL, "gated_mul"}, {INFENG_EPILOGUE_QUANTIZE, "quantize"},
                                {INFENG_EPILOGUE_SCALE, "scale"},         {INFENG_EPILOGUE_SOFTCAP, "softcap"},
                                {INFENG_EPILOGUE_ACTIVATE, "activate"},   {INFENG_EPILOGUE_MUL, "mul"}};
-constexpr Word kFunctions[] = {{INFENG_FUNCTION_IDENTITY, "identity"}, {INFENG_FUNCTION_SILU, "silu"},
-                               {INFENG_FUNCTION_GELU, "gelu"},         {INFENG_FUNCTION_GELU_TANH, "gelu_tanh"},
-                               {INFENG_FUNCTION_RELU2, "relu2"},       {INFENG_FUNCTION_SIGMOID, "sigmoid"},
-                               {INFENG_FUNCTION_SWIGLU, "swiglu"},     {INFENG_FUNCTION_WIDE, "wide"}};
+constexpr Word kFunctions[] = {
+    {INFENG_FUNCTION_IDENTITY, "identity"},   {INFENG_FUNCTION_SILU, "silu"},   {INFENG_FUNCTION_GELU, "gelu"},
+    {INFENG_FUNCTION_GELU_TANH, "gelu_tanh"}, {INFENG_FUNCTION_RELU2, "relu2"}, {INFENG_FUNCTION_SIGMOID, "sigmoid"},
+    {INFENG_FUNCTION_SWIGLU, "swiglu"},       {INFENG_FUNCTION_WIDE, "wide"},   {INFENG_FUNCTION_ROW, "row"}};
 constexpr Word kNeeds[] = {{INFENG_NEED_WINDOW, "window"},
                            {INFENG_NEED_SOFTCAP, "softcap"},
                            {INFENG_NEED_SINKS, "sinks"},
@@ -95,8 +96,7 @@ void each_word(Vocabulary vocabulary, const Found& found) {
 
 // Whether a kind of step may have a function; docs/numerics.md lists the combinations.
 bool may_have(uint32_t kind, uint32_t function) {
-  if (kind == INFENG_EPILOGUE_QUANTIZE && function == INFENG_FUNCTION_WIDE) return true;
-  if (function == INFENG_FUNCTION_WIDE) return false;
+  if (function == INFENG_FUNCTION_WIDE || function == INFENG_FUNCTION_ROW) return kind == INFENG_EPILOGUE_QUANTIZE;
   if (kind == INFENG_EPILOGUE_GATED_MUL) return function != INFENG_FUNCTION_IDENTITY;
   if (kind == INFENG_EPILOGUE_MUL) return function != INFENG_FUNCTION_SWIGLU;
   if (kind != INFENG_EPILOGUE_ACTIVATE) return function == INFENG_FUNCTION_IDENTITY;

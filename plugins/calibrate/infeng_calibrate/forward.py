@@ -23,7 +23,7 @@ from infeng_core.api.formats import (
     aligned_bytes,
     families,
     layout,
-    rotated,
+    rotated_inputs,
     writes,
 )
 from infeng_core.api.kernels import KvCache, Pool, Program, Selector, plan
@@ -217,13 +217,15 @@ def quantized(
     x: NDArray[np.float32],
     group: int = 64,
     *,
-    is_rotated: bool = False,
+    rotation: int = 0,
     threads: int = 1,
     out: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
     """Return ``x``, (tokens, k), as integer kernels read it: int8 with a scale per ``group`` inputs (docs/numerics.md).
 
-    is_rotated: every 64 inputs are rotated first; the result is not rotated back. out: receives the result; may be x.
+    rotation: so many inputs are rotated together first; the result is not rotated back. out: receives the result; may
+    be x.
     """
-    read = np.ascontiguousarray(rotated(x) if is_rotated else x)
+    read = np.ascontiguousarray(rotated_inputs(x, rotation) if rotation else x)
+    group = min(group, max(x.shape[1], 1))
     return _native.round_inputs(read, group, threads, np.empty_like(read) if out is None else out)

@@ -22,7 +22,7 @@ from infeng_core.api.formats import (
     Seen,
     aligned_bytes,
     builtin_format,
-    rotated,
+    rotated_inputs,
 )
 
 BLOCK = 512  # columns that are mirrored at a time
@@ -137,7 +137,7 @@ def as_read(rows: NDArray[np.float32], format: QuantFormat, threads: int) -> NDA
     """Return inputs, (tokens, k), as kernels quantize them for a weight in ``format``; in place."""
     if format.is_float:
         return rows
-    return quantized(rows, format.group, is_rotated=format.is_rotated, threads=threads, out=rows)
+    return quantized(rows, format.group, rotation=format.rotation(rows.shape[1]), threads=threads, out=rows)
 
 
 def moments(inputs: Rows, format: QuantFormat, threads: int) -> NDArray[np.float64]:
@@ -158,7 +158,7 @@ def sums(
         x = as_read(rows, format, threads)
         _native.add_gram(x, h, threads)
         if crossed is not None:
-            y = rotated(others[0]) if format.is_rotated else others[0]
+            y = rotated_inputs(others[0], format.rotation(k)) if format.is_rotated else others[0]
             _native.add_cross(np.subtract(y, x, out=others[0]), x, crossed, threads)
     for begin in range(0, k, BLOCK):  # in place: h is the largest array of a conversion
         end = begin + BLOCK

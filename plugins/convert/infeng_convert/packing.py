@@ -129,7 +129,8 @@ def _pack_chosen(
     if (seen := statistic()) is not None:
         target = replace(target, statistic=seen.statistic, drift=seen.drift)
     weights = widened(checkpoint.array(part))
-    made = quantizer.quantize(rotated(weights) if format.is_rotated else weights, target, checkpoint.place(part))
+    turned = rotated(weights, format.rotation(spec.k)) if format.is_rotated else weights
+    made = quantizer.quantize(turned, target, checkpoint.place(part))
     if made is None:
         return False
     place = {"first_panel": part.first_panel, "panel_step": part.panel_step, "threads": threads}

@@ -14,7 +14,7 @@ from infeng_core.api.formats import TensorSpec, builtin_format, layout
 
 from .adapter import Adapter, Change
 from .llama import Linear
-from .rounding import PLAIN, Rounding, rotate64
+from .rounding import PLAIN, Rounding, rotate_blocks
 from .weights import FAMILIES
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def unpacked(packed: PackedAdapter, config: ModelConfig, rounding: Rounded = lam
         else Linear(
             _real(head.dequantize()),
             int8_input=not head.quant.is_float,
-            rounding=Rounding(head.quant.group, head.quant.is_rotated),
+            rounding=Rounding(head.quant.group, head.quant.rotation(head.k)),
         ),
         _norms(packed, config),
     )
@@ -73,8 +73,8 @@ def unpacked(packed: PackedAdapter, config: ModelConfig, rounding: Rounded = lam
 def _of_tensor(name: str, tensor: LoraTensor, spec: TensorSpec, dtype: str, rounding: Rounding) -> dict[str, Change]:
     """Return an adapter's change of each projection in a packed tensor, by the projection's name."""
     a = _real(unpack_stacked(builtin_format(A_FORMATS[dtype]), tensor.a, tensor.rank, spec.k))  # (rank, k)
-    if dtype == "int8" and rounding.rotated:
-        a = rotate64(a).astype(np.float64)
+    if dtype == "int8" and rounding.block:
+        a = rotate_blocks(a, rounding.block).astype(np.float64)
     found = {}
     for lora in tensor.parts:
         [part] = (p for p in spec.parts if (p.first_panel, p.panel_step) == (lora.first_panel, lora.panel_step))

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 ACTIVATION_GROUP = 64  # inputs of a linear that share a scale
-ROTATION = 64  # inputs that are rotated together
 Float = TypeVar("Float", bound=np.floating)
 SMALLEST = 2.0**-100  # below it a group counts as zero, so that 127 / amax cannot overflow
 
@@ -35,21 +34,24 @@ def round_to_int8(x: NDArray[Float]) -> NDArray[Float]:
 
 @dataclass(frozen=True)
 class Rounding:
-    """The int8 rounding of a linear's inputs: the inputs that share a scale, and whether H64 rotates them first."""
+    """The int8 rounding of a linear's inputs: how many share a scale, and how many are rotated together first."""
 
     group: int = ACTIVATION_GROUP
-    rotated: bool = False
+    block: int = 0
 
 
 PLAIN = Rounding()
 
 
-def rotate64(x: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Return x (rows, k) with each 64 along k times a Hadamard matrix over 8, which is its own inverse."""
+def rotate_blocks(x: NDArray[np.floating], block: int) -> NDArray[np.floating]:
+    """Return x (rows, k), each ``block`` along k times an orthogonal Hadamard matrix, which is its own inverse.
+
+    Kernels take a power of two instead of the square root of 128; the scale of a row takes that difference out again.
+    """
     matrix = np.ones((1, 1), x.dtype)
-    while len(matrix) < ROTATION:
+    while len(matrix) < block:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    turned: NDArray[np.floating] = (x.reshape(-1, ROTATION) @ (matrix / 8)).reshape(x.shape)
+    turned: NDArray[np.floating] = (x.reshape(-1, block) @ (matrix / np.sqrt(block))).reshape(x.shape)
     return turned
 
 
@@ -58,7 +60,7 @@ def round_activations(x: NDArray[np.floating], how: Rounding = PLAIN) -> NDArray
 
     Rotated inputs are rotated back after the rounding, so that they fit unrotated weights.
     """
-    turned = rotate64(x) if how.rotated else x
+    turned = rotate_blocks(x, how.block) if how.block else x
     groups = [round_to_int8(turned[:, k : k + how.group]) for k in range(0, x.shape[1], how.group)]
     rounded = np.concatenate(groups, axis=1)
-    return rotate64(rounded) if how.rotated else rounded
+    return rotate_blocks(rounded, how.block) if how.block else rounded

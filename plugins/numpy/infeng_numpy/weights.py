@@ -31,8 +31,9 @@ def dequantized(model: LoadedModel) -> Weights:
 
 def rounding_of(model: LoadedModel, packed: str) -> Rounding | None:
     """Return the int8 rounding of a packed tensor's inputs in the kernels; None for float inputs."""
-    quant = model.tensors[packed].quant
-    return None if quant.is_float else Rounding(quant.group, quant.is_rotated)
+    tensor = model.tensors[packed]
+    quant = tensor.quant
+    return None if quant.is_float else Rounding(quant.group, quant.rotation(tensor.k))
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ PROMPTS = ["the quick brown fox jumps over the lazy dog " * 2, "x", "1 2 3"]
 FORMATS = [
     "int4-p32-a128",
     "int4-p32-a256-h64",
+    "int4-p32-arow-h256",
+    pytest.param("int8-row-arow-h256", marks=pytest.mark.slow),
     pytest.param("int5-p32-a256", marks=pytest.mark.nightly),
     pytest.param("int6-p32-h64", marks=pytest.mark.nightly),
 ]
@@ -54,7 +56,8 @@ def test_every_library_gives_the_bytes_of_the_reference(make_engine: MakeEngine,
     expected = run(make_engine(model, **settings, kernels__order=["reference"]))
     engine = make_engine(model, **settings, threads__count=2, scheduler__max_batch_tokens=9)
     assert run(engine) == expected
-    assert any("quantize_wide" in bound.detail for bound in engine.bound() if bound.op == "rmsnorm")
+    step = "quantize_row" if "arow" in format else "quantize_wide"
+    assert any(step in bound.detail for bound in engine.bound() if bound.op == "rmsnorm")
 
 
 def ops(engine: Engine, op: str) -> list[str]:
@@ -105,6 +108,7 @@ def test_heads_that_share_groups_across_keys_are_rounded_by_a_separate_op(make_e
 
 def test_formats_of_one_input_need_not_agree(make_engine: MakeEngine, model: Path) -> None:
     formats = {"layers.0.*": "int4-p32-a256-h64", "layers.*.down_proj": "int8-row", "embed": "int8-row"}
+    formats["layers.1.gate_up_proj"] = "int5-p32-arow-h256"
     settings = {"model__format": "int4-p32-a128", "model__formats": formats, "adapters__dtype": "int8"}
     assert run(make_engine(model, **settings)) == run(make_engine(model, **settings, kernels__order=["reference"]))
 
@@ -116,19 +120,23 @@ def test_an_adapter_over_a_rotated_base_has_the_effect_that_it_has_over_floats(
 ) -> None:
     adapter = str(tiny_adapter.write(tmp_path / "adapter", 3, rank=8, shape=SHAPE, strength=0.15))
     found = {}
-    for format in ("f32", "int6-p32", "int6-p32-a128-h64"):
+    for format in ("f32", "int6-p32", "int6-p32-a128-h64", "int6-p32-arow-h256"):
         engine = make_engine(model, model__format=format, adapters__dtype=dtype, kv_cache__dtype="f32")
         engine.adapters.load("it", adapter)
         found[format] = first(engine), first(engine, "it")
-    (base, exact), plain, turned = found.values()
+    (base, exact), plain, *turned = found.values()
     effect = np.abs(exact - base).max()
-    errors = [np.abs(one[1] - exact).max() for one in (plain, turned)]
-    assert effect > 1 and errors[1] < 2 * errors[0] < 0.3 * effect
+    errors = [np.abs(one[1] - exact).max() for one in (plain, *turned)]
+    assert effect > 1 and max(errors[1:]) < 2 * errors[0] < 0.3 * effect
 
 
-def test_a_packed_adapter_records_whether_its_base_reads_rotated_inputs(model: Path, tmp_path: Path) -> None:
-    adapter = tiny_adapter.write(tmp_path / "adapter", 3, shape=SHAPE)
-    formats = ("int4-p32", "int4-p32-a128-h64")
+def test_a_packed_adapter_records_how_the_inputs_of_its_base_are_rotated(tmp_path: Path) -> None:
+    formats = ("int4-p32", "int4-p32-a128-h64", "int4-p32-arow-h256")
+    shape = replace(SHAPE, hidden=256, heads=4)  # of rows that are rotated in blocks of 256 and, of 320, 64
+    adapter, model = (
+        tiny_adapter.write(tmp_path / "adapter", 3, shape=shape),
+        tiny_model.write(tmp_path / "model", shape),
+    )
     for format in formats:
         convert(model, tmp_path / format, FormatChoice(format, {"embed": "int8-row"}), progress=False)
     models = [read_native(tmp_path / format, builtin_format) for format in formats]
@@ -136,7 +144,7 @@ def test_a_packed_adapter_records_whether_its_base_reads_rotated_inputs(model: P
         convert_adapter(adapter, tmp_path / f"packed{index}", base, "int8")
         assert load_adapter(tmp_path / f"packed{index}", base, "int8").id
         assert load_adapter(adapter, base, "int8").id
-    for mine, others, what in ((0, 1, "are rotated"), (1, 0, "are not rotated")):
+    for mine, others, what in ((0, 1, "blocks of 64"), (1, 0, "not rotated"), (1, 2, "of 256"), (2, 1, "of 64")):
         with pytest.raises(AdapterError, match=what):
             load_adapter(tmp_path / f"packed{others}", models[mine], "int8")
     convert_adapter(adapter, tmp_path / "floats", models[1], "bf16")

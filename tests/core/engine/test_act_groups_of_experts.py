@@ -27,6 +27,7 @@ CASE = replace(
     config={**QWEN3_MOE.config, **SIZES, "num_hidden_layers": 1, "mlp_only_layers": []},
 )
 WIDE = "int6-p32-a256-h64"
+ROW = "int4-p32-arow-h256"
 PARAMS = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True)
 ROWS = range(CASE.prompt_length)
 
@@ -59,6 +60,7 @@ def logits(engine: Engine) -> NDArray[np.float32]:
     "format",
     [
         WIDE,
+        ROW,
         pytest.param("int4-p32-a128", marks=pytest.mark.slow),
         pytest.param("int5-p32-h64", marks=pytest.mark.nightly),
     ],
@@ -77,7 +79,10 @@ def test_every_library_gives_the_bytes_of_the_reference(
     formats = engine.model.formats_used
     assert {formats[name] for name in formats if ".experts." in name} == {format}
     lines = [one.detail for one in engine.bound() if one.op == "linear" and ".experts.gate_up_proj" in one.detail]
-    assert lines and all("silu_mul + quantize_wide" in one for one in lines)
+    steps = "silu_mul" if format == ROW else "silu_mul + quantize_wide"
+    assert lines and all(one.endswith(steps) for one in lines)
+    alone = [one.detail for one in engine.bound() if one.op == "epilogue" and ".experts.gate_up_proj" in one.detail]
+    assert any("quantize_row" in one for one in alone) is (format == ROW)
 
 
 @pytest.mark.slow
@@ -88,11 +93,12 @@ def test_experts_may_read_other_groups_than_their_layers_do(make_engine: MakeEng
     assert found[0] == found[1]
 
 
-def test_rotated_experts_compute_what_they_did_before(make_engine: MakeEngine, model: Path) -> None:
+@pytest.mark.parametrize("format", [WIDE, "int6-p32-arow-h256"])
+def test_rotated_experts_compute_what_they_did_before(make_engine: MakeEngine, model: Path, format: str) -> None:
     settings = {"kv_cache__dtype": "f32", "kv_cache__memory": "4MB", "scheduler__max_running": 64}
     exact, plain, wide, independent = (
         logits(make_engine(model, model__format=format, backend__use=backend, **settings))
-        for format, backend in (("f32", "native"), ("int6-p32", "native"), (WIDE, "native"), (WIDE, "numpy"))
+        for format, backend in (("f32", "native"), ("int6-p32", "native"), (format, "native"), (format, "numpy"))
     )
     scale = exact.std()
     errors = [np.abs(one - exact).mean() / scale for one in (plain, wide)]

@@ -46,6 +46,7 @@ PROBLEMS: dict[str, dict[str, Any]] = {  # what brings each bit about
     "LORA_BF16": {**LORA, "needs": ["lora_bf16"]},
     "LORA_I8": {**LORA, "needs": ["lora_int8"]},
     "WIDE": {"op": "epilogue", "n": 96, "k": 96, "epilogues": ["quantize_wide"]},
+    "ROW": {"op": "epilogue", "n": 96, "k": 96, "epilogues": ["quantize_row"]},
 }
 PROBLEMS |= {
     name: {"op": "epilogue", "n": 96, "k": 96, "epilogues": [f"{name.lower()}_mul"]}

@@ -62,6 +62,8 @@ extern "C"
   out->abi_minor = host->abi_minor;
   kernel.struct_size += 64; /* fields of the future */
   second.op = 500;          /* an op of the future */
+#elif defined(CASE_NUMERICS)
+  out->numerics = INFENG_NUMERICS + 1;
 #elif defined(CASE_BEFORE_SINCE)
   out->abi_minor = INFENG_ABI_SINCE - 1;
 #elif defined(CASE_SHORT_KERNEL)

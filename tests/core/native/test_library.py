@@ -28,6 +28,7 @@ REJECTED = {
     "REQUIRED_OF_LIBRARY": ("bad_extension", "the library requires extension 1234"),
     "HALF_AN_INSTANCE": ("null_function", "has one of the functions `create` and `destroy`"),
     "BEFORE_SINCE": ("abi_minor", f"this engine speaks {VERSION}: rebuild it with infeng-abi {VERSION}"),
+    "NUMERICS": ("numerics", "by revision 2 of the numerics, this core by 1: their bytes differ"),
     "NO_ACCEPTS": ("null_function", "no function `accepts`"),
     "NO_TILES": ("null_function", "no function `tiles`"),
     "NO_RUN": ("null_function", "no function `run`"),

@@ -24,7 +24,8 @@ struct Headers {
   }
 };
 
-// Adds a list and its needs to a problem; the headers live as long as the process. `rounding`: the function of QUANTIZE.
+// Adds a list and its needs to a problem; the headers live as long as the process. `rounding`: the function of
+// QUANTIZE.
 inline void ask(infeng_problem& p, const std::vector<uint32_t>& kinds, uint32_t rounding = INFENG_FUNCTION_IDENTITY) {
   static std::vector<std::unique_ptr<Headers>> all;
   all.push_back(std::make_unique<Headers>(kinds, rounding));

@@ -18,8 +18,8 @@ from infeng_core.cli import main
 from infeng_core.errors import ModelError, UsageError
 from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.format_choice import FormatChoice
-from infeng_core.formats.quant import BUILTIN, VARIANTS, builtin_format, fitting, misfit, over
-from infeng_core.formats.rotation import rotated
+from infeng_core.formats.quant import BUILTIN, ROW, VARIANTS, builtin_format, fitting, misfit, over
+from infeng_core.formats.rotation import rotated, rotated_inputs
 
 SHAPE = tiny_model.Shape(hidden=128, intermediate=176, heads=2, kv_heads=1, head_dim=64, tie=False)
 WIDE = "int6-p32-a256-h64"
@@ -38,6 +38,16 @@ def made(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.parametrize("block", [64, 128, 256])
+def test_rotated_weights_times_rotated_inputs_are_the_product(block: int) -> None:
+    random = np.random.default_rng(0)
+    w, x = (random.standard_normal((rows, 512)).astype(np.float32) for rows in (7, 5))
+    assert np.allclose(rotated(w, block) @ rotated_inputs(x, block).T, w @ x.T, atol=1e-4)
+    assert np.allclose(rotated_inputs(rotated(w, block), block), w, atol=1e-6)
+    spread = rotated_inputs(np.eye(512, dtype=np.float32), block)
+    assert (np.count_nonzero(spread, axis=1) == block).all() and len(np.unique(np.abs(spread))) == 2
+
+
 def test_the_rotation_is_a_hadamard_matrix_over_eight_and_its_own_inverse() -> None:
     matrix = rotated(np.eye(64, dtype=np.float32))
     assert np.array_equal(np.abs(matrix), np.full((64, 64), 1 / 8)) and np.array_equal(matrix @ matrix, np.eye(64))
@@ -47,13 +57,24 @@ def test_the_rotation_is_a_hadamard_matrix_over_eight_and_its_own_inverse() -> N
 
 
 def test_a_format_names_its_groups_and_rotation_and_has_the_bytes_of_the_plain_one() -> None:
-    assert len(VARIANTS) == 15 and not set(VARIANTS) & set(BUILTIN)
+    assert len(VARIANTS) == 19 and not set(VARIANTS) & set(BUILTIN)
     wide = builtin_format(WIDE)
     assert (wide.activation, wide.group, wide.is_rotated, wide.stored) == ("int8-g256", 256, True, "int6-p32")
     assert wide.panel_bytes(128) == BUILTIN["int6-p32"].panel_bytes(128)
     assert over(wide, 64) is BUILTIN["int6-p32"] and over(wide, 128).name == "int6-p32-a128"
-    with pytest.raises(UsageError, match="integer sub-scales"):
-        over(BUILTIN["int4-g64"], 128)
+    for name, group in (("int4-g64", 128), ("int8-row", 128), ("int4-g64", ROW)):
+        with pytest.raises(UsageError, match="integer sub-scales"):
+            over(BUILTIN[name], group)
+
+
+def test_rows_with_one_scale_are_rotated_in_the_largest_block_that_fits() -> None:
+    for name in ("int4-p32", "int8-row"):
+        row = over(BUILTIN[name], ROW)
+        assert row is not BUILTIN[name] and row == builtin_format(f"{name}-arow-h256")
+        assert (row.activation, row.group, row.is_rotated, row.stored) == ("int8-row", ROW, True, name)
+        assert [row.rotation(k) for k in (2048, 896, 576, 5632)] == [256, 128, 64, 256]
+    assert [builtin_format(WIDE).rotation(k) for k in (2048, 896)] == [64, 64]
+    assert BUILTIN["int4-p32"].rotation(2048) == 0
 
 
 def test_tensors_that_cannot_be_wide_or_rotated_are_plain(made: Path) -> None:
@@ -72,6 +93,9 @@ def test_embeddings_and_widths_not_divisible_by_64_do_not_fit() -> None:
         ("layers.0.down_proj", 176, "int4-p32-a256", True),
         ("layers.0.down_proj", 176, "int4-p32-h64", False),
         ("embed", 128, "int4-p32-h64", False),
+        ("layers.0.down_proj", 131072, "int4-p32-arow-h256", True),
+        ("layers.0.down_proj", 131328, "int4-p32-arow-h256", False),
+        ("layers.0.down_proj", 176, "int4-p32-arow-h256", False),
         ("embed", 128, "int4-p32", True),
     ):
         assert (misfit(name, k, builtin_format(format)) == "") is fits
@@ -107,9 +131,11 @@ def test_unset_options_keep_the_formats_own_setting() -> None:
         (256, None, "int4-p32-a256-h64", "int5-p32-a256"),
         (None, False, "int4-p32-a128", "int5-p32"),
         (64, False, "int4-p32", "int5-p32"),
+        (ROW, None, "int4-p32-arow-h256", "int5-p32-arow-h256"),
     ):
         made = named.over(group, is_rotated=turned, lookup=builtin_format)
-        assert (made.base, made.patterns) == (base, {**named.patterns, "layers.0.*": first})
+        head = "int8-row-arow-h256" if group == ROW else "int8-row"
+        assert (made.base, made.patterns) == (base, {**named.patterns, "layers.0.*": first, "lm_head": head})
 
 
 def test_a_format_without_variants_is_an_error(
@@ -122,6 +148,8 @@ def test_a_format_without_variants_is_an_error(
     assert "int8-row" in capsys.readouterr().err
     assert main(["convert", str(source), f"{out}.gguf", "--rotate", "h64"]) == 2
     assert "--rotate" in capsys.readouterr().err
+    assert main(["convert", str(source), out, "--format", "int4-p32", "--act-group", "row", "--rotate", "none"]) == 2
+    assert "always rotated" in capsys.readouterr().err
     with pytest.raises(UsageError, match="embed cannot be int4-p32-h64"):
         convert(source, tmp_path / "out", FormatChoice("int4-p32", {"embed": "int4-p32-h64"}), progress=False)
 

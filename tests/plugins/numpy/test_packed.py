@@ -85,6 +85,6 @@ def test_an_adapter_over_a_rotated_base_gives_the_same_logits(tmp_path: Path) ->
         handle = unpacked(load_adapter(adapter, model, "int8"), model.config, partial(rounding_of, model))
         found.append(handle.adapter.changes)
     plain, turned = found
-    assert {change.rounding for change in turned.values()} == {Rounding(128, rotated=True)}
+    assert {change.rounding for change in turned.values()} == {Rounding(128, block=64)}
     for name, change in plain.items():
         assert error(product(turned[name]), product(change)) <= 2 * ERRORS["int8"] * np.abs(product(change)).max(), name

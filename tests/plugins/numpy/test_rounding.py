@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from infeng_numpy.cache import CACHES, F32Cache, Int8Cache, slots_of
 from infeng_numpy.codes import E4m3, Int4, hadamard, rotate, unrotated
-from infeng_numpy.rounding import Rounding, quantize, rotate64, round_activations, round_to_int8
+from infeng_numpy.rounding import Rounding, quantize, rotate_blocks, round_activations, round_to_int8
 
 from infeng_core.api import KernelError
 
@@ -51,8 +51,8 @@ def test_wide_groups_share_a_scale_and_a_rotation_is_inverted() -> None:
     x = sample(3, 192)
     x[:, 5] = 100
     np.testing.assert_array_equal(round_activations(x, Rounding(128))[:, :128], round_to_int8(x[:, :128]))
-    np.testing.assert_allclose(rotate64(rotate64(x)), x, rtol=0, atol=1e-10)
-    errors = [np.abs(round_activations(x, Rounding(64, turned)) - x)[:, :64].std() for turned in (False, True)]
+    np.testing.assert_allclose(rotate_blocks(rotate_blocks(x, 64), 64), x, rtol=0, atol=1e-10)
+    errors = [np.abs(round_activations(x, Rounding(64, block)) - x)[:, :64].std() for block in (0, 64)]
     assert 0 < errors[1] < errors[0] / 3, "what stands out is spread"
 
 

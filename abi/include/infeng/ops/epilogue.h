@@ -45,7 +45,8 @@ INFENG_INLINE void join_gates(float* cur, int64_t width, const F& f) {
 // wide groups are copied to their place in it instead. `whole` takes the row for steps that quantize it whole.
 template <Vector V>
 INFENG_NOINLINE void finish_row(const infeng_args& args, uint32_t from, const infeng_tensor& out, int64_t row,
-                                int64_t column, int64_t width, float* cur, float* kept = nullptr, float* whole = nullptr) {
+                                int64_t column, int64_t width, float* cur, float* kept = nullptr,
+                                float* whole = nullptr) {
   const auto add = [](auto a, auto b) INFENG_INLINE_LAMBDA { return V::add(a, b); };
   const auto mul = [](auto a, auto b) INFENG_INLINE_LAMBDA { return V::mul(a, b); };
   for (uint32_t i = from; i < args.epilogue_count; ++i) {

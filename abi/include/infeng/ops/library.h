@@ -15,13 +15,15 @@
 #endif
 #define INFENG_KERNEL_ADDRESS_(name) &name,
 
-/* Sets the older of both versions. Returns INFENG_OK, or INFENG_UNSUPPORTED_ABI if they are incompatible. `out` has the
- * fields of INFENG_ABI_SINCE; check `out->struct_size` before writing a later field. */
+/* Sets the older of both versions, and the revision of the numerics. Returns INFENG_OK, or INFENG_UNSUPPORTED_ABI if
+ * they are incompatible. `out` has the fields of INFENG_ABI_SINCE; check `out->struct_size` before writing a later
+ * field. */
 static inline infeng_status infeng_negotiate(const infeng_host* host, infeng_library_desc* out) {
   out->abi_major = INFENG_ABI_MAJOR;
   out->abi_minor = INFENG_ABI_MINOR;
   if (host->abi_major != INFENG_ABI_MAJOR || host->abi_minor < INFENG_ABI_SINCE) return INFENG_UNSUPPORTED_ABI;
   if (host->abi_minor < INFENG_ABI_MINOR) out->abi_minor = host->abi_minor;
+  if (out->struct_size >= offsetof(infeng_library_desc, reserved)) out->numerics = INFENG_NUMERICS;
   return INFENG_OK;
 }
 

@@ -2,10 +2,10 @@
 //   acc = sum over the group of q_x[k] * q_w[n][k]                  exact, V's group_dot
 //   out = fma(float(acc), wscale * xscale[m][g], out)
 // Over rows with one scale, an int8 weight with one scale per output has one acc for all of k: out = (float(acc) *
-// xscale[m]) * wscale, and `cur` holds the sums from chunk to chunk. A tile is computed in one of two ways. With few rows, each line of weights is used as it streams in from memory: the
-// int32 and f32 accumulators of two panels x M rows stay in registers. With many rows, K is cut into chunks: a chunk of
-// four panels is unpacked to u8 lines in scratch, which stay in the L1 cache while all rows pass.
-// SPDX-License-Identifier: Apache-2.0
+// xscale[m]) * wscale, and `cur` holds the sums from chunk to chunk. A tile is computed in one of two ways. With few
+// rows, each line of weights is used as it streams in from memory: the int32 and f32 accumulators of two panels x M
+// rows stay in registers. With many rows, K is cut into chunks: a chunk of four panels is unpacked to u8 lines in
+// scratch, which stay in the L1 cache while all rows pass. SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LINEAR_INT_H
 #define INFENG_OPS_LINEAR_INT_H
 

@@ -4,13 +4,13 @@
 //   out = fma(float(acc), wscale * xscale[m][g], out)               steps ascending
 // or, over weights with integer sub-scales, those of linear_p32.h: wscale is applied at the end, and a wide group of
 // the activation is several steps, whose products a C tile adds. If a row of the activation has one scale, the products
-// of a chunk are added to integers in `cur`, which are scaled when all of k is added. A step of a panel is unpacked to signed lines in
-// scratch, which form a B tile; 16 rows of the activation form an A tile in place. Their product, a C tile of int32,
-// passes through memory to the vector unit. The unit of work is a chunk: a few steps of one panel. The A tiles of a
-// chunk serve all panels; the sums of 16 rows stay in vector registers over a chunk. The stages overlap: while one
-// chunk is added to its sums, the next is multiplied, and with up to 16 rows, which need a chunk only once, the one
-// after that is unpacked. More rows unpack a chunk of four panels, which stays in the L1 cache while all rows pass.
-// SPDX-License-Identifier: Apache-2.0
+// of a chunk are added to integers in `cur`, which are scaled when all of k is added. A step of a panel is unpacked to
+// signed lines in scratch, which form a B tile; 16 rows of the activation form an A tile in place. Their product, a C
+// tile of int32, passes through memory to the vector unit. The unit of work is a chunk: a few steps of one panel. The A
+// tiles of a chunk serve all panels; the sums of 16 rows stay in vector registers over a chunk. The stages overlap:
+// while one chunk is added to its sums, the next is multiplied, and with up to 16 rows, which need a chunk only once,
+// the one after that is unpacked. More rows unpack a chunk of four panels, which stays in the L1 cache while all rows
+// pass. SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LINEAR_TILES_H
 #define INFENG_OPS_LINEAR_TILES_H
 

@@ -138,7 +138,8 @@ INFENG_NOINLINE void quantize_wide(const infeng_activation& act, int64_t row, in
   }
 }
 
-// Quantizes a row of k columns under one scale. x has room for k rounded up to 16; if the activation is rotated, so is x.
+// Quantizes a row of k columns under one scale. x has room for k rounded up to 16; if the activation is rotated, so is
+// x.
 template <Vector V>
 INFENG_NOINLINE void quantize_row(const infeng_activation& act, int64_t row, float* x, int64_t k) {
   const int block = int(act.rotated);

@@ -17,7 +17,7 @@ from infeng_convert.recipes import Recipe
 from infeng_convert.sources import find
 from infeng_convert.spec import ConversionSpec
 from infeng_core.api import EngineConfig, PluginError, Plugins, UsageError
-from infeng_core.api.formats import Calibrator, FormatChoice, Text, choose, reading, use_families
+from infeng_core.api.formats import ROW, Calibrator, FormatChoice, Text, choose, reading, use_families
 
 CALIBRATOR = "text"
 
@@ -42,12 +42,13 @@ class Asked:
     def of(cls, arguments: argparse.Namespace) -> Asked:
         """Check the options; raises UsageError for contradictory ones, and for a bad recipe."""
         _require_no_contradiction(arguments)
+        group = _group_of(arguments.act_group)
         is_rotated = None if arguments.rotate is None else arguments.rotate == "h64"
         profile = None
         if arguments.quality is not None:
             budget = budget_of(PROFILES[arguments.quality], arguments.budget)
             profile = replace(PROFILES[arguments.quality], budget=budget)
-            profile = profile.over(arguments.act_group, is_rotated=is_rotated)
+            profile = profile.over(group, is_rotated=is_rotated)
         recipe = None if arguments.recipe is None else recipes.read(arguments.recipe)
         text = None if profile is None else profile.calibrate
         if arguments.calibrate is not None:
@@ -63,7 +64,7 @@ class Asked:
             profile,
             text,
             quantizer if recipe is None else recipe.quantizer,
-            arguments.act_group,
+            group,
             is_rotated,
             arguments.dry_run,
             has_to_be_free=not (arguments.dry_run or arguments.force),
@@ -153,10 +154,17 @@ def _require_no_contradiction(arguments: argparse.Namespace) -> None:
             if getattr(arguments, one) is not None and getattr(arguments, other) is not None:
                 option = f"--{other.replace('_', '-')}"
                 raise UsageError(option, f"--{one} decides it", f"leave one of --{one} and {option} out")
+    if arguments.act_group == "row" and arguments.rotate is not None:
+        why = "rows with one scale are always rotated, in the largest blocks of 64, 128 or 256 that fit"
+        raise UsageError(f"--rotate {arguments.rotate}", why, "leave it out, or give --act-group 64, 128 or 256")
     if arguments.budget is not None and arguments.quality is None:
         raise UsageError("--budget", "it is for a profile to spend", "add --quality balanced or faithful")
     if arguments.budget is not None and not 1 <= arguments.budget <= 32:
         raise UsageError(f"--budget {arguments.budget:g}", "is no number of bits", "give 4.5 to 8")
+
+
+def _group_of(asked: str | None) -> int | None:
+    return None if asked is None else ROW if asked == "row" else int(asked)
 
 
 def _text_of(recipe: Recipe, arguments: argparse.Namespace) -> str | None:

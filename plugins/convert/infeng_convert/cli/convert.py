@@ -51,8 +51,11 @@ class Convert:
             help="text to which the weights are fitted: a file, auto (the model writes it; the default with --quality, "
             "except int8) or none",
         )
-        help = "inputs of a linear that share a scale in int8 (p32 formats; default: 64)"
-        parser.add_argument("--act-group", type=int, choices=(64, 128, 256), help=help)
+        help = (
+            "inputs of a linear that share a scale in int8: 64 (the default), 128 or 256 (p32 formats), or row: all of "
+            "them, rotated in blocks of up to 256 (p32 formats and int8-row)"
+        )
+        parser.add_argument("--act-group", choices=("64", "128", "256", "row"), help=help)
         help = "rotate each 64 inputs of a linear by a Hadamard matrix before rounding (p32 formats; default: none)"
         parser.add_argument("--rotate", choices=("none", "h64"), help=help)
         parser.add_argument("--dry-run", action="store_true", help="say what would be written, and write nothing")

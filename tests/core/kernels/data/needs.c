@@ -38,7 +38,8 @@ static copy copies[] = {COPY("attention_f32", WINDOW),
                         STEP(RELU2),
                         STEP(SIGMOID),
                         STEP(SWIGLU),
-                        STEP(WIDE)};
+                        STEP(WIDE),
+                        STEP(ROW)};
 enum { COUNT = sizeof copies / sizeof *copies, MOST_STEPS = 4 };
 static const infeng_kernel* list[COUNT];
 
@@ -62,7 +63,11 @@ static void ignore_in_step(uint32_t need, infeng_epilogue* step) {
   if (step->kind == INFENG_EPILOGUE_LORA && need >= INFENG_NEED_LORA_F32 && need <= INFENG_NEED_LORA_I8) {
     ((infeng_lora_epilogue*)step)->segment_count = 0;
   }
-  if (need == INFENG_NEED_FUNCTION(step->function) && step->function != INFENG_FUNCTION_WIDE) {
+  const int is_quantize = step->kind == INFENG_EPILOGUE_QUANTIZE;
+  if (is_quantize && need == INFENG_NEED_FUNCTION(INFENG_FUNCTION_ROW)) {
+    step->function = INFENG_FUNCTION_WIDE; /* of groups of 64 below */
+  }
+  if (need == INFENG_NEED_FUNCTION(step->function) && !is_quantize) {
     step->function = step->function == INFENG_FUNCTION_SILU ? INFENG_FUNCTION_GELU : INFENG_FUNCTION_SILU;
   }
 }
@@ -79,7 +84,8 @@ static infeng_status run(const copy* self, const infeng_args* common, int32_t ph
   for (uint32_t i = 0; i < common->epilogue_count; i++) {
     memcpy(&steps[i], common->epilogues[i], common->epilogues[i]->struct_size);
     ignore_in_step(self->need, &steps[i].head);
-    if (self->need == INFENG_NEED_FUNCTION(INFENG_FUNCTION_WIDE)) {
+    if (self->need == INFENG_NEED_FUNCTION(INFENG_FUNCTION_WIDE) ||
+        self->need == INFENG_NEED_FUNCTION(INFENG_FUNCTION_ROW)) {
       narrow[i] = *steps[i].quantize.act;
       narrow[i].group = 64;
       narrow[i].rotated = 0;
@@ -141,7 +147,8 @@ static infeng_status run(const copy* self, const infeng_args* common, int32_t ph
 #define ENTRY(n) run_##n,
 #define EACH(X) \
   X(0)          \
-  X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(20) X(21)
+  X(1)          \
+  X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(20) X(21) X(22)
 EACH(RUN)
 static infeng_status (*const runs[COUNT])(const infeng_args*, int32_t, int64_t, int64_t,
                                           infeng_worker*) = {EACH(ENTRY)};
