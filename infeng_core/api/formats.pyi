@@ -11,7 +11,7 @@ from infeng_core.formats.atomic import JOURNAL
 from infeng_core.formats.cache import cached_model, mark_used, most_bytes, trim
 from infeng_core.formats.calibrators import CalibrationSample, Calibrator, Losses, Statistics, Text
 from infeng_core.formats.converters import Prepared
-from infeng_core.formats.floats import widened
+from infeng_core.formats.floats import to_bf16, widened
 from infeng_core.formats.format_choice import ROUTER, FormatChoice, by_format, choose, is_router
 from infeng_core.formats.hub_names import NAME as HUB_NAME
 from infeng_core.formats.hub_names import is_name
@@ -47,6 +47,7 @@ from infeng_core.formats.quantizers import (
 from infeng_core.formats.rotation import rotated
 from infeng_core.formats.safetensors import FLOAT_DTYPES, SafetensorsFile, TensorInfo, as_matrix
 from infeng_core.formats.shards import ALIGN, Entry, aligned_bytes, plan_shards, write_all, write_shard
+from infeng_core.formats.shards import header as shard_header
 from infeng_core.formats.side_files import CHAT_TEMPLATES, CONFIG_FILES, CONVERTED_TEMPLATES, TOKENIZER_FILES
 from infeng_core.formats.sources import Source
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
@@ -113,5 +114,6 @@ __all__ = [
     "gigabytes", "inside", "inverse_frequencies", "is_artifact", "is_name", "is_native", "is_router", "layout",
     "llama", "locate", "mark_used", "merges_of", "most_bytes", "open_tokenizer", "opened", "parse_json",
     "plan_shards", "read_manifest", "read_native", "read_settings", "reading", "reads", "require_memory", "rotated",
-    "show", "steps_of", "trim", "use_families", "widened", "write_all", "write_shard", "writes", "yamltree",
+    "shard_header", "show", "steps_of", "to_bf16", "trim", "use_families", "widened", "write_all", "write_shard",
+    "writes", "yamltree",
 ]  # fmt: skip
