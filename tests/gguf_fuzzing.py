@@ -55,9 +55,9 @@ def open_model(path: Path) -> None:
 
 def open_adapter(path: Path) -> None:
     """Open a file as an adapter of the mixture of experts among the seeds."""
-    from infeng_gguf.adapter import read_gguf_adapter
+    from infeng_gguf.adapter import GgufAdapterReader
 
-    read_gguf_adapter(path, base())
+    GgufAdapterReader().read(path, base())
 
 
 @cache

@@ -1,19 +1,26 @@
 """Names for readers of adapter files and for wheels that pack adapters ahead of time."""
 
 from infeng_core.formats.adapters.artifact import FILE as ARTIFACT_FILE
-from infeng_core.formats.adapters.artifact import Artifact, read_artifact, write_artifact
-from infeng_core.formats.adapters.artifact import describe as describe_artifact
+from infeng_core.formats.adapters.artifact import VERSION as ARTIFACT_VERSION
+from infeng_core.formats.adapters.artifact import Artifact, load_artifact, read_artifact, shapes_of
 from infeng_core.formats.adapters.bounds import MAX_RANK
-from infeng_core.formats.adapters.load import find_adapter
+from infeng_core.formats.adapters.image import AdapterImage, Pieces, rotation_of
+from infeng_core.formats.adapters.load import find_adapter, is_adapter
 from infeng_core.formats.adapters.packed import AdapterDtype
-from infeng_core.formats.adapters.packing import pack as pack_adapter
 from infeng_core.formats.adapters.range_check import check_range
 from infeng_core.formats.adapters.readers import AdapterReader
-from infeng_core.formats.adapters.readers import recognizing as recognizing_adapter
 from infeng_core.formats.adapters.snapshot import Snapshot, as_adapter_error, read_settled
-from infeng_core.formats.adapters.survey import AdapterSurvey, survey_adapter
-from infeng_core.formats.adapters.target_modules import TargetModule, TargetModules, target_modules
-from infeng_core.formats.adapters.weights import AdapterWeights, Delta
+from infeng_core.formats.adapters.snapshot import digest as adapter_digest
+from infeng_core.formats.adapters.spec import A_FORMAT, AdapterSpec, PartSpec
+from infeng_core.formats.adapters.stacked import folded_inputs, stacked_panels
+from infeng_core.formats.adapters.target_modules import (
+    EMBED,
+    HEAD,
+    TargetModule,
+    TargetModules,
+    base_tensor,
+    target_modules,
+)
 from infeng_core.formats.atomic import require_ours
 from infeng_core.formats.loader import load as load_model
 from infeng_core.formats.safetensors import Header, read_header
@@ -21,31 +28,39 @@ from infeng_core.models.multimodal import outside, prefixes
 
 __all__ = [
     "ARTIFACT_FILE",
+    "ARTIFACT_VERSION",
+    "A_FORMAT",
+    "EMBED",
+    "HEAD",
     "MAX_RANK",
     "AdapterDtype",
+    "AdapterImage",
     "AdapterReader",
-    "AdapterSurvey",
-    "AdapterWeights",
+    "AdapterSpec",
     "Artifact",
-    "Delta",
     "Header",
+    "PartSpec",
+    "Pieces",
     "Snapshot",
     "TargetModule",
     "TargetModules",
+    "adapter_digest",
     "as_adapter_error",
+    "base_tensor",
     "check_range",
-    "describe_artifact",
     "find_adapter",
+    "folded_inputs",
+    "is_adapter",
+    "load_artifact",
     "load_model",
     "outside",
-    "pack_adapter",
     "prefixes",
     "read_artifact",
     "read_header",
     "read_settled",
-    "recognizing_adapter",
+    "rotation_of",
     "require_ours",
-    "survey_adapter",
+    "shapes_of",
+    "stacked_panels",
     "target_modules",
-    "write_artifact",
-]
+]  # fmt: skip

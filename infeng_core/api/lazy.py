@@ -1,44 +1,42 @@
-"""Names of other modules that are imported when they are first asked for."""
+"""Names of other modules that are imported when they are first asked for; a module's stub (``.pyi``) lists them."""
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from importlib import import_module
-from types import MappingProxyType
+from pathlib import Path
 from typing import Any
 
+_IMPORT = re.compile(r"^from (\S+) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
 
-class Names:
-    """The names of one module, each with the module that it comes from.
 
-    The stub beside the module lists the same for type checkers; a test compares them.
+def attach(module: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a module, given its ``__name__`` and ``__file__``.
+
+    The names are those that the stub beside the module imports, by absolute ``from HOME import NAME [as OTHER]``.
     """
+    homes = _homes(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+    names = sorted(homes)
 
-    def __init__(
-        self,
-        module: str,
-        homes: Mapping[str, Sequence[str]],
-        renamed: Mapping[str, tuple[str, str]] = MappingProxyType({}),
-    ) -> None:
-        """Take each home with its names, and names that are called otherwise at home: (home, name there)."""
-        self._module = module
-        self._homes = {name: (home, name) for home, names in homes.items() for name in names} | dict(renamed)
-
-    def all(self) -> list[str]:
-        """Return the names."""
-        return sorted(self._homes)
-
-    def homes(self) -> Mapping[str, tuple[str, str]]:
-        """Return the module that each name comes from, and the name there."""
-        return self._homes
-
-    def imported(self, name: str) -> Any:
-        """Import a name and keep it in the module, whose ``__getattr__`` this is."""
-        if name not in self._homes:
-            raise AttributeError(f"module {self._module!r} has no attribute {name!r}")
-        home, there = self._homes[name]
-        module = import_module(home)
-        value = getattr(module, there) if hasattr(module, there) else import_module(f"{home}.{there}")
-        setattr(sys.modules[self._module], name, value)
+    def imported(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        home, there = homes[name]
+        found = import_module(home)
+        value = getattr(found, there) if hasattr(found, there) else import_module(f"{home}.{there}")
+        setattr(sys.modules[module], name, value)
         return value
+
+    return imported, lambda: names, names
+
+
+def _homes(stub: str) -> dict[str, tuple[str, str]]:
+    """Return what a stub imports: the name here, the module that it comes from, and the name there."""
+    found: dict[str, tuple[str, str]] = {}
+    for home, several, one in _IMPORT.findall(stub):
+        for item in filter(None, map(str.strip, (several or one).split(","))):
+            there, _, here = item.partition(" as ")
+            found[here or there] = home, there
+    return found

@@ -1,4 +1,4 @@
-"""Conversion of a checkpoint's floats to float32."""
+"""Conversion between float32 and the shorter floats of files."""
 
 from __future__ import annotations
 
@@ -15,3 +15,9 @@ def widened(array: NDArray[Any]) -> NDArray[np.float32]:
         bits <<= 16
         return bits.view(np.float32)
     return array.astype(np.float32, copy=False)
+
+
+def to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Return the upper halves of the values, rounded to nearest even."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    return ((bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)

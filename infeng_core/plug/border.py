@@ -93,8 +93,12 @@ def wrong(value: Any, owed: Any) -> str:
     if origin is Any or _is_protocol(origin):
         return ""
     if origin in (Union, types.UnionType):
-        found = [wrong(value, one) for one in inner]
-        return "" if "" in found else found[0]
+        found: list[str] = []
+        for one in inner:  # no further than to the one that fits: a text about the others shows all of an array
+            found.append(wrong(value, one))
+            if not found[-1]:
+                return ""
+        return found[0]
     if origin is Literal:
         return "" if value in inner else f"is {_show(value)}, not one of {', '.join(map(str, inner))}"
     if origin is abc.Callable:

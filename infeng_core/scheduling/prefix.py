@@ -21,7 +21,7 @@ Invariants between two calls:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,8 +29,45 @@ from numpy.typing import NDArray
 
 from infeng_core.batch import BLOCK_TOKENS
 from infeng_core.scheduling.blocks import BlockPool
-from infeng_core.scheduling.prefix_nodes import Near, Node, below, lacking, lines_of, may_go, pieces_of
 from infeng_core.scheduling.tables import Needs, held
+
+_PIECE = 4 * BLOCK_TOKENS  # bytes of a block's tokens
+
+
+class Part:
+    """The blocks of a node for the groups with a window; as a ``Node``, for the groups that see all."""
+
+    __slots__ = ("blocks", "is_queued", "is_shared", "used")
+
+    def __init__(self, blocks: tuple[int, ...], used: int) -> None:
+        self.blocks = blocks
+        self.used = used  # number of the last call that used it
+        self.is_shared = bool(blocks)  # held outside the tree too; at first by the caller of ``insert``
+        self.is_queued = False  # whether it is in the heap
+
+
+class Near(Part):
+    """Blocks of the groups with a window."""
+
+    __slots__ = ("node",)
+
+    def __init__(self, node: Node, blocks: tuple[int, ...], used: int) -> None:
+        super().__init__(blocks, used)
+        self.node = node
+
+
+class Node(Part):
+    """A block of tokens in its place, with the blocks of the groups with full attention; a root has none."""
+
+    __slots__ = ("children", "grips", "near", "parent", "tokens")
+
+    def __init__(self, parent: Node | None, tokens: bytes, blocks: tuple[int, ...], used: int) -> None:
+        super().__init__(blocks, used)
+        self.parent = parent
+        self.tokens = tokens  # a root's: its key
+        self.children: dict[bytes, Node] = {}
+        self.near: Near | None = None
+        self.grips = int(self.is_shared)  # is_shared + number of children with grips; with one or more, the node stays
 
 
 class Entry(NamedTuple):
@@ -99,14 +136,14 @@ class PrefixTree:
             node.used = used
         self.tokens_queried += max(0, min(limit, len(tokens)))
         self.tokens_hit += BLOCK_TOKENS * len(nodes)
-        tables = lines_of(nodes, needs.wide)
+        tables = _lines_of(nodes, needs.wide)
         if needs.near:
             first = needs.first(BLOCK_TOKENS * len(nodes))
             near = [node.near for node in nodes[first:] if node.near is not None]  # each has near blocks
             for part in near:
                 part.used = used
             wide, tables = tables, np.full((needs.groups, len(nodes)), -1, np.int32)
-            tables[: needs.wide], tables[needs.wide :, first:] = wide, lines_of(near, needs.near)
+            tables[: needs.wide], tables[needs.wide :, first:] = wide, _lines_of(near, needs.near)
         blocks = tables if needs.near else tables[0]
         self.pool.retain(held(blocks))
         return blocks
@@ -127,7 +164,7 @@ class PrefixTree:
         """
         self._calls = used = self._calls + 1
         tables, wide = blocks if blocks.ndim == 2 else blocks[None], self.needs.wide
-        pieces = pieces_of(tokens, BLOCK_TOKENS * tables.shape[1])
+        pieces = _pieces_of(tokens, BLOCK_TOKENS * tables.shape[1])
         root = node = self._roots.get(key) or Node(None, key, (), used)
         path: list[Node] = []
         for piece in pieces:
@@ -139,7 +176,7 @@ class PrefixTree:
             node = child
         pieces = pieces[len(path) :]
         new = [tuple(column) for column in tables[:wide, len(path) : len(path) + len(pieces)].T.tolist()]
-        near = lacking(path, tables[wide:, : len(path) + len(pieces)]) if self.needs.near else {}
+        near = _lacking(path, tables[wide:, : len(path) + len(pieces)]) if self.needs.near else {}
         taken = self._claim([*new, *near.values()])
         if new:
             self._roots[key] = root
@@ -169,7 +206,7 @@ class PrefixTree:
         while freed < count and self._heap:
             used, _, _, part = heapq.heappop(self._heap)
             part.is_queued = False
-            if not may_go(part):
+            if not _may_go(part):
                 continue  # it is queued again once it may be evicted
             if part.used != used:
                 self._queue(part)
@@ -199,7 +236,7 @@ class PrefixTree:
     def entries(self) -> Iterator[Entry]:
         """Yield every node, each after its parent; the tree must not change meanwhile."""
         for key, root in self._roots.items():
-            for node, depth in below(root):
+            for node, depth in _below(root):
                 yield Entry(key, depth, node.tokens, node.blocks, () if node.near is None else node.near.blocks)
 
     # ------------------------------------------------------------------------------------------ the pool's watcher ---
@@ -236,7 +273,7 @@ class PrefixTree:
         if root is None:
             return nodes
         children = root.children
-        for piece in pieces_of(tokens, limit):
+        for piece in _pieces_of(tokens, limit):
             node = children.get(piece)
             if node is None:
                 break
@@ -288,7 +325,7 @@ class PrefixTree:
     def _forget(self, roots: list[Node]) -> int:
         """Release the blocks below removed roots; return the number of blocks."""
         gone: list[int] = []
-        for node, _ in (one for root in roots for one in below(root)):
+        for node, _ in (one for root in roots for one in _below(root)):
             if node.near is not None:
                 gone += self._give(node.near)
             gone += self._give(node)
@@ -318,7 +355,44 @@ class PrefixTree:
 
     def _queue(self, part: Node | Near) -> None:
         """Put a part in the heap if it is evictable."""
-        if not part.is_queued and may_go(part):
+        if not part.is_queued and _may_go(part):
             part.is_queued = True
             self._entries += 1
             heapq.heappush(self._heap, (part.used, isinstance(part, Node), self._entries, part))
+
+
+def _pieces_of(tokens: NDArray[np.int32], limit: int) -> list[bytes]:
+    """Return the tokens of each whole block, at most ``limit`` tokens in all."""
+    count = max(0, min(limit, len(tokens))) // BLOCK_TOKENS
+    data = tokens[: count * BLOCK_TOKENS].astype(np.int32, copy=False).tobytes()
+    return [data[begin : begin + _PIECE] for begin in range(0, len(data), _PIECE)]
+
+
+def _may_go(part: Node | Near) -> bool:
+    """Return whether a part may be evicted: no other holder, and for a node no descendant that must stay."""
+    if isinstance(part, Node):
+        return bool(part.blocks) and not (part.children or part.grips)
+    return bool(part.blocks) and not part.is_shared
+
+
+def _lines_of(parts: Sequence[Part], groups: int) -> NDArray[np.int32]:
+    """Return the blocks of several parts, (groups, parts)."""
+    return np.array([block for part in parts for block in part.blocks], np.int32).reshape(len(parts), groups).T
+
+
+def _lacking(path: list[Node], lines: NDArray[np.int32]) -> dict[int, tuple[int, ...]]:
+    """Return the near blocks (groups, blocks) that exist but are missing in the nodes of a path, by place."""
+    return {
+        index: tuple(column)
+        for index, column in enumerate(lines.T.tolist())
+        if column[0] >= 0 and (index >= len(path) or path[index].near is None)
+    }
+
+
+def _below(root: Node) -> Iterator[tuple[Node, int]]:
+    """Yield the nodes below a root, each after its parent, with their depth."""
+    stack = [(child, 0) for child in root.children.values()]
+    while stack:
+        node, depth = stack.pop()
+        yield node, depth
+        stack += [(child, depth + 1) for child in node.children.values()]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from infeng_convert import api as convert_api
+from infeng_peft import api as peft_api
 
 import infeng_core
 from infeng_core import api
@@ -263,22 +264,26 @@ def test_plugins_import_nothing_of_the_core_but_its_api():
                 )
 
 
-def test_plugins_import_nothing_of_conversion_but_its_api_and_require_its_wheel():
+@pytest.mark.parametrize(
+    ("wheel", "known"), [("convert", {"bench", "calibrate", "gguf"}), ("peft", {"bench", "convert", "gguf"})]
+)
+def test_plugins_import_nothing_of_another_but_its_api_and_require_its_wheel(wheel, known):
     modules = [*ROOT.glob("plugins/*/infeng_*/**/*.py"), *ROOT.glob("docs/examples/**/*.py")]
     users = set()
     for path in modules:
-        if "infeng_convert" in path.parts:
+        if f"infeng_{wheel}" in path.parts:
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            found = [name for name in names if name.startswith("infeng_convert")]
-            assert all(name.startswith("infeng_convert.api.") for name in found), path
-            users |= {path.relative_to(ROOT).parts[1]} if found else set()
-    assert users >= {"bench", "calibrate", "gguf"}
-    for name in users:
-        project = tomllib.loads((ROOT / "plugins" / name / "pyproject.toml").read_text())["project"]
-        assert any(needed.startswith("infeng-convert") for needed in project["dependencies"]), name
+            found = [name for name in names if name.startswith(f"infeng_{wheel}")]
+            assert all(name.startswith(f"infeng_{wheel}.api.") for name in found), path
+            folder = path.parent.relative_to(ROOT)
+            users |= {Path(*folder.parts[: 3 if folder.parts[0] == "docs" else 2])} if found else set()
+    assert {user.name for user in users} >= known
+    for user in users:
+        project = tomllib.loads((ROOT / user / "pyproject.toml").read_text())["project"]
+        assert any(needed.startswith(f"infeng-{wheel}") for needed in project["dependencies"]), user
 
 
 def test_the_core_knows_gguf_by_the_name_of_its_wheel_alone():
@@ -287,7 +292,7 @@ def test_the_core_knows_gguf_by_the_name_of_its_wheel_alone():
     assert knowing == {"plug/wheels.py"}
 
 
-API = (api, adapters, engines, formats, kernels, servers, convert_api)
+API = (api, adapters, engines, formats, kernels, servers, convert_api, peft_api)
 
 
 @pytest.mark.parametrize("module", API)
@@ -373,8 +378,7 @@ class ModelWriter:
     def write(self, source, destination, format, *, force, progress): pass
 class AdapterReader:
     def recognizes(self, path): return False
-    def files(self, path): return []
-    def read(self, path, config): pass
+    def load(self, path, model, dtype, scale, cache_bytes): pass
 class Locator:
     def locate(self, reference, kind): return None
     def refuse(self, reference, files): pass

@@ -429,8 +429,8 @@ def test_the_adapter_reader_equals_the_peft_reader(tiny: Path, tmp_path: Path) -
     ("method", "lie", "words"),
     [
         ("recognizes", lambda self, path: None, r"the result of recognizes\(\) is None, not bool"),
-        ("read", lambda self, *given: {}, r"the result of read\(\) is \{\}, not AdapterWeights"),
-        ("read", lambda self, *given: 1 / 0, r"read\(\) raised ZeroDivisionError"),
+        ("load", lambda self, *given: {}, r"the result of load\(\) is \{\}, not PackedAdapter"),
+        ("read", lambda self, *given: 1 / 0, r"load\(\) raised ZeroDivisionError"),
     ],
 )
 def test_a_wrong_adapter_reader_is_named_and_the_engine_goes_on(

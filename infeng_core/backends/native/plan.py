@@ -1,6 +1,6 @@
 """A family's graph becomes a program of the native core: every op bound to kernels by batch size.
 
-``forms`` decides which values are kept as int8, ``emitter`` which of the steps after an op are fused.
+``emitter`` decides which values are kept as int8, and which of the steps after an op are fused.
 """
 
 from __future__ import annotations
@@ -13,10 +13,7 @@ import numpy as np
 from infeng_core import _native
 from infeng_core.backends.native.adapters import HeadNorms
 from infeng_core.backends.native.binding import Binder, Bindings
-from infeng_core.backends.native.emitter import Emitter, described, role
-from infeng_core.backends.native.experts import Experts
-from infeng_core.backends.native.forms import Forms
-from infeng_core.backends.native.operands import Operands
+from infeng_core.backends.native.emitter import Emitter, Experts, Forms, Operands, described, role
 from infeng_core.batch import Limits
 from infeng_core.errors import ModelError
 from infeng_core.kernels.problems import MAX_STACKED_RANK
@@ -76,8 +73,8 @@ class Planner:
         self._forms = Forms(model, graph, adapters, {graph.logits, *kept})
         self.binder = Binder(selector, limits, threads, adapters)
         self.hidden: int | None = None
-        self.head_norms: dict[str, HeadNorms] = {}
         """The buffer of the head's input, of all rows; None where the graph does not end in a norm and a head."""
+        self.head_norms: dict[str, HeadNorms] = {}
         self._tables: dict[RopeConfig, tuple[rope.Table, rope.Table, rope.Table | None]] = {}
 
     def build(self, program: _native.Program, cache: _native.KvCache, kv_format: str) -> int:

@@ -24,15 +24,14 @@ from infeng_core.formats.adapters.spec import A_FORMAT, AdapterSpec, PartSpec
 from infeng_core.formats.adapters.target_modules import EMBED, HEAD, base_tensor, target_modules
 from infeng_core.formats.rotation import LARGEST, SIZE
 from infeng_core.formats.safetensors import Header
-from infeng_core.formats.shards import Entry, header, write_all
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.log import get_logger
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.typed_fields import Fields, show
-from infeng_core.version import __version__
 
 FILE = "infeng_adapter.safetensors"
-MAJOR, MINOR = 2, 0
+MAJOR = 2
+VERSION = (MAJOR, 0)  # of the format that is written
 MAX_SCALING = 1e12  # alpha is at most 1e6 in an adapter_config.json
 AGAIN = "convert the adapter again: infeng convert-adapter PEFT DEST --model MODEL --force"
 _log = get_logger(__name__)
@@ -76,33 +75,6 @@ def is_artifact(directory: Path) -> bool:
 def shapes_of(config: ModelConfig) -> dict[str, object]:
     """Return the sizes that two bases must share for an adapter to fit both."""
     return {name: getattr(config, name) for name in SHAPE_FIELDS}
-
-
-def describe(image: AdapterImage, model: LoadedModel) -> Artifact:
-    """Return the header's contents for an image over ``model``."""
-    return Artifact(image.spec, image.digest, shapes_of(model.config), model.id, image.base_name)
-
-
-def write_artifact(image: AdapterImage, artifact: Artifact, directory: Path) -> None:
-    """Write the file of an artifact into ``directory``."""
-    entries = [Entry(name, "U8", (nbytes,), nbytes) for name, nbytes in image.pieces.nbytes.items()]
-    document = {
-        "id": artifact.id,
-        "base": artifact.base,
-        "base_name": artifact.base_name,
-        "shapes": dict(artifact.shapes),
-        "digest": image.digest,
-        **image.spec.to_dict(),
-    }
-    metadata = {
-        "format": "infeng",
-        "infeng_adapter": f"{MAJOR}.{MINOR}",
-        "written_by": __version__,
-        "adapter": json.dumps(document, separators=(",", ":")),
-    }
-    with (directory / FILE).open("wb", buffering=0) as file:
-        write_all(file.write, header(entries, metadata))
-        write_all(file.write, image.data.data)
 
 
 def read_artifact(directory: Path) -> Artifact:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 from infeng_core.errors import AdapterError, ModelError
 from infeng_core.formats.adapters.artifact import FILE, is_artifact, load_artifact
 from infeng_core.formats.adapters.bounds import MAX_MAGNITUDE
-from infeng_core.formats.adapters.cached import load_through_cache
-from infeng_core.formats.adapters.image import AdapterImage
 from infeng_core.formats.adapters.packed import AdapterDtype, PackedAdapter
-from infeng_core.formats.adapters.packing import pack
-from infeng_core.formats.adapters.readers import AdapterReader, recognizing
+from infeng_core.formats.adapters.readers import AdapterReader
 from infeng_core.formats.adapters.snapshot import as_adapter_error
 from infeng_core.formats.adapters.spec import A_FORMAT
 from infeng_core.formats.providers import CORE, Providers
 from infeng_core.formats.tensors import LoadedModel
 
 CONFIG_FILE = "adapter_config.json"
-"""The configuration file in a directory that PEFT saved."""
+PEFT_FILES = (CONFIG_FILE, "adapter_model.safetensors")
+"""The files of a directory that PEFT saved, which the wheel infeng-peft reads."""
 
 
 def load_adapter(
@@ -43,11 +40,7 @@ def load_adapter(
     path, reader = find_adapter(reference, providers)
     if reader is None:
         return load_artifact(path, model, dtype, scale)
-
-    def packed() -> AdapterImage:
-        return pack(reader.read(path, model.config), model, dtype, scale)
-
-    return load_through_cache(path, partial(reader.files, path), model, dtype, scale, packed, cache)
+    return reader.load(path, model, dtype, scale, cache)
 
 
 def find_adapter(reference: str | Path, providers: Providers = CORE) -> tuple[Path, AdapterReader | None]:
@@ -65,12 +58,26 @@ def find_adapter(reference: str | Path, providers: Providers = CORE) -> tuple[Pa
         raise AdapterError(str(reference)[:200], why, "give a directory or org/name") from None
 
 
+def is_adapter(path: Path, providers: Providers = CORE) -> bool:
+    """Return whether ``path`` holds an adapter, also a PEFT directory that nothing installed reads."""
+    return is_artifact(path) or _is_peft(path) or _recognizing(path, providers) is not None
+
+
+def _is_peft(path: Path) -> bool:
+    return any((path / name).exists() for name in PEFT_FILES)
+
+
+def _recognizing(path: Path, providers: Providers) -> AdapterReader | None:
+    return next((reader for _, reader in providers.adapter_readers() if reader.recognizes(path)), None)
+
+
 def _reader(path: Path, providers: Providers) -> AdapterReader | None:
     with as_adapter_error(path):
-        reader = recognizing(path, providers.adapter_readers())
+        reader = _recognizing(path, providers)
     if path.is_dir() and is_artifact(path):
-        if reader is not None:
-            why = f"holds {CONFIG_FILE} and {FILE}, of which only one can be meant"
+        # The same without the wheel that reads the other one, so that what is installed never chooses the contents.
+        if reader is not None or _is_peft(path):
+            why = f"holds {FILE} and another adapter, of which only one can be meant"
             raise AdapterError(f"{path}", why, "keep them in two directories")
         return None
     if reader is not None:

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.formats.adapters.image import Pieces
-from infeng_core.formats.adapters.packing import to_bf16
 from infeng_core.formats.adapters.stacked import HALF, stacked_panels
+from infeng_core.formats.floats import to_bf16
 from infeng_core.formats.shards import aligned_bytes
 from infeng_core.models.weights import PANEL_ROWS
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from infeng_core.formats.adapters.weights import AdapterWeights
-from infeng_core.models.config import ModelConfig
+from infeng_core.formats.adapters.packed import AdapterDtype, PackedAdapter
+from infeng_core.formats.tensors import LoadedModel
 
 
 class AdapterReader(Protocol):
@@ -16,16 +15,11 @@ class AdapterReader(Protocol):
     def recognizes(self, path: Path) -> bool:
         """Return whether the file or directory at ``path`` may be such an adapter, by its name or its first bytes."""
 
-    def files(self, path: Path) -> Sequence[Path]:
-        """Return the files whose paths, sizes and times identify the adapter, so that it is packed once.
+    def load(
+        self, path: Path, model: LoadedModel, dtype: AdapterDtype, scale: float, cache_bytes: int
+    ) -> PackedAdapter:
+        """Return the adapter at ``path``, packed over ``model``; raises AdapterError.
 
-        Without files, it is packed at each load.
+        scale: a factor of alpha / r. cache_bytes: the most that packed adapters may take in the user's cache; 0: none
+        is read or kept.
         """
-
-    def read(self, path: Path, config: ModelConfig) -> AdapterWeights:
-        """Return the adapter's weights for a base of the shape ``config``; raises AdapterError."""
-
-
-def recognizing(path: Path, readers: Iterable[tuple[str, AdapterReader]]) -> AdapterReader | None:
-    """Return the first of ``readers`` that recognizes ``path``, or None."""
-    return next((reader for _, reader in readers if reader.recognizes(path)), None)

@@ -34,26 +34,8 @@ def stacked_bytes(format: QuantFormat, rank: int, k: int) -> int:
     return whole * format.panel_bytes(k) + (format.panel_bytes(folded_inputs(k)) if is_folded else 0)
 
 
-def pack_stacked(format: QuantFormat, rows: Floats, out: NDArray[np.uint8]) -> None:
-    """Pack (rank, k) into ``stacked_bytes`` bytes; raises the errors of ``format.pack``.
-
-    The two halves of a folded row are rounded as separate rows, each with its scale.
-    """
-    k = rows.shape[1]
-    whole, is_folded = stacked_panels(len(rows))
-    end = whole * format.panel_bytes(k)
-    if whole:
-        format.pack(rows[: whole * PANEL_ROWS], out[:end])
-    if is_folded:
-        last, half = rows[whole * PANEL_ROWS :], folded_inputs(k)
-        lanes = np.zeros((PANEL_ROWS, half), np.float32)
-        for first, part in ((0, last[:, :half]), (HALF, last[:, half:])):
-            lanes[first : first + len(last), : part.shape[1]] = part
-        format.pack(lanes, out[end:])
-
-
 def unpack_stacked(format: QuantFormat, a: NDArray[np.uint8], rank: int, k: int) -> Floats:
-    """Return the rows that ``pack_stacked`` packed, (rank, k) float32."""
+    """Return the rows of an A, (rank, k) float32."""
     whole, is_folded = stacked_panels(rank)
     found = [format.unpack(a, 0, whole, k)] if whole else []
     if is_folded:

@@ -15,7 +15,7 @@ from infeng_convert.checkpoints import has_template, tokenizer_bytes
 from infeng_convert.providers import OWN as OWN
 from infeng_convert.providers import Providers, recognizing
 from infeng_core.api import InfengError, ModelError
-from infeng_core.api.adapters import recognizing_adapter
+from infeng_core.api.adapters import find_adapter, is_adapter
 from infeng_core.api.formats import (
     BUILTIN,
     FormatChoice,
@@ -26,7 +26,6 @@ from infeng_core.api.formats import (
     artifact_manifest,
     by_format,
     families,
-    is_artifact,
     layout,
     locate,
 )
@@ -114,6 +113,7 @@ def survey(
         if kind == "engine-native":
             return _native(path, lookup)
         if kind == "adapter":
+            find_adapter(path, plugins)  # raises where nothing that is installed reads it
             return _adapter(path)
         reader = recognizing(path, plugins)
         if reader is not None:
@@ -143,18 +143,14 @@ def _kind(path: Path, plugins: Providers) -> str:
     if artifact_manifest.is_native(path):
         return "engine-native"
     try:
-        if path.is_dir() and _is_adapter(path, plugins):
+        if path.is_dir() and is_adapter(path, plugins):
             return "adapter"
         reader = recognizing(path, plugins)
         if reader is not None:
             return reader.kind
-        return "adapter" if path.is_file() and _is_adapter(path, plugins) else ""
+        return "adapter" if path.is_file() and is_adapter(path, plugins) else ""
     except ModelError:
         return ""
-
-
-def _is_adapter(path: Path, plugins: Providers) -> bool:
-    return is_artifact(path) or recognizing_adapter(path, plugins.adapter_readers()) is not None
 
 
 def _is_one(path: Path, plugins: Providers) -> bool:

@@ -9,30 +9,42 @@ Tensors of experts have all experts of a layer: ``blk.0.ffn_up_exps.weight.lora_
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
+from infeng_peft.api import AdapterWeights, Delta, WeightsReader
 from numpy.typing import NDArray
 
 from infeng_core.api import AdapterError
-from infeng_core.api.adapters import MAX_RANK, AdapterWeights, Delta, TargetModule, as_adapter_error, target_modules
+from infeng_core.api.adapters import MAX_RANK, TargetModule, as_adapter_error, target_modules
 from infeng_core.api.formats import ModelConfig, layout, show
 from infeng_gguf.architectures import ARCHITECTURES, WITH_EXPERTS
 from infeng_gguf.checkpoint import halves
 from infeng_gguf.experts import Place, places
-from infeng_gguf.file import GgufFile
+from infeng_gguf.file import GgufFile, is_gguf
 from infeng_gguf.types import decoded
 
 _NAMES = (ARCHITECTURES, WITH_EXPERTS)
 OTHER_BASE = "load it over the model that it was trained on"
 
 
-def read_gguf_adapter(path: Path, base: ModelConfig) -> AdapterWeights:
-    """Read an adapter and check that it fits ``base``; raises AdapterError naming file, tensor, reason and remedy."""
-    with as_adapter_error(path):
-        return _Reader(GgufFile(path), base).read()
+class GgufAdapterReader(WeightsReader):
+    """The reader of LoRA adapters in GGUF files, for the hook."""
+
+    def recognizes(self, path: Path) -> bool:
+        """Return whether ``path`` is a file with GGUF's magic or suffix."""
+        return is_gguf(path)
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """Return []: a file is packed at each load."""
+        return []
+
+    def read(self, path: Path, config: ModelConfig) -> AdapterWeights:
+        """Return the adapter's weights, checked against the base; raises AdapterError."""
+        with as_adapter_error(path):
+            return _Reader(GgufFile(path), config).read()
 
 
 class _Reader:

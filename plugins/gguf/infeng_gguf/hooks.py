@@ -30,7 +30,7 @@ def infeng_model_writers() -> dict[str, ModelWriter]:
 @hookimpl
 def infeng_adapter_readers() -> dict[str, AdapterReader]:
     """Return the reader of GGUF adapters."""
-    from infeng_gguf.reader import GgufAdapterReader
+    from infeng_gguf.adapter import GgufAdapterReader
 
     return {"gguf": GgufAdapterReader()}
 

@@ -1,22 +1,18 @@
-"""The readers and the writer of GGUF files, for the hooks."""
+"""The reader and the writer of GGUF models, for the hooks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from infeng_core.api.adapters import AdapterWeights
 from infeng_core.api.formats import (
     Checkpoint,
     Description,
     Export,
     ExportPlan,
-    ModelConfig,
     ModelFiles,
     ModelSource,
     families,
 )
-from infeng_gguf.adapter import read_gguf_adapter
 from infeng_gguf.architectures import ARCHITECTURES
 from infeng_gguf.checkpoint import GgufCheckpoint
 from infeng_gguf.export import export_gguf, planned
@@ -79,19 +75,3 @@ class GgufWriter:
     def write(self, source: ModelSource, destination: Path, format: str, *, force: bool, progress: bool) -> Export:
         """Write a model as one file."""
         return export_gguf(source, destination, format, force=force, progress=progress)
-
-
-class GgufAdapterReader:
-    """The reader of LoRA adapters in GGUF files."""
-
-    def recognizes(self, path: Path) -> bool:
-        """Return whether ``path`` is a file with GGUF's magic or suffix."""
-        return is_gguf(path)
-
-    def files(self, path: Path) -> Sequence[Path]:
-        """Return []: a file is packed at each load."""
-        return []
-
-    def read(self, path: Path, config: ModelConfig) -> AdapterWeights:
-        """Return the adapter's weights; raises AdapterError."""
-        return read_gguf_adapter(path, config)

@@ -12,20 +12,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from infeng_core.api import AdapterError
-from infeng_core.api.adapters import (
-    AdapterWeights,
-    Delta,
-    Snapshot,
-    TargetModule,
-    TargetModules,
-    read_settled,
-    target_modules,
-)
+from infeng_core.api.adapters import Snapshot, TargetModule, TargetModules, read_settled, target_modules
 from infeng_core.api.formats import ModelConfig, show
 from infeng_peft.config import CONFIG_FILE, PeftConfig, read_peft_config
 from infeng_peft.names import Names
 from infeng_peft.parameters import Floats, Parameter, parameters
 from infeng_peft.tensor_file import TensorFile
+from infeng_peft.weights import AdapterWeights, Delta
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 PICKLES = ("adapter_model.bin", "adapter_model.pt")

@@ -13,15 +13,15 @@ from infeng_core.api.adapters import (
     AdapterDtype,
     Artifact,
     check_range,
-    describe_artifact,
     find_adapter,
-    pack_adapter,
     read_artifact,
     read_header,
     require_ours,
-    write_artifact,
 )
 from infeng_core.api.formats import LoadedModel
+from infeng_peft.artifact import describe, write_artifact
+from infeng_peft.packing import pack
+from infeng_peft.reading import weights_of
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ def convert_adapter(
     path, reader = find_adapter(reference, providers)
     if reader is None:
         raise AdapterError(f"{path}", "is converted already", "convert the original PEFT directory")
-    image = pack_adapter(reader.read(path, model.config), model, dtype, 1.0)
+    image = pack(weights_of(reader, path, model.config), model, dtype)
     check_range(image.spec, image.arrays, model, path)
-    artifact = describe_artifact(image, model)
+    artifact = describe(image, model)
     destination = destination.absolute()
     wait = f"{destination}: another process writes it; waiting"
     with locked(destination, waiting=lambda: get_logger(__name__).warning(wait)):

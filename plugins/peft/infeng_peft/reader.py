@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from infeng_core.api import ModelError, model_file
-from infeng_core.api.adapters import AdapterWeights
 from infeng_core.api.formats import ModelConfig
 from infeng_peft.adapter import WEIGHTS_FILE, is_peft, read_peft
 from infeng_peft.config import CONFIG_FILE
+from infeng_peft.reading import WeightsReader
+from infeng_peft.weights import AdapterWeights
 
 
-class PeftReader:
+class PeftReader(WeightsReader):
     """The reader of directories that PEFT saved."""
 
     def recognizes(self, path: Path) -> bool:

@@ -143,6 +143,29 @@ def test_an_engine_native_adapter_needs_no_wheel(tmp_path: Path, monkeypatch: py
     assert find_adapter(tmp_path, plugins) == (tmp_path, None)
 
 
+def test_models_describes_a_peft_directory_by_the_wheel_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert cli.main(["models", str(tmp_path)]) == 1
+    assert "it is an adapter: give it with --lora" in capsys.readouterr().out
+    monkeypatch.setenv("INFENG_PLUGINS_DISABLE", "peft")
+    assert cli.main(["models", str(tmp_path)]) == 1
+    assert "which nothing that is installed reads: install the wheel infeng-peft" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("disabled", ["", "peft"])
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors"])
+def test_an_engine_native_adapter_beside_one_of_peft_is_an_error_whatever_is_installed(
+    disabled: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INFENG_PLUGINS_DISABLE", disabled)
+    (tmp_path / FILE).touch()
+    (tmp_path / name).touch()
+    with pytest.raises(AdapterError, match="of which only one can be meant: keep them in two directories"):
+        find_adapter(tmp_path, Plugins.discover(load_config()))
+
+
 def test_without_the_wheel_of_calibration_text_is_refused_and_what_needs_none_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,7 +23,7 @@ from infeng_peft.adapter import read_peft
 from safetensors.numpy import load_file, save_file
 
 from infeng_core.errors import AdapterError
-from infeng_core.formats.adapters.packing import from_bf16
+from infeng_core.formats.floats import widened
 from infeng_core.formats.safetensors import SafetensorsFile
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.models.config import ModelConfig
@@ -156,7 +156,7 @@ def test_tied_ends_that_are_trained_together_are_both_replaced(tmp_path: Path, b
         assert set(found) == {"embed", "lm_head"} and panels[0] == panels[1]
         stored = SafetensorsFile(adapter / "adapter_model.safetensors")
         tensors = {name: stored.array(name) for name in stored.tensors}
-        tensors = {name: from_bf16(one) if one.dtype == np.uint16 else one for name, one in tensors.items()}
+        tensors = {name: widened(one) if one.dtype == np.uint16 else one for name, one in tensors.items()}
         # PEFT writes the head too, which is the same
         tensors["base_model.model.lm_head.weight"] = tensors["base_model.model.model.embed_tokens.weight"].copy()
         save_file(tensors, adapter / "adapter_model.safetensors")
@@ -348,7 +348,7 @@ def outcome(adapter: Path, base: LoadedModel) -> None:
         for tensor in loaded.tensors.values():
             assert np.isfinite(tensor.scaling).all()
             for part in tensor.parts:
-                assert part.b_scale is None or np.isfinite(from_bf16(part.b_scale)).all()
+                assert part.b_scale is None or np.isfinite(widened(part.b_scale)).all()
 
 
 quiet = settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

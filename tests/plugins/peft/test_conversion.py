@@ -55,7 +55,7 @@ def test_a_failed_write_leaves_nothing_and_the_old_artifact(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("infeng_core.formats.adapters.artifact.write_all", full)
+    monkeypatch.setattr("infeng_peft.artifact.write_all", full)
     with pytest.raises(ResourceError, match="the disk is full, nothing was kept"):
         convert_adapter(CASES["thin"].directory, place, model, "int8", force=True)
     assert load_adapter(place, model, "int8").tensors

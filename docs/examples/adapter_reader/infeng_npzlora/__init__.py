@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from infeng_peft.api import AdapterWeights, Delta, WeightsReader
 from numpy.typing import NDArray
 
 from infeng_core.api import AdapterError, hookimpl
-from infeng_core.api.adapters import AdapterReader, AdapterWeights, Delta, target_modules
+from infeng_core.api.adapters import AdapterReader, target_modules
 from infeng_core.api.formats import ModelConfig
 
 
-class NpzReader:
-    """What the hook gives."""
+class NpzReader(WeightsReader):
+    """What the hook gives; its base packs the weights."""
 
     def recognizes(self, path: Path) -> bool:
         """Return whether the name ends in ``.npz``."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from infeng_peft.conversion import convert_adapter
+from infeng_peft.api import convert_adapter
 
 from infeng_core.api import UsageError
 from infeng_core.api.formats import is_artifact

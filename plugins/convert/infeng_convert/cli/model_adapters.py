@@ -11,16 +11,18 @@ from infeng_core.api import UsageError, say
 from infeng_core.api.formats import gigabytes
 
 if TYPE_CHECKING:
+    from infeng_peft.api import AdapterSurvey
+
     from infeng_core.api import EngineConfig, Plugins
-    from infeng_core.api.adapters import AdapterSurvey
 
 
 def look_at_adapters(paths: Sequence[Path], base: str, config: EngineConfig, plugins: Plugins, *, as_json: bool) -> int:
     """Print a description of each adapter; return 1 if one does not fit ``base``, else 0."""
     if not paths:
         raise UsageError("--base", "no adapter is named", "give PATH: infeng models ADAPTER --base MODEL")
+    from infeng_peft.api import survey_adapter
+
     from infeng_convert.survey import shape_of
-    from infeng_core.api.adapters import survey_adapter
     from infeng_core.api.formats import choose
 
     shape = shape_of(base, choose(config, plugins.quant_format), plugins.quant_format, plugins)

@@ -14,18 +14,20 @@ from drawn import examples
 from goldens.adapted import ADAPTED, Adapted
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from infeng_peft import artifact as writing
 from infeng_peft.adapter import read_peft
+from infeng_peft.artifact import describe, write_artifact
+from infeng_peft.packing import pack
 
 from infeng_core.errors import AdapterError, InfengError
-from infeng_core.formats.adapters import artifact as artifacts
-from infeng_core.formats.adapters.artifact import FILE, describe, write_artifact
+from infeng_core.formats.adapters.artifact import FILE
 from infeng_core.formats.adapters.image import AdapterImage, Pieces
 from infeng_core.formats.adapters.packed import PackedAdapter
-from infeng_core.formats.adapters.packing import from_bf16, pack
 from infeng_core.formats.adapters.snapshot import digest
 from infeng_core.formats.adapters.spec import A_FORMAT
 from infeng_core.formats.adapters.stacked import unpack_stacked
 from infeng_core.formats.adapters.target_modules import target_modules
+from infeng_core.formats.floats import widened
 from infeng_core.formats.shards import aligned_bytes
 from infeng_core.formats.tensors import LoadedModel
 
@@ -117,8 +119,8 @@ def test_a_file_of_version_1_is_laid_out_anew(
                 format.pack(unpack_stacked(format, given, rank, k), array)
                 rows[name] = format.unpack(array, 0, -(-rank // 16), k)[:rank]
             else:
-                array[:] = from_bf16(given) if key.endswith("b_scale") else given
-    monkeypatch.setattr(artifacts, "MAJOR", 1)
+                array[:] = widened(given) if key.endswith("b_scale") else given
+    monkeypatch.setattr(writing, "ARTIFACT_VERSION", (1, 0))
     image = AdapterImage(now.spec, pieces, data, digest(data))
     write_artifact(image, dataclasses.replace(describe(image, model), major=1), tmp_path)
     monkeypatch.undo()

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from adapter_calls import load_adapter
 from goldens.adapted import ADAPTED, Adapted
-from infeng_peft import reader
+from infeng_peft import cached, reader
 from safetensors.numpy import load_file, save_file
 
-from infeng_core.formats.adapters import cached
 from infeng_core.formats.adapters.packed import PackedAdapter
 from infeng_core.formats.tensors import LoadedModel
 

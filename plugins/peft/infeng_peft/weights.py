@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.formats.adapters.target_modules import TargetModule
+from infeng_core.api.adapters import TargetModule
 
 Floats = NDArray[np.float32]
 

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.formats.adapters.weights import Delta
-from infeng_core.formats.tensors import PackedTensor
-from infeng_core.models.weights import PANEL_ROWS
+from infeng_core.api.formats import PANEL_ROWS, PackedTensor
+from infeng_peft.weights import Delta
 
 BLOCK_PANELS = 32  # 512 rows at a time: 23 MB in double for the widest layer of a 1.1B model
 

@@ -8,20 +8,37 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core._native import NativeError
-from infeng_core.errors import AdapterError
-from infeng_core.formats.adapters.image import AdapterImage, Pieces, rotation_of
-from infeng_core.formats.adapters.norms import row_scales
-from infeng_core.formats.adapters.packed import AdapterDtype
-from infeng_core.formats.adapters.snapshot import digest
-from infeng_core.formats.adapters.spec import A_FORMAT, AdapterSpec, PartSpec
-from infeng_core.formats.adapters.stacked import pack_stacked
-from infeng_core.formats.adapters.target_modules import EMBED, HEAD, TargetModule, base_tensor, target_modules
-from infeng_core.formats.adapters.weights import AdapterWeights, Delta, Floats
-from infeng_core.formats.rotation import rotated
-from infeng_core.formats.shards import aligned_bytes
-from infeng_core.formats.tensors import LoadedModel, PackedTensor
-from infeng_core.models.weights import PANEL_ROWS, Part
+from infeng_core.api import AdapterError, NativeError
+from infeng_core.api.adapters import (
+    A_FORMAT,
+    EMBED,
+    HEAD,
+    AdapterDtype,
+    AdapterImage,
+    AdapterSpec,
+    PartSpec,
+    Pieces,
+    TargetModule,
+    adapter_digest,
+    base_tensor,
+    folded_inputs,
+    rotation_of,
+    stacked_panels,
+    target_modules,
+)
+from infeng_core.api.formats import (
+    PANEL_ROWS,
+    LoadedModel,
+    PackedTensor,
+    Part,
+    QuantFormat,
+    aligned_bytes,
+    rotated,
+    to_bf16,
+    widened,
+)
+from infeng_peft.norms import row_scales
+from infeng_peft.weights import AdapterWeights, Delta, Floats
 
 SMALLEST = np.float32(2.0**-100)  # a row with a smaller largest magnitude counts as zero
 Arrays = Mapping[str, NDArray[Any]]
@@ -76,7 +93,7 @@ class _Packer:
             arrays[f"saved.{name}"]["panels"][:] = panels
         for name, module in vectors.items():
             arrays[f"saved.{name}"]["vector"][:] = self.adapter.saved[module]
-        return AdapterImage(spec, pieces, data, digest(data), self.adapter.base_name)
+        return AdapterImage(spec, pieces, data, adapter_digest(data), self.adapter.base_name)
 
     def _part_spec(self, module: str) -> PartSpec:
         delta = self.adapter.deltas.get(module)
@@ -168,6 +185,24 @@ class _Packer:
         return out
 
 
+def pack_stacked(format: QuantFormat, rows: Floats, out: NDArray[np.uint8]) -> None:
+    """Pack (rank, k) into ``stacked_bytes`` bytes; raises the errors of ``format.pack``.
+
+    The two halves of a folded row are rounded as separate rows, each with its scale.
+    """
+    k = rows.shape[1]
+    whole, is_folded = stacked_panels(len(rows))
+    end = whole * format.panel_bytes(k)
+    if whole:
+        format.pack(rows[: whole * PANEL_ROWS], out[:end])
+    if is_folded:
+        last, half = rows[whole * PANEL_ROWS :], folded_inputs(k)
+        lanes = np.zeros((PANEL_ROWS, half), np.float32)
+        for first, part in ((0, last[:, :half]), (PANEL_ROWS // 2, last[:, half:])):
+            lanes[first : first + len(last), : part.shape[1]] = part
+        format.pack(lanes, out[end:])
+
+
 def in_panels(values: Floats, panels: int) -> Floats:
     """Return (rows, rank) as (panels, rank, 16), zero on padding."""
     rows, rank = values.shape
@@ -185,18 +220,7 @@ def quantize_panels(values: Floats, out: NDArray[np.int8]) -> NDArray[np.uint16]
     amax = np.abs(values).max(axis=1)
     usable = amax >= SMALLEST
     scales = to_bf16(np.where(usable, amax / np.float32(127.0), np.float32(0.0)))
-    inverse = np.float32(1.0) / np.where(usable, from_bf16(scales), np.float32(np.inf))
+    inverse = np.float32(1.0) / np.where(usable, widened(scales), np.float32(np.inf))
     scaled = values * inverse[:, None, :]
     out[:] = np.rint(scaled, out=scaled)
     return scales
-
-
-def from_bf16(bits: NDArray[np.uint16]) -> Floats:
-    """Return the values of bf16."""
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-
-
-def to_bf16(values: Floats) -> NDArray[np.uint16]:
-    """Return the upper halves of the values, rounded to nearest even."""
-    bits = np.ascontiguousarray(values).view(np.uint32)
-    return ((bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)

@@ -9,13 +9,14 @@ import pytest
 from adapter_calls import load_adapter
 from goldens.adapted import ADAPTED, Adapted
 from goldens.peft_files import read, tensors_of
+from infeng_peft.packing import pack_stacked, quantize_panels
 from numpy.typing import NDArray
 
 from infeng_core.errors import AdapterError
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
-from infeng_core.formats.adapters.packing import from_bf16, quantize_panels
-from infeng_core.formats.adapters.stacked import pack_stacked, stacked_bytes, unpack_stacked
+from infeng_core.formats.adapters.stacked import stacked_bytes, unpack_stacked
 from infeng_core.formats.adapters.target_modules import target_modules
+from infeng_core.formats.floats import widened
 from infeng_core.formats.quant import BUILTIN
 from infeng_core.formats.shards import aligned_bytes
 from infeng_core.formats.tensors import LoadedModel
@@ -36,7 +37,7 @@ def b_of(part: LoraPart, dtype: str) -> NDArray[np.float32]:
     elif dtype == "int8":
         assert part.b.dtype == np.int8
     rows = values.transpose(0, 2, 1).reshape(-1, part.rank).astype(np.float32)
-    return rows if part.b_scale is None else rows * from_bf16(part.b_scale)[:, None]
+    return rows if part.b_scale is None else rows * widened(part.b_scale)[:, None]
 
 
 def a_of(tensor: LoraTensor, dtype: str, k: int) -> NDArray[np.float32]:
@@ -175,7 +176,7 @@ def test_b_is_rounded_under_the_scale_that_is_stored() -> None:
     values[2, :, 2] = (1 + 2**-8) * 127  # a scale that is rounded down as far as can be
     q = np.empty(values.shape, np.int8)
     bits = quantize_panels(values, q)
-    scales = from_bf16(bits)[:, None]
+    scales = widened(bits)[:, None]
     assert bits.dtype == np.uint16 and bits[0, 0] == bits[1, 1] == 0 and scales[2, 0, 2] == 1
     assert q.max() == 127 and q.min() >= -127
     kept = bits[:, None] > 0

@@ -18,22 +18,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from infeng_core.errors import AdapterError, ResourceError
-from infeng_core.files import cache_root
-from infeng_core.formats.adapters.artifact import (
-    FILE,
-    MAJOR,
-    MINOR,
-    describe,
-    is_artifact,
-    load_artifact,
-    write_artifact,
-)
-from infeng_core.formats.adapters.image import AdapterImage
-from infeng_core.formats.adapters.packed import AdapterDtype, PackedAdapter
-from infeng_core.formats.cache import mark_used, require_own, trim
-from infeng_core.formats.tensors import LoadedModel
-from infeng_core.log import get_logger
+from infeng_core.api import AdapterError, ResourceError, cache_root, get_logger, require_own
+from infeng_core.api.adapters import ARTIFACT_FILE, ARTIFACT_VERSION, AdapterDtype, AdapterImage, load_artifact
+from infeng_core.api.engines import PackedAdapter
+from infeng_core.api.formats import LoadedModel, is_artifact, mark_used, trim
+from infeng_peft.artifact import describe, write_artifact
 
 RULES = 2
 """Raised whenever packing makes other bytes of the same files."""
@@ -98,7 +87,7 @@ def _key(files: Sequence[Path], model: LoadedModel, dtype: AdapterDtype, scale: 
             stamps.append([str(path), found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns])
     except (OSError, RuntimeError):
         return None
-    made_of = [stamps, model.id, dtype, scale, RULES, MAJOR, MINOR]
+    made_of = [stamps, model.id, dtype, scale, RULES, *ARTIFACT_VERSION]
     return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:32]
 
 
@@ -110,7 +99,7 @@ def _keep(entry: Path, image: AdapterImage, model: LoadedModel, most_bytes: int)
         require_own(entry)
         with tempfile.TemporaryDirectory(prefix=".", dir=entry.parent) as folder:
             write_artifact(image, describe(image, model), Path(folder))
-            (Path(folder) / FILE).chmod(0o600)
+            (Path(folder) / ARTIFACT_FILE).chmod(0o600)
             with contextlib.suppress(OSError):  # another process was faster
                 os.rename(folder, entry)  # noqa: PTH104
                 Path(folder).mkdir()  # replaces it for the later removal

@@ -7,19 +7,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from infeng_core.errors import AdapterError
-from infeng_core.formats.adapters.artifact import FILE, read_artifact, shapes_of
-from infeng_core.formats.adapters.image import Pieces
-from infeng_core.formats.adapters.load import find_adapter
-from infeng_core.formats.adapters.packed import AdapterDtype
-from infeng_core.formats.adapters.spec import AdapterSpec, PartSpec
-from infeng_core.formats.adapters.target_modules import EMBED, TargetModules, target_modules
-from infeng_core.formats.adapters.weights import AdapterWeights
-from infeng_core.formats.providers import CORE, Providers
-from infeng_core.formats.safetensors import read_header
-from infeng_core.formats.tensors import LoadedModel
-from infeng_core.models.config import ModelConfig
-from infeng_core.models.typed_fields import show
+from infeng_core.api import AdapterError, Plugins
+from infeng_core.api.adapters import (
+    ARTIFACT_FILE,
+    EMBED,
+    AdapterDtype,
+    AdapterSpec,
+    PartSpec,
+    Pieces,
+    TargetModules,
+    find_adapter,
+    read_artifact,
+    read_header,
+    shapes_of,
+    target_modules,
+)
+from infeng_core.api.formats import LoadedModel, ModelConfig, show
+from infeng_peft.reading import weights_of
+from infeng_peft.weights import AdapterWeights
 
 
 @dataclass(frozen=True)
@@ -36,9 +41,7 @@ class AdapterSurvey:
     why_not: str = ""
 
 
-def survey_adapter(
-    reference: str, base: ModelConfig, dtype: AdapterDtype, providers: Providers = CORE
-) -> AdapterSurvey:
+def survey_adapter(reference: str, base: ModelConfig, dtype: AdapterDtype, providers: Plugins) -> AdapterSurvey:
     """Examine an adapter: a path with a reader in ``providers``, or a name. dtype: of the engine's adapters.
 
     Errors of the adapter, and reasons why it cannot run over ``base``, are in the result.
@@ -48,7 +51,7 @@ def survey_adapter(
         path, reader = find_adapter(reference, providers)
         if reader is None:
             return _artifact(path, base, dtype)
-        return _read(path, reader.read(path, base), base, dtype)
+        return _read(path, weights_of(reader, path, base), base, dtype)
     except AdapterError as error:
         return AdapterSurvey(path, why_not=str(error))
 
@@ -69,7 +72,7 @@ def _artifact(path: Path, base: ModelConfig, dtype: AdapterDtype) -> AdapterSurv
         path,
         tuple(sorted(ranks)),
         _targets(_modules(spec, known)),
-        sum(info.nbytes for info in read_header(path / FILE).tensors.values()),
+        sum(info.nbytes for info in read_header(path / ARTIFACT_FILE).tensors.values()),
         spec.dtype,
         found.base_name,
         spec.is_bound,

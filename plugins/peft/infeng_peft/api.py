@@ -1,0 +1,18 @@
+"""The names that plugins may import from this wheel; everything else may change without notice.
+
+``adapters`` in docs/adding-a-plugin.md says what each name is for.
+"""
+
+from infeng_peft.conversion import convert_adapter
+from infeng_peft.reading import WeightsReader
+from infeng_peft.survey import AdapterSurvey, survey_adapter
+from infeng_peft.weights import AdapterWeights, Delta
+
+__all__ = [
+    "AdapterSurvey",
+    "AdapterWeights",
+    "Delta",
+    "WeightsReader",
+    "convert_adapter",
+    "survey_adapter",
+]
