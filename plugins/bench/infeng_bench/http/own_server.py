@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from infeng_bench.http.closed_loop import Wire
 from infeng_bench.http.server_process import ServerProcess
+from infeng_bench.http.wire import Wire
 from infeng_bench.load.serving import Job
 from infeng_core.api import cache_root
 

@@ -19,7 +19,8 @@ gets one line of output, ``{"error": text}`` or:
 - ``{"adapters": [{"name", "path", "scale"}, ...]}``, which replace all adapters: ``{"load_ms": {name: ...}}``.
 - ``{"serve": {"requests": [...], "places": n}}``: ``{"requests": [{"admitted", "times", "ids"}], "seconds",
   "tokens_per_s", "cpu_seconds", "peak_rss_bytes"}``.
-- ``{"quit": true}``, or the end of the input, ends the process.
+
+The process ends with its input.
 """
 
 from __future__ import annotations
@@ -142,11 +143,8 @@ def main() -> int:
     for line in sys.stdin:
         if not line.strip():
             continue
-        request = json.loads(line)
-        if request.get("quit"):
-            break
         try:
-            answer = answer_to(engine, request, options)
+            answer = answer_to(engine, json.loads(line), options)
         except Exception as error:
             traceback.print_exc()
             answer = {"error": f"{type(error).__name__}: {error}"}
