@@ -263,22 +263,26 @@ def test_plugins_import_nothing_of_the_core_but_its_api():
                 )
 
 
-def test_plugins_import_nothing_of_conversion_but_its_api_and_require_its_wheel():
+@pytest.mark.parametrize(
+    ("wheel", "known"), [("convert", {"bench", "calibrate", "gguf"}), ("gguf", {"bench"}), ("peft", {"bench"})]
+)
+def test_plugins_import_nothing_of_another_but_its_api_and_require_its_wheel(wheel, known):
+    package = f"infeng_{wheel}"
     modules = [*ROOT.glob("plugins/*/infeng_*/**/*.py"), *ROOT.glob("docs/examples/**/*.py")]
     users = set()
     for path in modules:
-        if "infeng_convert" in path.parts:
+        if package in path.parts:
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            found = [name for name in names if name.startswith("infeng_convert")]
-            assert all(name.startswith("infeng_convert.api.") for name in found), path
+            found = [name for name in names if name.startswith(package)]
+            assert all(name.startswith(f"{package}.api.") for name in found), path
             users |= {path.relative_to(ROOT).parts[1]} if found else set()
-    assert users >= {"bench", "calibrate", "gguf"}
+    assert users >= known
     for name in users:
         project = tomllib.loads((ROOT / "plugins" / name / "pyproject.toml").read_text())["project"]
-        assert any(needed.startswith("infeng-convert") for needed in project["dependencies"]), name
+        assert any(needed.startswith(f"infeng-{wheel}") for needed in project["dependencies"]), name
 
 
 def test_the_core_knows_gguf_by_the_name_of_its_wheel_alone():

@@ -10,6 +10,7 @@ the end of the input ends the process. ``peers/serve.py`` describes the lines fo
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -74,7 +75,7 @@ def introduction(engine: Engine) -> dict[str, Any]:
         "kv_dtype": config.kv_cache.dtype,
         "weight_bytes": engine.model.nbytes,
         "kv_bytes_per_position": cost.kv_bytes,
-        "macs_per_token": cost.block_macs + cost.head_macs,
+        "macs_per_token": cost.macs_per_token,
         "block_macs": cost.block_macs,
         "head_macs": cost.head_macs,
         "attention_macs_per_position": cost.attention_macs,
@@ -99,7 +100,7 @@ def introduction(engine: Engine) -> dict[str, Any]:
 
 def serve(engine: Engine, requests: Iterable[str], answers: IO[str]) -> None:
     """Answer each line of ``requests``."""
-    with AdapterSet(engine) as holder:
+    with contextlib.closing(AdapterSet(engine)) as holder:
         for line in requests:
             if not line.strip():
                 continue

@@ -1,6 +1,7 @@
 """The process that computes the same op elsewhere."""
 
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def test_an_oracles_own_error_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
         'for line in sys.stdin: print(json.dumps({"error": "no memory"}), flush=True)'
     )
     monkeypatch.setitem(oracles.SCRIPTS, "torch", str(script))
-    with oracles.Oracle("torch", sys.executable, 1) as oracle, pytest.raises(PeerError, match="no memory"):
+    with closing(oracles.Oracle("torch", sys.executable, 1)) as oracle, pytest.raises(PeerError, match="no memory"):
         oracle.attention(heads=1)
     assert oracle.process.returncode is not None
 
@@ -35,5 +36,5 @@ def test_an_oracle_that_exits_between_two_questions_is_an_error(
     script.write_text('import json, sys\nprint(json.dumps({"ready": True}), flush=True)\nsys.stdin.readline()')
     monkeypatch.setitem(oracles.SCRIPTS, "torch", str(script))
     oracle = oracles.Oracle("torch", sys.executable, 1)
-    with oracle, pytest.raises(PeerError, match="its process ended with status 0"):
+    with closing(oracle), pytest.raises(PeerError, match="its process ended with status 0"):
         oracle.clear()

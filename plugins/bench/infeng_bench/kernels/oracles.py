@@ -34,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def started(arguments: argparse.Namespace, threads: int) -> Iterator[list[Oracle]]:
     """Start the oracles of ``--against`` and end them after the block."""
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(Oracle(name, arguments.oracle_python, threads)) for name in arguments.against]
+        made = (Oracle(name, arguments.oracle_python, threads) for name in arguments.against)
+        yield [stack.enter_context(contextlib.closing(oracle)) for oracle in made]
 
 
 def interpreter(name: str, given: str | None) -> str:
@@ -69,7 +70,7 @@ class OracleOp:
 
 
 class Oracle(EngineProcess):
-    """A process with the protocol of its program. A context manager."""
+    """A process with the protocol of its program."""
 
     def __init__(self, name: str, python: str | None, threads: int) -> None:
         """Start the process; raises UsageError or PeerError."""
@@ -89,12 +90,6 @@ class Oracle(EngineProcess):
     def clear(self) -> None:
         """Free all ops."""
         self.ask({"clear": True}, "clearing")
-
-    def __enter__(self) -> Oracle:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _made(self, op: str, **size: int) -> list[OracleOp]:
         found = []

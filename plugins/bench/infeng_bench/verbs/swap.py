@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infeng_peft.conversion import convert_adapter
+from infeng_peft.api import convert_adapter
 
 from infeng_bench import options
 from infeng_bench.engine.running import MeasurementError, greedy
