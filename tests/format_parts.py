@@ -1,7 +1,6 @@
 """Small random models written with the real safetensors library, and the real trained one where it is at hand."""
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -67,12 +66,6 @@ def write_model() -> ModelMaker:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    """A cache of the test's own."""
-    return tmp_path / "cache"
-
-
-@pytest.fixture
 def make_model(tmp_path: Path) -> ModelMaker:
     """Write a model directory under the test's own: ``name``, ``change`` of the tensors, config changes as keywords."""
 
@@ -97,15 +90,6 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., LoadedModel
         return made[key]
 
     return base
-
-
-@pytest.fixture(scope="session")
-def third_party() -> Path:
-    """The folder of third-party models and texts, which is no part of the project."""
-    folder = os.environ.get("INFENG_TEST_DATA")
-    if not folder:
-        pytest.skip("INFENG_TEST_DATA is not set")
-    return Path(folder)
 
 
 @pytest.fixture(scope="session")

@@ -265,7 +265,8 @@ def test_plugins_import_nothing_of_the_core_but_its_api():
 
 
 @pytest.mark.parametrize(
-    ("wheel", "known"), [("convert", {"bench", "calibrate", "gguf"}), ("peft", {"bench", "convert", "gguf"})]
+    ("wheel", "known"),
+    [("convert", {"bench", "calibrate", "gguf"}), ("gguf", {"bench"}), ("peft", {"bench", "convert", "gguf"})],
 )
 def test_plugins_import_nothing_of_another_but_its_api_and_require_its_wheel(wheel, known):
     modules = [*ROOT.glob("plugins/*/infeng_*/**/*.py"), *ROOT.glob("docs/examples/**/*.py")]

@@ -3,13 +3,14 @@
 The protocol is one JSON object per line. The first line of output is ``{"ready": true, "engine": "infeng", "version",
 "kernels", "bytes_per_token", "details"}``. Each line of input, ``{"work": "decode:rows=1,context=1024", "seed": n}``,
 gets one line of output, ``{"tokens_per_s", "seconds", "prefill_seconds", "tokens", "step_ms"}`` or ``{"error": text}``;
-``{"quit": true}`` or the end of the input ends the process. ``peers/serve.py`` describes the lines for adapters and
-requests: ``{"adapters": [...]}``, ``{"serve": {"requests": [...], "places": n}}``.
+the end of the input ends the process. ``peers/serve.py`` describes the lines for adapters and requests:
+``{"adapters": [...]}``, ``{"serve": {"requests": [...], "places": n}}``.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -74,7 +75,7 @@ def introduction(engine: Engine) -> dict[str, Any]:
         "kv_dtype": config.kv_cache.dtype,
         "weight_bytes": engine.model.nbytes,
         "kv_bytes_per_position": cost.kv_bytes,
-        "macs_per_token": cost.block_macs + cost.head_macs,
+        "macs_per_token": cost.macs_per_token,
         "block_macs": cost.block_macs,
         "head_macs": cost.head_macs,
         "attention_macs_per_position": cost.attention_macs,
@@ -98,15 +99,13 @@ def introduction(engine: Engine) -> dict[str, Any]:
 
 
 def serve(engine: Engine, requests: Iterable[str], answers: IO[str]) -> None:
-    """Answer each line of ``requests`` until ``quit``."""
-    with AdapterSet(engine) as holder:
+    """Answer each line of ``requests``."""
+    with contextlib.closing(AdapterSet(engine)) as holder:
         for line in requests:
             if not line.strip():
                 continue
             try:
                 request = _request(line)
-                if request.get("quit"):
-                    return
                 answer: dict[str, Any]
                 if "adapters" in request:
                     answer = {"load_ms": holder.replace(request["adapters"])}
@@ -152,7 +151,7 @@ def _request(line: str) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError("request", f"not JSON: {error}", remedy) from error
     known = ("work", "adapters", "serve")
-    if not isinstance(request, dict) or not (request.get("quit") or any(name in request for name in known)):
+    if not isinstance(request, dict) or not any(name in request for name in known):
         raise UsageError("request", "it names no work", remedy)
     if not isinstance(request.get("seed", 0), int):
         raise UsageError("request", "seed is not a whole number", remedy)

@@ -79,6 +79,12 @@ def planned(source: ModelSource, format: str) -> ExportPlan:
     return ExportPlan(types, sum(one.nbytes for one in exporter.tensors))
 
 
+def interleaved(rows: NDArray[Any], heads: int) -> NDArray[Any]:
+    """Reorder the rows of ``heads`` heads from two halves of rotary values to adjacent pairs."""
+    halves = rows.reshape(heads, 2, len(rows) // heads // 2, *rows.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
+
+
 def _exporter(source: ModelSource, format: str) -> _Exporter:
     if format not in FORMATS:
         raise UsageError(f"format {format}", "is not written to GGUF", unknown_key_remedy(format, FORMATS))
@@ -153,10 +159,7 @@ class _Exporter:
     def _interleaved(self, part: Part, rows: NDArray[Any]) -> NDArray[Any]:
         """Reorder rows from transformers' order to adjacent rotary pairs, if the architecture has them."""
         heads = self.architecture.rotary_heads(part.source, self.config.heads, self.config.kv_heads)
-        if not heads:
-            return rows
-        halves = rows.reshape(heads, 2, len(rows) // heads // 2, *rows.shape[1:])
-        return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
+        return interleaved(rows, heads) if heads else rows
 
     def _is_norm(self, part: Part) -> bool:
         return bool(self.architecture.norm_offset) and part.source.endswith("norm.weight")

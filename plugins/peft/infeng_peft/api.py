@@ -3,12 +3,13 @@
 ``adapters`` in docs/adding-a-plugin.md says what each name is for.
 """
 
-from infeng_peft.conversion import convert_adapter
+from infeng_peft.conversion import AdapterConversion, convert_adapter
 from infeng_peft.reading import WeightsReader
 from infeng_peft.survey import AdapterSurvey, survey_adapter
 from infeng_peft.weights import AdapterWeights, Delta
 
 __all__ = [
+    "AdapterConversion",
     "AdapterSurvey",
     "AdapterWeights",
     "Delta",

@@ -19,7 +19,7 @@ from infeng_serve.readers import Readers
 _T = TypeVar("_T")
 
 
-class Asked(Protocol):
+class HasRequests(Protocol):
     """The part of an answer in progress that the bridge uses."""
 
     @property
@@ -31,7 +31,7 @@ class Asked(Protocol):
         """Whether the answer is streamed."""
 
 
-_A = TypeVar("_A", bound=Asked)
+_A = TypeVar("_A", bound=HasRequests)
 
 Settled = list[tuple[Request, Record]]
 """A call's requests with tenant and time limit set, each with its record."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from infeng_core.api import Adapters, Request
 from infeng_core.api.servers import draw_seed
 from infeng_serve.auth import Caller
+from infeng_serve.bridge import HasRequests
 from infeng_serve.event_queue import EventQueue, News
 from infeng_serve.failures import GoneError, failure, reason_of
 from infeng_serve.http import Call
@@ -23,6 +25,8 @@ from infeng_serve.protocol.answer import Answer, Context
 from infeng_serve.protocol.errors import ApiError
 from infeng_serve.protocol.unknown import Ignored
 from infeng_serve.service import Service
+
+_A = TypeVar("_A", bound=HasRequests)
 
 Read = Callable[[bytes, Context], Answer]
 """The function ``read`` of a protocol module."""
@@ -47,6 +51,8 @@ class Asked(Protocol):
     """Seconds since 1970."""
     arrived: float
     """Seconds of ``time.perf_counter``."""
+    is_started: bool
+    """Whether a part of the answer was sent, after which no error can be."""
 
     @property
     def client(self) -> str:
@@ -94,36 +100,22 @@ async def _answer(
 ) -> None:
     """Answer one call. asked: returns its body and its entry in the journal."""
     service, queue = work.service, work.queue
-    try:
-        with service.taken(call.caller):
-            # Before the body is read, so that a refused call costs little.
-            service.bridge.check_room(call.caller.tenant)
-            body, work.entry = await asked()
-            service.check_open()
-            call.watch(queue.gone)
-            try:
-                reading = partial(work.read, read, body)
-                answer = await service.bridge.submit(call.caller.tenant, queue, reading, work.settle)
-                call.extra += work.ignored.headers(call.id)
-                await work.keep(body)
-                del body, reading  # free large objects during a long answer
-                if answer.streams:
-                    await _stream(call, work, answer, service.settings.stream_keep_alive)
-                else:
-                    completions = await queue.all()
-                    await work.compare_adapters()
-                    await call.respond(200, answer.body(completions))
-            finally:
-                service.bridge.close(queue)
-    except GoneError:
-        raise
-    except Exception as error:
-        told = failure(error, call.id, queue.paths)
-        if not any(choice.stream is not None for choice in queue.choices):
-            work.reject(told)
-        if queue.is_gone or call.is_started:
-            raise GoneError from error
-        raise told from error
+    async with work.under_way():
+        # Before the body is read, so that a refused call costs little.
+        service.bridge.check_room(call.caller.tenant)
+        body, work.entry = await asked()
+        service.check_open()
+        call.watch(queue.gone)
+        answer = await work.submit(partial(work.read, read, body))
+        call.extra += work.ignored.headers(call.id)
+        await work.keep(body)
+        del body  # free a large object during a long answer
+        if answer.streams:
+            await _stream(call, work, answer, service.settings.stream_keep_alive)
+        else:
+            completions = await queue.all()
+            await work.compare_adapters()
+            await call.respond(200, answer.body(completions))
 
 
 async def _stream(call: Call, work: Work, answer: Answer, seconds: float) -> None:
@@ -195,6 +187,34 @@ class Work:
     ignored: Ignored = field(default_factory=Ignored)
     """The call's parameters that have no effect."""
     _kept: Entry | None = None  # entry of a new call, until its adapters are known
+
+    @contextlib.asynccontextmanager
+    async def under_way(self) -> AsyncIterator[None]:
+        """Count the call while it runs, and cancel its unfinished requests afterwards.
+
+        An error becomes an ApiError, or a GoneError if it cannot be sent. Observers are notified of a call that was
+        rejected before its requests were submitted.
+        """
+        queue, call = self.queue, self.call
+        try:
+            with self.service.taken(call.caller):
+                try:
+                    yield
+                finally:
+                    self.service.bridge.close(queue)
+        except GoneError:
+            raise
+        except Exception as error:
+            told = failure(error, call.id, queue.paths)
+            if not any(choice.stream is not None for choice in queue.choices):
+                self.reject(told)
+            if queue.is_gone or call.is_started:
+                raise GoneError from error
+            raise told from error
+
+    async def submit(self, read: Callable[[], _A]) -> _A:
+        """Return the answer that ``read`` returns on a reader thread, with its requests submitted to the engine."""
+        return await self.service.bridge.submit(self.call.caller.tenant, self.queue, read, self.settle)
 
     def read(self, read: Read, body: bytes) -> Answer:
         """Parse a body and return its answer; raises ApiError 400 for a body that is not JSON."""

@@ -40,8 +40,6 @@ def main() -> None:
     print(json.dumps({"ready": True, **told}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
-        if request.get("quit"):
-            break
         fail(fault, "work")
         figures = {"tokens_per_s": rate + request["seed"], "seconds": 1.0, "prefill_seconds": 0.5, "tokens": 32}
         print(json.dumps(figures), flush=True)

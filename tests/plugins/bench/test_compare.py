@@ -33,18 +33,19 @@ def open_model(model, threads, options):
             details = {"kv_bytes_per_position": 100, "model": model, "threads": threads}
             return {"version": "7", "kernels": ["fast"], "bytes_per_token": 1000, "details": details}
 
-        def prepare(self, kind, rows, positions):
-            self.rows = rows
+        def open(self, kind, rows, positions):
+            self.rows, self.given = rows, []
             self.late = options["pace"] == "late"
             if options["pace"] == "broken":
                 raise MemoryError("no room for the cache")
 
-        def start(self, prompts):
+        def admit(self, slot, prompt, adapter):
             print("a line that is none of the protocol")
-            assert len(prompts) == self.rows
+            self.given.append(slot)
 
-        def step(self):
-            return self.rows - self.late
+        def advance(self, slots):
+            assert slots == self.given == list(range(self.rows))
+            return [(slot, 0) for slot in slots][: self.rows - self.late]
 
         def stop(self):
             pass
@@ -54,21 +55,19 @@ def open_model(model, threads, options):
 
 
 @pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> peers.Peer:
     """Put an installed peer called "fake" into the registry."""
     file = tmp_path / "fake.py"
     file.write_text(PEER)
-    peer = SimpleNamespace(
+    peer = peers.Peer(
         NAME="fake",
         ABOUT="for tests",
         REQUIREMENTS=("fake==7",),
+        IMPORTS=(),
         FORMATS={"int4-g64": "q4"},
         OPTIONS={"pace": "1"},
         CHOICES={"pace": ("1", "late", "broken")},
-        NEEDS_COMPILER=False,
-        export_commands=lambda tools, source, folder, kind: [],
-        model_path=lambda folder: folder,
-        __file__=str(file),
+        path=file,
     )
     monkeypatch.setattr(peers, "NAMES", (*peers.NAMES, "fake"))
     known = peers.peer

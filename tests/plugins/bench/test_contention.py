@@ -82,7 +82,6 @@ def test_waits_of_two_processes_on_one_core_are_detected(tmp_path: Path) -> None
         f"import json, os, sys, time\nos.sched_setaffinity(0, [{core}])\n"
         "print(json.dumps({'ready': True, 'details': {}}), flush=True)\n"
         "for line in sys.stdin:\n"
-        "    if 'quit' in line: break\n"
         "    if os.fork() == 0:\n"
         "        end = time.process_time() + 0.5\n"
         "        while time.process_time() < end: pass\n"

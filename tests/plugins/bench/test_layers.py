@@ -7,8 +7,7 @@ import infeng_bench
 import pytest
 
 ROOT = Path(infeng_bench.__file__).parent
-STANDALONE = ("peers/serve.py", "peers/slots.py", "peers/export_gguf.py", "peers/export_gguf_adapter.py",
-              "kernels/oracle_torch.py")  # fmt: skip
+STANDALONE = ("peers/serve.py", "peers/slots.py", "peers/quantize_gguf.py", "kernels/oracle_torch.py")
 LOWEST = ("stats", "reports/machine.py", "load/arrivals.py", "load/popularity.py", "models/cache.py")
 
 

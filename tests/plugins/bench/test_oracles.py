@@ -1,19 +1,19 @@
 """The process that computes the same op elsewhere."""
 
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from infeng_bench.kernels import oracles
-
-from infeng_core.errors import PluginError
+from infeng_bench.peers import PeerError
 
 
 def test_an_oracle_that_exits_at_once_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "ends.py"
     script.write_text("print('hello')")
     monkeypatch.setitem(oracles.SCRIPTS, "torch", str(script))
-    with pytest.raises(PluginError, match="ended without an answer"):
+    with pytest.raises(PeerError, match="no JSON object"):
         oracles.Oracle("torch", sys.executable, 1)
 
 
@@ -24,18 +24,17 @@ def test_an_oracles_own_error_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
         'for line in sys.stdin: print(json.dumps({"error": "no memory"}), flush=True)'
     )
     monkeypatch.setitem(oracles.SCRIPTS, "torch", str(script))
-    with oracles.Oracle("torch", sys.executable, 1) as oracle, pytest.raises(PluginError, match="no memory"):
+    with closing(oracles.Oracle("torch", sys.executable, 1)) as oracle, pytest.raises(PeerError, match="no memory"):
         oracle.attention(heads=1)
-    assert oracle._process.returncode == 0
+    assert oracle.process.returncode is not None
 
 
 def test_an_oracle_that_exits_between_two_questions_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = tmp_path / "dies.py"
-    script.write_text('import json\nprint(json.dumps({"ready": True}), flush=True)')
+    script.write_text('import json, sys\nprint(json.dumps({"ready": True}), flush=True)\nsys.stdin.readline()')
     monkeypatch.setitem(oracles.SCRIPTS, "torch", str(script))
-    with oracles.Oracle("torch", sys.executable, 1) as oracle:
-        oracle._process.wait()
-        with pytest.raises(PluginError, match="ended without an answer"):
-            oracle.clear()
+    oracle = oracles.Oracle("torch", sys.executable, 1)
+    with closing(oracle), pytest.raises(PeerError, match="its process ended with status 0"):
+        oracle.clear()

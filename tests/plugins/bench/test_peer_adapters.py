@@ -12,10 +12,11 @@ from infeng_bench import peers
 from infeng_bench.load.serving import Job
 from infeng_bench.models import adapters, synthetic
 from infeng_bench.peers import PeerError, export_gguf_adapter, serve
-from infeng_bench.peers import export_gguf as exporter
 from infeng_bench.peers.environment import Environment
 from infeng_bench.peers.process import EngineProcess
 from safetensors.numpy import load_file, save_file
+
+from infeng_core.cli import main
 
 PLACES = {name: Environment(peers.peer(name)) for name in ("llama_cpp", "transformers")}
 MISSING = {name: place.missing() for name, place in PLACES.items()}  # of the user's cache: the tests have their own
@@ -28,19 +29,23 @@ WAYS = {
 
 
 def differences(adapter: Path, scale: float) -> dict[str, Any]:
-    """Return what an adapter adds to each weight: scale * scaling * B A."""
+    """Return what an adapter adds to each weight: scale * alpha / rank * B A."""
     config = json.loads((adapter / "adapter_config.json").read_text())
+    tensors = load_file(adapter / "adapter_model.safetensors")
     found = {}
-    for name, both in export_gguf_adapter.pairs(adapter).items():
-        factor = scale * export_gguf_adapter.scaling(config, name, both["A"].shape[0])
-        found[name] = factor * (both["B"].astype(np.float64) @ both["A"])
+    for name, a in tensors.items():
+        if name.endswith(".lora_A.weight"):
+            b = tensors[name.replace(".lora_A.", ".lora_B.")].astype(np.float64)
+            weight = name.removeprefix("base_model.model.").replace(".lora_A.", ".")
+            found[weight] = scale * config["lora_alpha"] / config["r"] * (b @ a)
     return found
 
 
 def merged(base: Path, adapter: Path, folder: Path, scale: float) -> Path:
     """Return ``base`` with the adapter in its weights."""
     folder.mkdir()
-    (folder / "config.json").write_text((base / "config.json").read_text())
+    for name in ("config.json", "tokenizer.json"):
+        (folder / name).write_text((base / name).read_text())
     added = differences(adapter, scale)
     weights = load_file(base / "model.safetensors")
     values = {name: (weight + added.get(name, 0)).astype(np.float32) for name, weight in weights.items()}
@@ -65,9 +70,10 @@ def base(tiny_config: Path) -> Path:
 def started(peer: str, way: str, model: Path, folder: Path) -> Iterator[EngineProcess]:
     """Yield the peer on a Hugging Face directory."""
     if peer == "llama_cpp":
-        exporter.export_f16(model, folder / f"{model.name}.gguf")
-        model = folder / f"{model.name}.gguf"
-    command = [str(PYTHON[peer]), "-P", serve.__file__, str(peers.peer(peer).__file__), str(model), "--threads", "1"]
+        out = folder / f"{model.name}.gguf"
+        assert main(["convert", str(model), str(out), "--format", "f32", "--force"]) == 0
+        model = out
+    command = [str(PYTHON[peer]), "-P", serve.__file__, str(peers.peer(peer).path), str(model), "--threads", "1"]
     command += [word for setting in way.split() for word in ("--set", setting)]
     engine = EngineProcess(peer, command, folder / "log", 120)
     try:
@@ -88,7 +94,6 @@ def held(peer: str, base: Path, adapter: Path, folder: Path) -> str:
 
 @pytest.mark.slow
 def test_a_peer_answers_as_if_the_adapter_were_merged(peer: str, base: Path, tiny_config: Path, tmp_path: Path) -> None:
-    pytest.importorskip("gguf", reason="writes adapters with the package gguf, which is not installed here")
     made = [adapters.peft_directory(tiny_config, 6, "all", seed, dtype="f32") for seed in (1, 2)]
     models = [merged(base, adapter, tmp_path / f"merged{i}", 6.0) for i, adapter in enumerate(made)]
     alone = []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from infeng_bench.engine.work import Work
-from infeng_bench.peers import PeerError, process
+from infeng_bench.peers import PeerError, child
 from infeng_bench.peers.process import EngineProcess
 
 FAKE = Path(__file__).with_name("fake_peer.py")
@@ -118,7 +118,7 @@ def test_a_peer_that_exited_while_stopped_is_an_error(start: Started) -> None:
 
 
 def test_a_peer_that_does_not_exit_is_killed(start: Started, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "GRACE", 0.5)
+    monkeypatch.setattr(child, "GRACE", 0.5)
     engine = start("deaf-end")
     engine.ready()
     begin = time.monotonic()

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from infeng_bench.http import closed_loop, overhead_figures
-from infeng_bench.http.closed_loop import Address, Wire
 from infeng_bench.http.overhead_figures import IN_PROCESS, SERVED, Round
 from infeng_bench.http.server_process import ServedOverHttp, ServerProcess
+from infeng_bench.http.wire import Address, Wire
 from infeng_bench.load.serving import Job, Served, Trace
 from infeng_bench.peers import PeerError, environment, llama_server, models
 
@@ -75,11 +75,11 @@ def stream(tokens: int, head: bytes = HEAD) -> list[bytes]:
 def test_a_client_reuses_its_connection_and_records_the_time_of_each_chunk(answering: Any) -> None:
     address, seen = answering([stream(2), stream(3)])
     jobs = [Job(0.0, [5, 6], 2), Job(0.0, [7], 3)]
-    traces, seconds, cpu = closed_loop.drive("it", address, WIRE, jobs, 1, 5.0)
+    traces, effort = closed_loop.drive("it", address, WIRE, jobs, 1, 5.0)
     assert [trace.job for trace in traces] == jobs
     assert all(1 <= len(trace.tokens) <= trace.job.new for trace in traces)
-    assert 0 <= traces[0].admitted < traces[0].tokens[0] <= traces[1].admitted < traces[1].tokens[-1] <= seconds
-    assert 0 <= cpu <= seconds
+    assert 0 <= traces[0].admitted < traces[0].tokens[0] <= traces[1].admitted < traces[1].tokens[-1] <= effort.seconds
+    assert 0 <= effort.cpu_share <= 1
     assert seen[0].startswith(b"POST /go HTTP/1.1\r\n")
     assert seen[0].endswith(b'\r\n\r\n{"prompt":[5,6],"new":2}')
 
@@ -98,7 +98,7 @@ def test_a_client_reconnects_after_the_server_closes_the_connection(
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ([b"HTTP/1.1 429 Too Many Requests\r\n\r\n0\r\n\r\n"], "429 Too Many Requests"),
+        ([b"HTTP/1.1 429 Too Many Requests\r\n\r\n0\r\n\r\n"], "answered 429"),
         (stream(1), "gave 1 tokens where 2 were asked for"),
         (stream(2)[:-1], "cut short"),
     ],
@@ -224,11 +224,11 @@ def test_a_server_process_runs_during_its_rounds_and_is_stopped_between_them(tmp
     )
     try:
         server.ready()
-        assert asleep(server._process.pid)
+        assert asleep(server.process.pid)
         served = server.serve([Job(0.0, [1], 3)], 1)
-        assert asleep(server._process.pid)
+        assert asleep(server.process.pid)
         assert 0 < served.cpu_seconds < 5
         assert served.peak_rss_bytes > 1 << 20
     finally:
         server.close()
-    assert server._process.returncode is not None
+    assert server.process.returncode is not None

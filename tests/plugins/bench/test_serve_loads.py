@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench.http.open_loop import Due, Reply
+from infeng_bench.http.client import Due, Reply
 from infeng_bench.http.overhead_figures import IN_PROCESS, SERVED
 from infeng_bench.http.traffic import _outcomes
 from infeng_bench.load.kinds import Load

@@ -24,7 +24,8 @@ class Engine:
         self.given: dict[int, int] = {}
         self.most = 0
 
-    def open(self, slots: int, positions: int) -> None:
+    def open(self, kind: str, slots: int, positions: int) -> None:
+        assert kind == "serve"
         self.size = slots, positions
 
     def admit(self, slot: int, prompt: list[int], adapter: str | None) -> None:

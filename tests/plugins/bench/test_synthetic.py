@@ -103,8 +103,8 @@ def test_a_changed_config_gets_a_place_of_its_own(tiny_config: Path, tmp_path: P
     ("name", "text", "kind", "said"),
     [
         ("tinylama-1.1b", None, UsageError, "did you mean `tinyllama-1.1b`"),
-        ("missing.json", None, UsageError, "No such file"),
-        ("bad.json", "{", UsageError, "not JSON"),
+        ("missing.json", None, UsageError, "no such file"),
+        ("bad.json", "{", UsageError, "not valid JSON"),
         ("list.json", "[]", UsageError, "not a JSON object"),
         ("foreign.json", '{"architectures": ["GPT2LMHeadModel"]}', ModelError, "GPT2LMHeadModel"),
     ],

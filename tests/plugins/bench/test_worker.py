@@ -108,13 +108,11 @@ def test_a_work_that_the_engine_cannot_hold_is_an_error(engine: Engine, text: st
     assert engine.step() is False
 
 
-def test_each_line_gets_an_answer_and_quit_ends_the_worker(engine: Engine) -> None:
+def test_each_line_gets_an_answer_and_empty_ones_none(engine: Engine) -> None:
     answers = converse(
         engine,
         '{"work": "decode:rows=2,context=9,steps=3", "seed": 5}\n',
         "\n",
-        '{"work": "prefill:rows=1,context=9"}\n',
-        '{"quit": true}\n',
         '{"work": "prefill:rows=1,context=9"}\n',
     )
     assert [answer["tokens"] for answer in answers] == [6, 9]
@@ -248,7 +246,6 @@ def test_a_worker_that_waits_for_the_next_line_uses_no_processor_time(tiny_confi
         before = cpu_seconds(process.pid)
         time.sleep(0.5)
         used = cpu_seconds(process.pid) - before
-        print('{"quit": true}', file=process.stdin, flush=True)
     assert process.returncode == 0
     assert used <= 0.05
 

@@ -1,9 +1,9 @@
 """`infeng bench zipf` from end to end, on peers whose answers are known."""
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,7 +40,7 @@ def open_model(model, threads, options):
                 raise MemoryError("no room for the adapter")
             self.adapters[name] = (path, scale)
 
-        def open(self, slots, positions):
+        def open(self, kind, slots, positions):
             self.rows = {}
 
         def admit(self, slot, prompt, adapter):
@@ -72,20 +72,16 @@ def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, mixes in (("one", False), ("all", True)):
         file = tmp_path / f"{name}.py"
         file.write_text(PEER.replace("NAME_HERE", name).replace("MIXES_HERE", str(mixes)))
-        made[name] = SimpleNamespace(
+        made[name] = peers.Peer(
             NAME=name,
             ABOUT="for tests",
             REQUIREMENTS=("fake==7",),
+            IMPORTS=(),
             FORMATS={"int4-g64": "q4"},
             OPTIONS={"turns": "rotate", "fault": "none"},
-            CHOICES={},
-            NEEDS_COMPILER=False,
             READS_GGUF=True,
-            export_commands=lambda tools, source, folder, kind: [],
-            model_path=lambda folder: folder,
-            adapter_commands=lambda tools, adapter, base, folder: [],
-            adapter_path=lambda folder: folder,
-            __file__=str(file),
+            TAKES_ADAPTERS=True,
+            path=file,
         )
     known = peers.peer
     monkeypatch.setattr(peers, "NAMES", (*peers.NAMES, *made))
@@ -283,7 +279,8 @@ def test_options_that_conflict_with_a_gguf_are_an_error_with_the_reason(
 ) -> None:
     (tmp_path / "gsm8k_test.jsonl").write_text(json.dumps({"question": "x"}) + "\n")
     if engine != "infeng":
-        monkeypatch.setattr(peers.peer(engine), "READS_GGUF", reads)
+        changed = dataclasses.replace(peers.peer(engine), READS_GGUF=reads)
+        monkeypatch.setattr(peers, "peer", lambda name: changed)
     call = ["bench", "zipf", "--base-model", str(gguf_base), "--engine", engine, "--data", str(tmp_path), "-t", "1"]
     assert main([*call, *more]) == 2
     assert text in capsys.readouterr().err

@@ -7,18 +7,14 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import caches
 import pytest
 from grammar_parts import MODEL, Make
 from infeng_grammar.processor import Grammars
+from shared_fixtures import shared_cache
 
 from infeng_core.api import Engine, EngineConfig, HfTokenizer, Vocabulary
 
-
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache that the tests of this folder share."""
-    return caches.shared(tmp_path_factory)
+__all__ = ["data", "engine", "grammars", "make", "shared_cache", "spell", "vocabulary"]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from infeng_peft.api import convert_adapter
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 class AdapterSet:
     """Loads adapters into an engine. The first load of a PEFT directory reads it directly and then converts it; later
-    loads read the engine-native form. A context manager: converted adapters lie in a temporary folder.
+    loads read the engine-native form. ``close`` deletes the converted adapters, which lie in a temporary folder.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -67,10 +66,6 @@ class AdapterSet:
         for path in [path for path in self._converted if path not in keeping]:
             shutil.rmtree(self._converted.pop(path), ignore_errors=True)
 
-    def __enter__(self) -> AdapterSet:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Delete the converted adapters."""
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -66,7 +66,7 @@ class Session:
             "load_seconds": self._loaded,
             "bytes_per_token": self.cost.weight_bytes,
             "kv_bytes_per_position": self.cost.kv_bytes,
-            "macs_per_token": self.cost.block_macs + self.cost.head_macs,
+            "macs_per_token": self.cost.macs_per_token,
         }
         if self.cost.expert_bytes:
             common |= {"expert_bytes": self.cost.expert_bytes, "expert_share": self.cost.share}

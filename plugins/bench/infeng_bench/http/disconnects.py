@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from infeng_bench.engine.running import greedy
-from infeng_bench.http.open_loop import Client, Reply
+from infeng_bench.http.client import Client, Reply
 from infeng_bench.http.overhead_figures import IN_PROCESS, SERVED
 from infeng_bench.http.pace import SHORT, asked, until_begun
 from infeng_bench.http.paired import PairedEngines, both

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from infeng_bench.http.closed_loop import Wire
 from infeng_bench.http.server_process import ServerProcess
+from infeng_bench.http.wire import Wire
 from infeng_bench.load.serving import Job
+from infeng_bench.peers.environment import INFENG
 from infeng_core.api import cache_root
 
 NAME = "served"  # the server's name in results
@@ -21,10 +21,9 @@ def started(
     ours: Sequence[str], adapters: Mapping[str, Path], timeout: float, more: Sequence[str] = (), key: str = ""
 ) -> ServerProcess:
     """Start the server. ours: model, threads, settings. more: further arguments. key: API key of requests."""
-    infeng = [sys.executable, "-P", "-c", "import sys; from infeng_core.cli import main; sys.exit(main())", "serve"]
     loras = [word for name, path in adapters.items() for word in ("--lora", f"{name}={path}")]
     waits = ("--set", "scheduler.max_wait_ms=0")  # a closed loop sends all at once, and no request may be refused
-    command = [*infeng, *waits, *ours, *more, "--served-model-name", MODEL, *loras]
+    command = [*INFENG, "serve", *waits, *ours, *more, "--served-model-name", MODEL, *loras]
     log = cache_root() / "bench" / "peers" / "infeng-serve.log"
     return ServerProcess(NAME, lambda port: [*command, "--port", str(port)], wire(key=key), log, timeout)
 

@@ -9,7 +9,7 @@ from typing import Any
 from infeng_bench.engine import pace as engine_pace
 from infeng_bench.engine.pace import LEARNING, PromptBeside
 from infeng_bench.http import own_server
-from infeng_bench.http.open_loop import Client, Reply
+from infeng_bench.http.client import Client, Reply
 from infeng_bench.http.overhead_figures import IN_PROCESS, SERVED
 from infeng_bench.http.paired import SIDES, PairedEngines, both
 from infeng_bench.http.traffic import Figures

@@ -13,12 +13,13 @@ from types import MappingProxyType
 from infeng_bench import options
 from infeng_bench.engine.session import Session, opened
 from infeng_bench.http import own_server
-from infeng_bench.http.open_loop import Client
+from infeng_bench.http.client import Client
 from infeng_bench.http.overhead_figures import IN_PROCESS, SERVED
 from infeng_bench.http.server_process import ServerProcess
 from infeng_bench.load import prompts
 from infeng_bench.load.serving import Job
 from infeng_bench.peers import lineup
+from infeng_bench.peers.child import memory_of
 from infeng_core.api import Engine
 
 SIDES = (IN_PROCESS, SERVED)
@@ -117,15 +118,12 @@ def resident(pid: int | str) -> Iterator[list[int]]:
     """Yield a list to which a thread appends the resident bytes of a process four times a second."""
     found: list[int] = []
     is_over = threading.Event()
-    status = Path(f"/proc/{pid}/status")
 
     def watch() -> None:
-        with contextlib.suppress(OSError):  # no /proc on this system
-            while True:
-                lines = status.read_text(encoding="ascii", errors="replace").splitlines()
-                found.extend(1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
-                if is_over.wait(SAMPLE_SECONDS):
-                    return
+        while nbytes := memory_of(pid, "VmRSS"):
+            found.append(nbytes)
+            if is_over.wait(SAMPLE_SECONDS):
+                return
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()

@@ -13,7 +13,7 @@ from typing import Any
 from infeng_bench.engine import prefix as engine_prefix
 from infeng_bench.engine.prefix import FirstTokens
 from infeng_bench.http import own_server
-from infeng_bench.http.open_loop import Client
+from infeng_bench.http.client import Client
 from infeng_bench.http.overhead_figures import IN_PROCESS, SERVED
 from infeng_bench.http.paired import server_of
 from infeng_bench.http.traffic import Figures

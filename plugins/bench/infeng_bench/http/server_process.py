@@ -1,25 +1,21 @@
-"""Servers as child processes: started, measured over HTTP, stopped by a signal between measurements, ended."""
+"""Servers as child processes, measured over HTTP."""
 
 from __future__ import annotations
 
-import contextlib
 import http.client
-import os
 import signal
 import socket
-import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from infeng_bench.http import closed_loop
-from infeng_bench.http.closed_loop import Address, Wire
+from infeng_bench.http.wire import Address, Wire
 from infeng_bench.load.serving import Job, Served
-from infeng_bench.peers import PeerError
-from infeng_bench.peers.environment import clean, last_words
+from infeng_bench.peers.child import ChildProcess, memory_of
+from infeng_bench.stats.contention import NANO, threads
 
-GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 POLL = 0.05  # seconds between two checks of readiness
 HOST = "127.0.0.1"
 
@@ -33,8 +29,8 @@ class ServedOverHttp(Served):
     """CPU seconds of the server's first thread, INF-ENG's event loop; None if the system does not report it."""
 
 
-class ServerProcess:
-    """A server that stays in memory; SIGSTOP stops all its threads between two measurements."""
+class ServerProcess(ChildProcess):
+    """A server, measured over HTTP."""
 
     def __init__(
         self,
@@ -48,66 +44,42 @@ class ServerProcess:
         """Start the process. command: returns the command line for a port. timeout: seconds until the server is
         ready, and seconds without a byte. Raises PeerError.
         """
-        self.name = name
-        self._wire, self._log, self._timeout = wire, log, timeout
+        self._wire = wire
         self.address = Address(HOST, _free_port())
-        log.parent.mkdir(parents=True, exist_ok=True)
-        line = list(command(self.address.port))
-        with log.open("wb") as said:
-            try:
-                self._process = subprocess.Popen(
-                    line, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=clean(environ or {}), process_group=0
-                )
-            except OSError as error:
-                raise PeerError(name, f"{line[0]}: {error.strerror}", "install it again") from error
+        log.unlink(missing_ok=True)
+        super().__init__(name, command(self.address.port), log, timeout, has_pipes=False, environ=environ)
 
     def ready(self) -> None:
         """Wait until it takes requests, then stop it by SIGSTOP. Raises PeerError."""
-        end = time.monotonic() + self._timeout
+        end = time.monotonic() + self.timeout
         while not self._answers():
-            if self._process.poll() is not None:
-                why = f"it ended with status {self._process.returncode}: {last_words(self._log)}"
-                raise PeerError(self.name, why, f"see {self._log}")
+            if self.process.poll() is not None:
+                raise self.ended("loading")
             if time.monotonic() > end:
-                raise PeerError(self.name, f"not ready in {self._timeout:g} s", f"see {self._log}")
+                raise self.error(f"not ready in {self.timeout:g} s")
             time.sleep(POLL)
-        self._signal(signal.SIGSTOP)
+        self.send_signal(signal.SIGSTOP)
 
     def serve(self, jobs: Sequence[Job], places: int) -> ServedOverHttp:
         """Send ``jobs`` from ``places`` clients; the process runs only meanwhile. Raises PeerError."""
         with self.awake():
             begin, looped = self._cpu(), self._first_thread()
-            traces, seconds, client = closed_loop.drive(
-                self.name, self.address, self._wire, jobs, places, self._timeout
-            )
+            traces, effort = closed_loop.drive(self.name, self.address, self._wire, jobs, places, self.timeout)
             taken, loop = self._cpu() - begin, self._first_thread()
         loop = None if loop is None or looped is None else loop - looped
-        return ServedOverHttp(traces, seconds, taken, self._peak(), client_cpu_seconds=client, loop_cpu_seconds=loop)
-
-    @contextlib.contextmanager
-    def awake(self) -> Iterator[None]:
-        """Let the process run inside the block. Raises PeerError."""
-        self._signal(signal.SIGCONT)
-        yield
-        self._signal(signal.SIGSTOP)
+        return ServedOverHttp(
+            traces,
+            effort.seconds,
+            taken,
+            memory_of(self.pid, "VmHWM"),
+            client_cpu_seconds=effort.cpu_seconds,
+            loop_cpu_seconds=loop,
+        )
 
     @property
     def pid(self) -> int:
         """The process id."""
-        return self._process.pid
-
-    def close(self) -> None:
-        """End the process, by SIGKILL after GRACE seconds."""
-        if self._process.poll() is None:
-            with contextlib.suppress(PeerError):
-                self._signal(signal.SIGCONT)
-            self._process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(GRACE)
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        return self.process.pid
 
     def _answers(self) -> bool:
         connection = http.client.HTTPConnection(self.address.host, self.address.port, timeout=5)
@@ -121,28 +93,12 @@ class ServerProcess:
 
     def _cpu(self) -> float:
         """Return the CPU seconds of all threads, to the nanosecond, by the clock of clock_getcpuclockid(3)."""
-        return time.clock_gettime((~self._process.pid << 3) | 2)
+        return time.clock_gettime((~self.pid << 3) | 2)
 
     def _first_thread(self) -> float | None:
         """Return the CPU seconds of the first thread, to the nanosecond; None if the system does not report them."""
-        try:
-            told = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/schedstat").read_text(encoding="ascii")
-            return int(told.split()[0]) / 1e9
-        except (OSError, ValueError, IndexError):
-            return None
-
-    def _peak(self) -> int:
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            for line in Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii").splitlines():
-                if line.startswith("VmHWM:"):
-                    return 1024 * int(line.split()[1])
-        return 0
-
-    def _signal(self, number: signal.Signals) -> None:
-        try:
-            os.killpg(self._process.pid, number)
-        except ProcessLookupError:
-            raise PeerError(self.name, f"it has ended: {last_words(self._log)}", f"see {self._log}") from None
+        ran, _ = threads(self.pid).get(self.pid, (None, None))
+        return None if ran is None else ran * NANO
 
 
 def _free_port() -> int:

@@ -14,7 +14,7 @@ import numpy as np
 
 from infeng_bench.engine.running import greedy
 from infeng_bench.http import own_server, paired
-from infeng_bench.http.open_loop import Due, Effort, Reply
+from infeng_bench.http.client import Due, Effort, Reply
 from infeng_bench.http.overhead_figures import IN_PROCESS
 from infeng_bench.http.paired import SIDES, PairedEngines, both
 from infeng_bench.load import in_process, load_options, outcomes

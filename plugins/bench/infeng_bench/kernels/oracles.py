@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
-import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from infeng_bench.options import TIMEOUT
 from infeng_bench.peers import peer
 from infeng_bench.peers.environment import Environment
-from infeng_core.api import PluginError, UsageError, unknown_key_remedy
+from infeng_bench.peers.process import EngineProcess
+from infeng_core.api import UsageError, cache_root, unknown_key_remedy
 
 if TYPE_CHECKING:
     from infeng_bench.kernels.linears import Linear
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 SCRIPTS = {"torch": "oracle_torch.py"}  # oracle -> its program, a file that imports nothing of this project
 
 PEERS = {"torch": "transformers"}  # oracle -> the peer whose environment has it
-
-PAUSE = 0.005  # seconds after a call until an oracle's idle threads sleep
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def started(arguments: argparse.Namespace, threads: int) -> Iterator[list[Oracle]]:
     """Start the oracles of ``--against`` and end them after the block."""
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(Oracle(name, arguments.oracle_python, threads)) for name in arguments.against]
+        made = (Oracle(name, arguments.oracle_python, threads) for name in arguments.against)
+        yield [stack.enter_context(contextlib.closing(oracle)) for oracle in made]
 
 
 def interpreter(name: str, given: str | None) -> str:
@@ -68,79 +66,34 @@ class OracleOp:
 
     def once(self) -> float:
         """Run it ``calls`` times and return the seconds."""
-        seconds = float(self.oracle.ask({"run": self.id})["seconds"])
-        time.sleep(PAUSE)
-        return seconds
+        return float(self.oracle.ask({"run": self.id}, self.name)["seconds"])
 
 
-class Oracle:
-    """A process that answers each JSON line with another."""
+class Oracle(EngineProcess):
+    """A process with the protocol of its program."""
 
     def __init__(self, name: str, python: str | None, threads: int) -> None:
-        """Start the process; raises UsageError or PluginError."""
-        self.engine = name
-        self._python = interpreter(name, python)
-        command = [self._python, "-P", str(Path(__file__).parent / SCRIPTS[name]), "--threads", str(threads)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        try:
-            said = self._read()
-        except BaseException:
-            self.close()
-            raise
-        self.version = str(said.get("version", ""))
-        self._types: dict[str, list[str]] = said.get("types", {})
+        """Start the process; raises UsageError or PeerError."""
+        program = Path(__file__).parent / SCRIPTS.get(name, "")
+        command = [interpreter(name, python), "-P", str(program), "--threads", str(threads)]
+        super().__init__(name, command, cache_root() / "bench" / "peers" / f"{name}.log", TIMEOUT)
+        self.ready()
 
     def linear(self, linear: Linear, rows: int, copies: int) -> list[OracleOp]:
         """Make x W^T in each of the oracle's number types, with weights of as many bytes in total as ours."""
-        size = {"n": linear.n, "k": linear.k, "rows": rows, "footprint": copies * linear.nbytes}
-        return [self._make("linear", kind, size) for kind in self._types["linear"]]
+        return self._made("linear", n=linear.n, k=linear.k, rows=rows, footprint=copies * linear.nbytes)
 
     def attention(self, **size: int) -> list[OracleOp]:
         """Make causal attention. size: ``sequences, queries, context, heads, kv_heads, head_dim, copies``."""
-        return [self._make("attention", kind, size) for kind in self._types["attention"]]
+        return self._made("attention", **size)
 
     def clear(self) -> None:
         """Free all ops."""
-        self.ask({"clear": True})
+        self.ask({"clear": True}, "clearing")
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Send a line and return the answer; raises PluginError if the process fails."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # if the process has ended, _read raises the error
-            print(json.dumps(request), file=self._process.stdin, flush=True)
-        return self._read()
-
-    def close(self) -> None:
-        """End the process."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    pipe.close()
-        try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def __enter__(self) -> Oracle:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def _make(self, op: str, kind: str, size: dict[str, int]) -> OracleOp:
-        said = self.ask({"make": op, "type": kind, **size})
-        return OracleOp(self, said["id"], f"{self.engine}/{said['name']}", kind, said["calls"], said["nbytes"])
-
-    def _read(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        try:
-            said: dict[str, Any] = json.loads(line)
-        except ValueError:
-            why = "ended without an answer (its output is above)"
-            remedy = f"check its environment: {self._python} -c 'import {self.engine}'"
-            raise PluginError(f"oracle {self.engine}", why, remedy) from None
-        if "error" in said:
-            raise PluginError(f"oracle {self.engine}", str(said["error"]), "update its environment")
-        return said
+    def _made(self, op: str, **size: int) -> list[OracleOp]:
+        found = []
+        for kind in self.introduction["types"][op]:
+            said = self.ask({"make": op, "type": kind, **size}, f"making {op}")
+            found.append(OracleOp(self, said["id"], f"{self.name}/{said['name']}", kind, said["calls"], said["nbytes"]))
+        return found

@@ -39,12 +39,13 @@ def digest(facts: object, length: int = 8) -> str:
 def made_once(destination: Path, file: str, fill: Callable[[Path], None]) -> Path:
     """Return ``destination``, filled by ``fill`` unless ``file`` is in it; one process fills it, others wait.
 
-    Raises ResourceError if the disk is full or another user could have written there.
+    file: a name, or "" for the folder itself. Raises ResourceError if the disk is full or another user could have
+    written there.
     """
     api.require_own(destination)
     warn = get_logger(__name__).warning
     with api.locked(destination, waiting=lambda: warn(f"{destination}: another process writes it; waiting")):
-        if not (destination / file).is_file():
+        if not (destination / file).exists():
             with api.replacing(destination) as folder:
                 fill(folder)
     return destination

@@ -27,6 +27,11 @@ class Costs:
     expert_bytes: int = 0  # bytes of all experts of all layers
     share: float = 1.0  # active experts per row over all experts of a layer
 
+    @property
+    def macs_per_token(self) -> int:
+        """Multiply-adds of the linears for one row, the head included."""
+        return self.block_macs + self.head_macs
+
     def step_bytes(self, rows: int) -> int:
         """Return the bytes of weights that a step of ``rows`` rows reads if rows choose experts independently.
 

@@ -1,57 +1,57 @@
 """Other engines to compare with. A peer is one file here, named in ``NAMES``; ``llama_cpp.py`` is the example.
 
-Two interpreters import the file. This project uses ``ABOUT``, ``REQUIREMENTS`` (pinned versions that are known to
-work), ``PIP_OPTIONS``, ``UNWANTED`` (packages removed after the installation), ``IMPORTS`` (must succeed at its end),
-``NEEDS_COMPILER``, ``FORMATS``, ``READS_GGUF``, ``OPTIONS`` with their defaults, ``CHOICES`` of options with fixed
-values, ``build_environment``, ``export_commands`` and ``model_path``; a peer that serves requests with adapters also
-has ``adapter_commands`` and ``adapter_path``. The peer's interpreter (``serve.py``) calls ``open_model``. Therefore
-only the standard library is imported at the top of the file.
+Two interpreters import the file: this project's, which uses the members of ``Peer``, and the peer's (``serve.py``),
+which calls ``open_model``. Therefore only the standard library is imported at the top of the file. A file defines
+NAME, ABOUT, REQUIREMENTS, IMPORTS, FORMATS, OPTIONS and those other members that differ from the defaults of ``Peer``.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from infeng_core.api import InfengError, UsageError, unknown_key_remedy
 
 OURS = "infeng"  # this engine's name in results
 NAMES = ("llama_cpp", "openvino", "transformers")  # every known peer
 
+Commands = list[list[str]]
+
 
 class PeerError(InfengError):
     """Another engine cannot be installed, started or measured. The text names it and its log."""
 
 
-class Peer(Protocol):
+@dataclass(frozen=True)
+class Peer:
     """The members of a peer's file."""
 
     NAME: str
     ABOUT: str
-    REQUIREMENTS: tuple[str, ...]
-    PIP_OPTIONS: tuple[str, ...]
-    UNWANTED: tuple[str, ...]
-    IMPORTS: tuple[str, ...]
-    NEEDS_COMPILER: bool
-    FORMATS: Mapping[str, str]
-    READS_GGUF: bool
-    OPTIONS: Mapping[str, str]
-    CHOICES: Mapping[str, tuple[str, ...]]
-    __file__: str
-
-    def build_environment(self, features: Collection[str], gcc: int | None) -> dict[str, str]:
-        """Return environment variables for pip. gcc: major version of the compiler, None if it is not GCC."""
-
-    def export_commands(self, tools: Path, source: Path, folder: Path, kind: str) -> list[list[str]]:
-        """Return commands that export the Hugging Face directory ``source`` to ``folder``; [] if the peer reads it.
-
-        tools: the environment's bin folder. kind: a value of FORMATS.
-        """
-
-    def model_path(self, folder: Path) -> Path:
-        """Return the argument of ``open_model`` for an exported ``folder``, or for the source without an export."""
+    REQUIREMENTS: tuple[str, ...]  # pinned versions that are known to work
+    IMPORTS: tuple[str, ...]  # must succeed at the end of the installation
+    FORMATS: Mapping[str, str]  # our weight format -> the peer's that it is compared with
+    OPTIONS: Mapping[str, str]  # settings and their defaults
+    CHOICES: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # settings with fixed values
+    PIP_OPTIONS: tuple[str, ...] = ()
+    UNWANTED: tuple[str, ...] = ()  # packages removed after the installation
+    NEEDS_COMPILER: bool = False
+    READS_GGUF: bool = False
+    TAKES_ADAPTERS: bool = False  # whether requests with different adapters can be put to it
+    MODEL_FILE: str = ""  # the model in the folder of an export, the argument of ``open_model``; "": the folder
+    ADAPTER_FILE: str = ""  # likewise of an adapter, for ``load_adapter``
+    build_environment: Callable[..., dict[str, str]] = lambda features, gcc: {}
+    """``(features, gcc)`` -> environment variables for pip. gcc: major version of GCC, None for another compiler."""
+    export_commands: Callable[..., Commands] = lambda tools, source, folder, kind: []
+    """``(tools, source, folder, kind)`` -> commands that export the Hugging Face directory ``source`` to ``folder``; []
+    if the peer reads it. tools: the environment's bin folder. kind: a value of FORMATS."""
+    adapter_commands: Callable[..., Commands] = lambda adapter, base, folder: []
+    """``(adapter, base, folder)`` -> commands that export the PEFT directory ``adapter``; [] if the peer reads it.
+    base: a Hugging Face directory or a GGUF."""
+    path: Path = Path()  # of the file
 
 
 def peer(name: str) -> Peer:
@@ -59,4 +59,5 @@ def peer(name: str) -> Peer:
     if name not in NAMES:
         raise UsageError(f"peer {name!r}", "unknown", unknown_key_remedy(name, NAMES))
     module: Any = importlib.import_module(f"infeng_bench.peers.{name}")
-    return module  # type: ignore[no-any-return]
+    members = {one.name: getattr(module, one.name) for one in fields(Peer) if hasattr(module, one.name)}
+    return Peer(**members, path=Path(module.__file__))

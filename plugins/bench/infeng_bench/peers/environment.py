@@ -22,6 +22,9 @@ from infeng_core.api.kernels import detect
 RECORD = "infeng-peer.json"  # written last: an environment without it is incomplete
 TAIL = 400  # most characters of a log in an error
 
+INFENG = (sys.executable, "-P", "-c", "import sys; from infeng_core.cli import main; sys.exit(main())")
+"""The command line `infeng` of this interpreter."""
+
 
 @dataclass(frozen=True)
 class Environment:

@@ -62,7 +62,7 @@ def command(name: str, arguments: argparse.Namespace, source: Path, threads: int
     place = environment.Environment(peer)
     place.require()
     model_path = models.peer_model(peer, source, arguments.format or FORMAT)
-    command = [str(place.python), "-P", str(serve.__file__), str(peer.__file__), str(model_path)]
+    command = [str(place.python), "-P", str(serve.__file__), str(peer.path), str(model_path)]
     command += ["--threads", str(threads)]
     for text in arguments.option:
         key, equals, _ = text.partition("=")

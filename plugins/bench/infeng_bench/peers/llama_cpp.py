@@ -15,10 +15,11 @@ NAME = "llama_cpp"
 ABOUT = "llama.cpp (llama-cpp-python), built from source with native flags, its server too; ten minutes on few cores"
 REQUIREMENTS = ("llama-cpp-python==0.3.36", "gguf>=0.17", "safetensors>=0.4.3", "numpy>=1.26")
 PIP_OPTIONS = ("--no-binary", "llama-cpp-python", "--no-cache-dir")  # a cached wheel may be built for another machine
-UNWANTED = ()
 IMPORTS = ("llama_cpp", "gguf", "safetensors")
 NEEDS_COMPILER = True
 READS_GGUF = True
+TAKES_ADAPTERS = True
+MODEL_FILE, ADAPTER_FILE = "model.gguf", "adapter.gguf"
 FORMATS = {
     "int4-g64": "q4_0",
     "int4-g32": "q4_0",
@@ -76,25 +77,19 @@ def build_environment(features: Collection[str], gcc: int | None) -> dict[str, s
 
 
 def export_commands(tools: Path, source: Path, folder: Path, kind: str) -> list[list[str]]:
-    """Return the commands that write ``folder/model.gguf`` from the Hugging Face directory ``source``."""
-    exporter = Path(__file__).with_name("export_gguf.py")
-    return [[str(tools / "python"), "-P", str(exporter), str(source), str(folder / "model.gguf"), "--type", kind]]
+    """Return the commands of this project, which writes f16, and of llama.cpp's quantizer."""
+    from infeng_bench.peers.environment import INFENG
+
+    plain, quantizer = folder / "f16.gguf", Path(__file__).with_name("quantize_gguf.py")
+    export = [*INFENG, "convert", str(source), str(folder / MODEL_FILE if kind == "f16" else plain), "--format", "f16"]
+    quantize = [str(tools / "python"), "-P", str(quantizer), str(plain), str(folder / MODEL_FILE), "--type", kind]
+    return [export] if kind == "f16" else [export, quantize]
 
 
-def model_path(folder: Path) -> Path:
-    """Return the argument of ``open_model``."""
-    return folder / "model.gguf"
-
-
-def adapter_commands(tools: Path, adapter: Path, base: Path, folder: Path) -> list[list[str]]:
-    """Return the command that writes ``folder/adapter.gguf`` from a PEFT directory; base: a directory or a GGUF."""
-    exporter = Path(__file__).with_name("export_gguf_adapter.py")
-    return [[str(tools / "python"), "-P", str(exporter), str(adapter), str(base), str(folder / "adapter.gguf")]]
-
-
-def adapter_path(folder: Path) -> Path:
-    """Return the path for ``load_adapter``."""
-    return folder / "adapter.gguf"
+def adapter_commands(adapter: Path, base: Path, folder: Path) -> list[list[str]]:
+    """Return the command that writes a GGUF of a PEFT directory."""
+    program = [sys.executable, "-P", "-m", "infeng_bench.peers.export_gguf_adapter"]
+    return [[*program, str(adapter), str(base), str(folder / ADAPTER_FILE)]]
 
 
 def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
@@ -151,18 +146,11 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
                 },
             }
 
-        def prepare(self, kind: str, rows: int, positions: int) -> None:
+        def open(self, kind: str, rows: int, positions: int) -> None:
+            users = {"one": (), "adapter": self.adapters}[options["contexts"]] if kind == "serve" else ()
             best = "on" if kind == "prefill" or options["kv"] != "f16" else "off"
-            self._allocate([None], rows, positions, best)
+            self._allocate([None, *users], rows, positions, best)
             self.context = self.contexts[None]
-
-        def start(self, prompts: list[list[int]]) -> None:
-            for row, prompt in enumerate(prompts):
-                self.admit(row, prompt, None)
-            self.advance(range(len(prompts)))
-
-        def step(self) -> int:
-            return len(self.advance(range(len(self.pending))))
 
         def stop(self) -> None:
             self.batch.n_tokens = 0
@@ -180,10 +168,6 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
                 raise RuntimeError(f"llama.cpp cannot load the adapter {path}")
             self.adapters[name] = adapter, scale
 
-        def open(self, slots: int, positions: int) -> None:
-            users = {"one": (), "adapter": self.adapters}[options["contexts"]]
-            self._allocate([None, *users], slots, positions, "off" if options["kv"] == "f16" else "on")
-
         def admit(self, slot: int, prompt: list[int], adapter: str | None) -> None:
             self.pending[slot] = prompt
             self.lengths[slot] = 0
@@ -191,7 +175,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
             memory = native.llama_get_memory(self.contexts.get(adapter, self.contexts[None]))
             native.llama_memory_seq_rm(memory, slot, -1, -1)
 
-        def advance(self, slots: Any) -> list[tuple[int, int]]:
+        def advance(self, slots: list[int]) -> list[tuple[int, int]]:
             user = self.users[slots[0]]
             self.context = self.contexts.get(user, self.contexts[None])
             self._apply(user)

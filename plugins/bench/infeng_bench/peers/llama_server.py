@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from infeng_bench.http.closed_loop import Wire
+from infeng_bench.http.wire import Wire
 from infeng_bench.load.serving import Job
 from infeng_bench.peers import PeerError
 

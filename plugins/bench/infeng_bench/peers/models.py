@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from infeng_bench.peers import Peer, PeerError
+from infeng_bench.models.cache import digest, made_once
+from infeng_bench.peers import Commands, Peer, PeerError
 from infeng_bench.peers.environment import Environment
-from infeng_core import api
 from infeng_core.api import UsageError, cache_root, get_logger
 from infeng_core.api import formats as formats_api
 
-VERSION = 1  # part of the cache key; raised when an exporter's output changes
+VERSION = 2  # part of the cache key; raised when an exporter's output changes
 
 
 def is_gguf(path: Path) -> bool:
@@ -38,9 +36,9 @@ def peer_model(peer: Peer, source: Path, format: str) -> Path:
     tools = Environment(peer).tools
     destination = _place(peer, source, kind)
     if not peer.export_commands(tools, source, destination, kind):
-        return peer.model_path(source)
-    _export(peer, destination, kind, lambda folder: peer.export_commands(tools, source, folder, kind), peer.model_path)
-    return peer.model_path(destination)
+        return source
+    _export(peer, destination, kind, lambda folder: peer.export_commands(tools, source, folder, kind), peer.MODEL_FILE)
+    return destination / peer.MODEL_FILE
 
 
 def _stored(format: str) -> str:
@@ -51,47 +49,42 @@ def _stored(format: str) -> str:
         return format
 
 
-def peer_adapter(peer: Any, adapter: Path, base: Path) -> Path:
+def peer_adapter(peer: Peer, adapter: Path, base: Path) -> Path:
     """Return a PEFT directory as ``peer`` reads it, exported on the first call; a GGUF stays unchanged.
 
     base: the Hugging Face directory or the GGUF of its base. Raises UsageError for a peer without adapters or one that
     reads no GGUF, and PeerError if the export fails.
     """
-    if not hasattr(peer, "adapter_commands"):
+    if not peer.TAKES_ADAPTERS:
         raise UsageError(peer.NAME, "requests with different adapters cannot be put to it", "leave this peer out")
     if is_gguf(adapter):
         if not peer.READS_GGUF:
             remedy = "give a PEFT directory, or leave this peer out"
             raise UsageError(peer.NAME, f"it reads no GGUF, and {adapter.name} is one", remedy)
         return adapter
-    tools = Environment(peer).tools
     destination = _place(peer, adapter, f"of-{_digest(base)}")
-    if not peer.adapter_commands(tools, adapter, base, destination):
-        return Path(peer.adapter_path(adapter))
+    if not peer.adapter_commands(adapter, base, destination):
+        return adapter
     what = f"adapter {adapter.name}"
-    _export(
-        peer, destination, what, lambda folder: peer.adapter_commands(tools, adapter, base, folder), peer.adapter_path
-    )
-    return Path(peer.adapter_path(destination))
+    _export(peer, destination, what, lambda folder: peer.adapter_commands(adapter, base, folder), peer.ADAPTER_FILE)
+    return destination / peer.ADAPTER_FILE
 
 
-def _export(
-    peer: Peer, destination: Path, kind: str, commands: Callable[[Path], list[list[str]]], made: Callable[[Path], Path]
-) -> None:
-    """Make ``destination`` by ``commands`` if it is missing."""
+def _export(peer: Peer, destination: Path, kind: str, commands: Callable[[Path], Commands], file: str) -> None:
+    """Make ``destination`` by ``commands``, which write ``file``, if it is missing."""
     environment = Environment(peer)
-    log = get_logger(__name__)
-    with api.locked(destination, waiting=lambda: log.warning(f"{destination}: another process writes it; waiting")):
-        if destination.is_dir():
-            return
-        record = environment.require()
-        log.info(f"exporting {destination.name} for {peer.NAME}", kind=kind, versions=len(record["versions"]))
-        with api.replacing(destination) as folder, environment.log.open("a", encoding="utf-8") as output:
+
+    def fill(folder: Path) -> None:
+        versions = environment.require()["versions"]
+        get_logger(__name__).info(f"exporting {destination.name} for {peer.NAME}", kind=kind, versions=len(versions))
+        with environment.log.open("a", encoding="utf-8") as output:
             offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
             for command in commands(folder):
                 environment.execute(command, f"the export to {kind}", output, offline)
-            if not made(folder).exists():
-                raise PeerError(peer.NAME, f"the export to {kind} wrote nothing", f"see {environment.log}")
+        if not (folder / file).exists():
+            raise PeerError(peer.NAME, f"the export to {kind} wrote nothing", f"see {environment.log}")
+
+    made_once(destination, file, fill)
 
 
 def _place(peer: Peer, source: Path, kind: str) -> Path:
@@ -109,4 +102,4 @@ def _digest(source: Path) -> str:
     for file in [source] if source.is_file() else sorted(source.iterdir()):
         status = file.stat()
         facts.append(f"{file.name} {status.st_size} {status.st_mtime_ns}")
-    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:8]
+    return digest(facts)

@@ -6,7 +6,6 @@ The upper half describes the peer's environment and runs in this project's; ``op
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,8 @@ REQUIREMENTS = (
     "torch==2.13.0",
     "transformers==5.5.4",
 )
-PIP_OPTIONS = ()
 UNWANTED = ("torchvision",)  # a dependency whose version for this torch breaks the import of transformers
 IMPORTS = ("openvino_genai", "openvino_tokenizers", "optimum.intel", "nncf", "torch")
-NEEDS_COMPILER = False
-READS_GGUF = False
 FORMATS = {
     "int4-g64": "int4-g64",
     "int4-g32": "int4-g32",
@@ -45,11 +41,6 @@ CHOICES = {"precision": ("best", "f32", "bf16", "default")}
 TOKENIZER = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
 
 
-def build_environment(features: Collection[str], gcc: int | None) -> dict[str, str]:
-    """Return {}: nothing is compiled."""
-    return {}
-
-
 def export_commands(tools: Path, source: Path, folder: Path, kind: str) -> list[list[str]]:
     """Return the commands of OpenVINO's tools that write the model and the tokenizer into ``folder``."""
     weights = ["--weight-format", kind.partition("-")[0]]
@@ -66,11 +57,6 @@ def export_commands(tools: Path, source: Path, folder: Path, kind: str) -> list[
         [str(tools / "python"), "-c", code, str(source), str(folder), json.dumps(TOKENIZER)],
         [str(tools / "convert_tokenizer"), str(folder / "tokenizer"), "--with-detokenizer", "-o", str(folder)],
     ]
-
-
-def model_path(folder: Path) -> Path:
-    """Return the argument of ``open_model``."""
-    return folder
 
 
 def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
@@ -102,7 +88,8 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
 
         def __init__(self) -> None:
             self.pipeline: Any = None
-            self.handles: list[Any] = []
+            self.handles: dict[int, Any] = {}  # by slot
+            self.begun: set[int] = set()  # slots of sequences that have a token
             self.next_id = 0
             self._choose("decode")
 
@@ -118,7 +105,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
                 },
             }
 
-        def prepare(self, kind: str, rows: int, positions: int) -> None:
+        def open(self, kind: str, rows: int, positions: int) -> None:
             self._choose(kind)
             # For decoding, enough also for sequences that decode while others prefill.
             self.steps = 1 if kind == "prefill" else rows * positions
@@ -130,37 +117,33 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
                 self.pipeline = pipeline_at(chosen)
                 self.precision = chosen
 
-        def start(self, prompts: list[list[int]]) -> None:
+        def admit(self, slot: int, prompt: list[int], adapter: str | None) -> None:
             config = genai.GenerationConfig()
             config.max_new_tokens = config.min_new_tokens = self.steps
             config.ignore_eos, config.do_sample = True, False
-            self.handles = []
-            for prompt in prompts:
-                ids = openvino.Tensor(np.array([prompt], np.int64))
-                self.handles.append(self.pipeline.add_request(self.next_id, ids, config))
-                self.next_id += 1
-            waiting = list(self.handles)
-            while waiting:
-                self.pipeline.step()
-                waiting = [handle for handle in waiting if not handle.can_read()]
-            self._read()
+            ids = openvino.Tensor(np.array([prompt], np.int64))
+            self.handles[slot] = self.pipeline.add_request(self.next_id, ids, config)
+            self.next_id += 1
 
-        def step(self) -> int:
+        def advance(self, slots: list[int]) -> list[tuple[int, int]]:
             self.pipeline.step()
-            return self._read()
+            while not all(slot in self.begun or self.handles[slot].can_read() for slot in slots):
+                self.pipeline.step()
+            self.begun.update(slots)
+            return [(slot, token) for slot in slots for token in self._read(self.handles[slot])]
 
         def stop(self) -> None:
-            for handle in self.handles:
+            for handle in self.handles.values():
                 handle.cancel()
             while self.pipeline.has_non_finished_requests():
                 self.pipeline.step()
-            self.handles = []
+            self.handles, self.begun = {}, set()
 
-        def _read(self) -> int:
-            tokens = 0
-            for handle in self.handles:
-                while handle.can_read():
-                    tokens += sum(len(output.generated_ids) for output in handle.read().values())
+        def _read(self, handle: Any) -> list[int]:
+            tokens: list[int] = []
+            while handle.can_read():
+                for output in handle.read().values():
+                    tokens += output.generated_ids
             return tokens
 
     return OpenVino()

@@ -5,9 +5,11 @@ neighbours; its ``open_model(model, threads, options)`` returns an object with t
 
 - ``vocab``: number of token ids.
 - ``introduction()``: ``{"version", "kernels", "bytes_per_token", "details"}``.
-- ``prepare(kind, rows, positions)``: allocate ``rows`` sequences of ``positions`` for "decode" or "prefill"; not timed.
-- ``start(prompts)``: process the prompts until each has its first new token; timed as prefill.
-- ``step()``: decode one more token of every sequence; returns the number of new tokens.
+- ``open(kind, rows, positions)``: allocate ``rows`` sequences of ``positions`` for "decode", "prefill" or "serve"; not
+  timed.
+- ``admit(slot, prompt, adapter)``: begin a sequence in a free slot; adapter is a name, or None for the base.
+- ``advance(slots)``: run one step of these slots, or all steps until those that are new have a token; returns
+  ``[(slot, token), ...]``.
 - ``stop()``: drop the sequences; not timed.
 
 A peer that serves requests with adapters also has the members that ``slots.py`` describes.
@@ -19,7 +21,8 @@ gets one line of output, ``{"error": text}`` or:
 - ``{"adapters": [{"name", "path", "scale"}, ...]}``, which replace all adapters: ``{"load_ms": {name: ...}}``.
 - ``{"serve": {"requests": [...], "places": n}}``: ``{"requests": [{"admitted", "times", "ids"}], "seconds",
   "tokens_per_s", "cpu_seconds", "peak_rss_bytes"}``.
-- ``{"quit": true}``, or the end of the input, ends the process.
+
+The process ends with its input.
 """
 
 from __future__ import annotations
@@ -61,16 +64,19 @@ def perform(engine: Any, text: str, seed: int) -> dict[str, Any]:
     """Do one work and return its figures; the first token of a sequence belongs to prefill."""
     kind, rows, context, steps = parse_work(text)
     prompts = prompts_of(rows, context, seed, engine.vocab)
-    engine.prepare(kind, rows, context + (steps if kind == "decode" else 0) + 1)
+    slots = list(range(rows))
+    engine.open(kind, rows, context + (steps if kind == "decode" else 0) + 1)
     try:
         begin = time.perf_counter()
-        engine.start(prompts)
+        for slot, prompt in enumerate(prompts):
+            engine.admit(slot, prompt, None)
+        engine.advance(slots)
         first = time.perf_counter()
         if kind == "prefill":
             seconds, tokens = first - begin, rows * context
         else:
             begin_decode = time.perf_counter()
-            tokens = sum(engine.step() for _ in range(steps))
+            tokens = sum(len(engine.advance(slots)) for _ in range(steps))
             seconds = time.perf_counter() - begin_decode
             if tokens != rows * steps:
                 raise RuntimeError(f"{tokens} tokens of {steps} steps of {rows} rows: not every row decoded in each")
@@ -142,11 +148,8 @@ def main() -> int:
     for line in sys.stdin:
         if not line.strip():
             continue
-        request = json.loads(line)
-        if request.get("quit"):
-            break
         try:
-            answer = answer_to(engine, request, options)
+            answer = answer_to(engine, json.loads(line), options)
         except Exception as error:
             traceback.print_exc()
             answer = {"error": f"{type(error).__name__}: {error}"}

@@ -5,9 +5,6 @@ that ``serve.py`` describes, an engine that serves requests has:
 
 - ``drop_adapters()``, ``load_adapter(name, path, scale)``.
 - ``mixes``: whether one step may have requests of different adapters.
-- ``open(slots, positions)``: allocate ``slots`` sequences of ``positions`` each; not timed.
-- ``admit(slot, prompt, adapter)``: begin a sequence in a free slot; adapter is a name or None.
-- ``advance(slots)``: run one step of these slots; returns ``[(slot, token), ...]``, at least one.
 - ``release(slot)``: end the slot's sequence.
 """
 
@@ -74,7 +71,7 @@ def serve(engine: Any, requests: Sequence[dict[str, Any]], places: int, rule: st
     requests: ``{"at": seconds, "prompt": ids, "new": tokens, "adapter": name or None}`` in order of arrival.
     """
     flight = Flight(rule, engine.mixes, places)
-    engine.open(places, max(len(request["prompt"]) + request["new"] for request in requests) + 1)
+    engine.open("serve", places, max(len(request["prompt"]) + request["new"] for request in requests) + 1)
     traces: list[dict[str, Any]] = [{"admitted": 0.0, "times": [], "ids": []} for _ in requests]
     waiting = list(range(len(requests)))
     running: dict[int, int] = {}  # slot -> request

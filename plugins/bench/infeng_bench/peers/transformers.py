@@ -5,18 +5,13 @@ The upper half describes the peer's environment and runs in this project's; ``op
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
 NAME = "transformers"
 ABOUT = "transformers on PyTorch, eager bf16: a baseline"
 REQUIREMENTS = ("torch==2.13.0", "transformers==5.23.0", "peft>=0.17", "safetensors>=0.4.3")
-PIP_OPTIONS = ()
-UNWANTED = ()
 IMPORTS = ("torch", "transformers", "peft")
-NEEDS_COMPILER = False
-READS_GGUF = False
+TAKES_ADAPTERS = True
 FORMATS = dict.fromkeys(("int4-g64", "int4-g32", "int4-p32", "int8-row", "int8-g32", "bf16", "f16", "f32"), "bf16")
 """transformers has no CPU path for quantized weights: every format is compared with bf16."""
 
@@ -30,31 +25,6 @@ CHOICES = {
     "turns": ("rotate", "drain", "sort"),
     "mix": ("on", "off"),
 }
-
-
-def build_environment(features: Collection[str], gcc: int | None) -> dict[str, str]:
-    """Return {}: nothing is compiled."""
-    return {}
-
-
-def export_commands(tools: Path, source: Path, folder: Path, kind: str) -> list[list[str]]:
-    """Return []: transformers reads the Hugging Face directory."""
-    return []
-
-
-def model_path(folder: Path) -> Path:
-    """Return the argument of ``open_model``."""
-    return folder
-
-
-def adapter_commands(tools: Path, adapter: Path, base: Path, folder: Path) -> list[list[str]]:
-    """Return []: PEFT reads its directories."""
-    return []
-
-
-def adapter_path(folder: Path) -> Path:
-    """Return the path for ``load_adapter``."""
-    return folder
 
 
 def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
@@ -99,17 +69,6 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
             self.prompts: dict[int, tuple[list[int], str | None]] = {}
             self.last: dict[int, int] = {}
 
-        def prepare(self, kind: str, rows: int, positions: int) -> None:
-            self.open(rows, positions)
-
-        def start(self, prompts: list[list[int]]) -> None:
-            for row, prompt in enumerate(prompts):
-                self.admit(row, prompt, None)
-            self.advance(list(range(len(prompts))))
-
-        def step(self) -> int:
-            return len(self.advance(list(self.last)))
-
         def stop(self) -> None:
             self.cohorts, self.prompts, self.last = [], {}, {}
 
@@ -129,7 +88,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
                     module.scaling[name] *= scale
             self.model.eval()
 
-        def open(self, slots: int, positions: int) -> None:
+        def open(self, kind: str, rows: int, positions: int) -> None:
             self.stop()
 
         def admit(self, slot: int, prompt: list[int], adapter: str | None) -> None:

@@ -15,6 +15,7 @@ from infeng_bench.engine.running import perform
 from infeng_bench.engine.work import Work
 from infeng_bench.models import adapters
 from infeng_bench.models.model_shape import most_common
+from infeng_bench.models.token_costs import costs
 from infeng_bench.reports import machine
 from infeng_bench.sim.activity import Activity
 from infeng_bench.sim.step_costs import Step, StepCosts, fit
@@ -92,8 +93,8 @@ def works(engine: Engine) -> list[Work]:
 def measure(engine: Engine, seconds: float = SECONDS, more: Several[tuple[Step, float]] = ()) -> StepCosts:
     """Return the costs of an idle engine, measured in about ``seconds``. more: steps measured before."""
     found, load = _with_adapters(engine)
-    costs = fit([*more, *steps(engine, seconds), *found], f"measured on {cpu()}", facts(engine))
-    return replace(costs, adapter_load=load)
+    fitted = fit([*more, *steps(engine, seconds), *found], f"measured on {cpu()}", facts(engine))
+    return replace(fitted, adapter_load=load)
 
 
 def steps(engine: Engine, seconds: float = SECONDS) -> list[tuple[Step, float]]:
@@ -149,18 +150,10 @@ def facts(engine: Engine) -> dict[str, Any]:
         "model": shape.family,
         "hidden": shape.hidden,
         "layers": shape.layers,
-        "macs_per_token": macs_per_token(engine),
+        "macs_per_token": costs(engine.model, engine.config.kv_cache.dtype).macs_per_token,
         "format": most_common(engine.model.formats_used),
         "kv_dtype": engine.config.kv_cache.dtype,
         "threads": engine.cpu.place(engine.config.threads, engine.model.nbytes).workers,
         "cpu": cpu(),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def macs_per_token(engine: Engine) -> int:
-    """Return the multiply-adds of the linears for one row, the head included."""
-    from infeng_bench.models.token_costs import costs
-
-    cost = costs(engine.model, engine.config.kv_cache.dtype)
-    return cost.block_macs + cost.head_macs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,15 +52,12 @@ def run(arguments: argparse.Namespace) -> int:
     ceilings = options.roofline(arguments, threads)
     with oracles.started(arguments, threads) as others:
         for config in configs:
-            bench = attention_ops.AttentionOps(config, arguments.kernel, threads)
-            try:
+            with contextlib.closing(attention_ops.AttentionOps(config, arguments.kernel, threads)) as bench:
                 shape = model_shape(arguments, config, bench.lookup)
                 for work in options.progress(works, f"{config.kv_cache.dtype} cache"):
                     # An oracle has its own cache format, so it is measured only beside our first format.
                     asked = others if config is configs[0] else []
                     measured += _measure(bench, shape.config, work, asked, ceilings, arguments.rounds)
-            finally:
-                bench.close()
     facts = {"model": shape.name, "threads": threads}
     return single_op.deliver(NAME, arguments, measured, TABLE, ceilings=ceilings, others=others, **facts)
 

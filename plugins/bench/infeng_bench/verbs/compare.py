@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_pairs(parser, PAIRS, "rounds kept", "pairs")
     options.add_seed(parser, "prompts")
     options.add_roofline(parser)
-    options.add_run(parser, "a Hugging Face directory of a Llama, or a GGUF for all")
+    options.add_run(parser, "a Hugging Face directory, or a GGUF for all")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,8 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     config = options.config(arguments)
     threads = options.threads(arguments)
-    choices = programs.Choices(config, "linear", arguments.kernel)
-    try:
+    with contextlib.closing(programs.Choices(config, "linear", arguments.kernel)) as choices:
         lookup = choices.plugins.quant_format
         shape = model_shape(arguments, config, lookup)
         every = linears.linears(shape, lookup)
@@ -55,8 +55,6 @@ def run(arguments: argparse.Namespace) -> int:
                 for linear, rows in options.progress([(a, b) for a in wanted for b in arguments.rows], "linears")
                 for line in bench.measure(linear, rows, arguments.rounds, others)
             ]
-    finally:
-        choices.close()
     facts = {"model": shape.name, "format": shape.format, "threads": threads}
     return single_op.deliver(NAME, arguments, measured, TABLE, ceilings=ceilings, others=others, **facts)
 

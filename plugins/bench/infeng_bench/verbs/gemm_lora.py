@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import statistics
 from collections.abc import Iterator, Mapping
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     for storage in arguments.storage:
         if storage not in A_FORMATS:
             raise UsageError(f"--storage {storage}", "unknown", unknown_key_remedy(storage, A_FORMATS))
-    with _Bench(config, threads, arguments.adapters) as bench:
+    with contextlib.closing(_Bench(config, threads, arguments.adapters)) as bench:
         shape = model_shape(arguments, config, bench.lookup)
         every = linears.linears(shape, bench.lookup)[:-1]  # without the head
         wanted = linears.named(every, arguments.linear)
@@ -124,10 +125,8 @@ class _Bench:
         self._threads = threads
         self._adapters = adapters
 
-    def __enter__(self) -> _Bench:
-        return self
-
-    def __exit__(self, *reason: object) -> None:
+    def close(self) -> None:
+        """End the processes that tried libraries."""
         for choices in self._choices.values():
             choices.close()
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from infeng_bench import options
 from infeng_bench.models import shapes, synthetic
+from infeng_bench.peers.environment import INFENG
 from infeng_bench.reports import results
 from infeng_core.api import ResourceError, UsageError, add_config_options, available_bytes, cache_root
 
@@ -22,7 +23,6 @@ NAME = "memory"
 
 NEW = 4  # tokens that each model decodes
 
-INFENG = (sys.executable, "-P", "-c", "import sys; from infeng_core.cli import main; sys.exit(main())")
 CHILD = (sys.executable, "-P", "-m", "infeng_bench.engine.footprint")
 TIMEOUT = 3600  # seconds for one model: the largest are written to a disk
 SAID = ("kv_bytes", "scratch_bytes", "process_bytes", "memory_bytes")

@@ -46,7 +46,7 @@ def deliver(
         seed=arguments.seed,
         rounds=arguments.rounds,
         kernels=sorted({line["kernel"] for line in measured if not line.get("oracle")}),
-        oracles={oracle.engine: oracle.version for oracle in others} or None,
+        oracles={oracle.name: str(oracle.introduction["version"]) for oracle in others} or None,
     )
     options.deliver(result, arguments, options.columns(options.table(table, linears.shaped(measured))))
     return 0

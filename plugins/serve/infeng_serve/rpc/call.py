@@ -30,6 +30,7 @@ class Rpc:
         self.own_id = own_id()
         self.id = request_id((given_id or self._metadata.get(ID, "")).encode(), self.own_id)
         self.client = address(context.peer())
+        self.is_started = False  # an error can be sent at any time, in the trailing metadata
 
     def header(self, name: bytes) -> str:
         """Return a value of the metadata, "" if it is absent."""

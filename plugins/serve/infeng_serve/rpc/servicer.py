@@ -49,28 +49,22 @@ class Servicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]  
             queue = EventQueue(call.id, self._service.observers)
             work = Work(self._service, call, queue)
             try:
-                with self._service.taken(call.caller), self._running.one(call, request.request_id, queue):
-                    await self._generate(request, context, work)
+                with self._running.one(call, request.request_id, queue):
+                    async with work.under_way():
+                        await self._generate(request, context, work)
             except (asyncio.CancelledError, GoneError):
                 queue.gone()
                 raise
             except Exception as error:
-                told = _told(error, call, request)
-                if not any(choice.stream is not None for choice in queue.choices):
-                    work.reject(told)
-                raise told from error
+                raise _told(error, call, request) from error
 
     async def _generate(self, request: pb.GenerateRequest, context: Any, work: Work) -> None:
-        bridge, queue = self._service.bridge, work.queue
-        try:
-            answer = await bridge.submit(work.call.caller.tenant, queue, partial(_read, request, work), work.settle)
-            if answer.streams:
-                await self._stream(context, queue, answer)
-                return
-            for choice, completion in enumerate(await queue.all()):
-                await self._write(context, answer.complete(choice, completion))
-        finally:
-            bridge.close(queue)
+        answer = await work.submit(partial(_read, request, work))
+        if answer.streams:
+            await self._stream(context, work.queue, answer)
+            return
+        for choice, completion in enumerate(await work.queue.all()):
+            await self._write(context, answer.complete(choice, completion))
 
     async def _stream(self, context: Any, queue: EventQueue, answer: GenerateAnswer) -> None:
         left = len(answer.requests)

@@ -1,12 +1,5 @@
 """One cache for all tests of commands, whose engines check kernels once."""
 
-from pathlib import Path
+from shared_fixtures import shared_cache
 
-import caches
-import pytest
-
-
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache that the tests of this folder share."""
-    return caches.shared(tmp_path_factory)
+__all__ = ["shared_cache"]

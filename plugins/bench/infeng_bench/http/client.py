@@ -1,4 +1,4 @@
-"""An open-loop HTTP client: it sends each request when it is due, whether earlier ones were answered or not.
+"""An HTTP client that sends each request when it is due, whether earlier ones were answered or not.
 
 It takes little CPU time, because it runs on the server's cores: one thread, epoll, requests serialized beforehand, and
 no parsing of answers beyond the head and the marks of frames. Latencies count from the moment at which a request was
@@ -20,13 +20,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from infeng_bench.http.closed_loop import END, PIECE, Address
+from infeng_bench.http.wire import Address
 from infeng_bench.peers import PeerError
 from infeng_bench.stats.summary import percentile
 from infeng_core.api.servers import shorten_slice
 
 FRAME = b"data: "  # begins each event of a stream
+END = b"\r\n0\r\n\r\n"  # the last chunk of a chunked body, after the end of the previous chunk
 TAIL = 512  # bytes kept of an answer's end, which has the usage
+PIECE = 1 << 16  # bytes read at a time
 MOST_FILES = 1 << 16
 AT_ONCE = 8  # overdue requests sent before answers are read
 
@@ -50,8 +52,8 @@ class Reply:
     due: Due
     sent: float = math.nan
     status: int = 0  # of HTTP; 0 without an answer
-    pieces: list[float] = field(default_factory=list)  # arrival of frames; of an answer without frames, its end
-    frames: int = 0  # several may arrive at once
+    pieces: list[float] = field(default_factory=list)  # arrival of marks; of an answer without marks, its end
+    frames: int = 0  # marks; several may arrive at once
     ended: float = math.nan
     is_whole: bool = False
     tail: bytes = b""  # the last bytes of the body
@@ -76,16 +78,27 @@ class _Connection:
 class Effort:
     """The cost and the delay of the client itself."""
 
-    cpu_share: float  # CPU time of its thread over wall time
+    seconds: float  # from the beginning to the last answer
+    cpu_seconds: float  # of its thread
     lag_p99: float  # seconds between a request's due time and its sending, 99th percentile
+
+    @property
+    def cpu_share(self) -> float:
+        """CPU time over wall time."""
+        return self.cpu_seconds / self.seconds
 
 
 class Client:
     """Sends requests and receives answers while ``pump`` runs. A context manager."""
 
-    def __init__(self, name: str, address: Address, timeout: float) -> None:
-        """Connect to ``address``. name: for errors. timeout: seconds without a byte until PeerError."""
+    def __init__(self, name: str, address: Address, timeout: float, *, mark: bytes = FRAME, kept: int = TAIL) -> None:
+        """Prepare to send requests to ``address``.
+
+        name: for errors. timeout: seconds without a byte until PeerError. mark: occurs once in each frame that counts.
+        kept: most bytes of ``Reply.tail``.
+        """
         self._name, self._address, self._timeout = name, address, timeout
+        self._mark, self._kept = mark, kept
         self._epoll = select.epoll()  # opened first: select(2) needs a low file number
         self._open: dict[int, _Connection] = {}
         self._idle: list[_Connection] = []
@@ -106,22 +119,27 @@ class Client:
 
     # ---------------------------------------------------------------------------------------------------- sending ---
 
+    def connect(self, count: int) -> None:
+        """Open ``count`` connections before they are needed; raises PeerError."""
+        self._idle += [self._connected() for _ in range(count)]
+
     def run(
-        self, dues: Sequence[Due], ended: Callable[[Reply], object] = lambda reply: None
+        self, dues: Sequence[Due], ended: Callable[[Reply], Due | None] = lambda reply: None
     ) -> tuple[list[Reply], Effort]:
         """Send all requests, which are in order of time, and return the answers and the client's effort.
 
-        The beginning is now. ended: called after each answer. Raises PeerError after ``timeout`` without a byte.
+        The beginning is now. ended: called after each answer; returns a further request, which is sent next, or None.
+        Raises PeerError after ``timeout`` without a byte.
         """
         replies: list[Reply] = []
         with _like_another_machine():
             cpu, self._begin = time.thread_time(), time.perf_counter()
             self._run(deque(dues), replies, ended)
-            share = (time.thread_time() - cpu) / self.now()
+            seconds, taken = self.now(), time.thread_time() - cpu
         lags = [reply.sent - reply.due.at for reply in replies]
-        return replies, Effort(share, percentile(lags, 0.99) if lags else 0.0)
+        return replies, Effort(seconds, taken, percentile(lags, 0.99) if lags else 0.0)
 
-    def _run(self, coming: deque[Due], replies: list[Reply], ended: Callable[[Reply], object]) -> None:
+    def _run(self, coming: deque[Due], replies: list[Reply], ended: Callable[[Reply], Due | None]) -> None:
         running: set[Reply] = set()
         heard = 0.0
         while coming or running:
@@ -137,7 +155,8 @@ class Client:
             for reply in found:
                 if reply.is_over:
                     running.discard(reply)
-                    ended(reply)
+                    if (following := ended(reply)) is not None:
+                        coming.appendleft(following)
             if self.now() > heard + self._timeout:
                 raise self._silent()
 
@@ -219,10 +238,10 @@ class Client:
         return reply
 
     def _body(self, connection: _Connection, reply: Reply, data: bytes, now: float) -> None:
-        if count := data.count(FRAME):
+        if count := data.count(self._mark):
             reply.frames += count
             reply.pieces.append(now)
-        reply.tail = data[-TAIL:] if len(data) >= TAIL else (reply.tail + data)[-TAIL:]
+        reply.tail = data[-self._kept :] if len(data) >= self._kept else (reply.tail + data)[-self._kept :]
         if connection.left != _IN_CHUNKS:
             connection.left -= len(data)
 
@@ -231,7 +250,8 @@ class Client:
     def _send(self, connection: _Connection, reply: Reply) -> None:
         connection.reply = reply
         connection.uses += 1
-        reply.sent = self.now()
+        if math.isnan(reply.sent):
+            reply.sent = self.now()
         with contextlib.suppress(ConnectionError):  # the next read reports it
             connection.link.sendall(reply.due.request)
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from infeng_bench.http.closed_loop import Address
-from infeng_bench.http.open_loop import Client, Due
+from infeng_bench.http.client import Client, Due
+from infeng_bench.http.wire import Address
 from infeng_bench.peers import PeerError
 
 STREAM = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
