@@ -102,7 +102,8 @@ from infeng_core.tokenizerjson.library import opened as open_tokenizer
 __all__ = [
     "ALIGN", "BUILTIN", "BUILT_IN", "CHAT_TEMPLATES", "CONFIG_FILES", "CONVERTED_TEMPLATES", "FLOAT_DTYPES",
     "FORMAT_MAJOR", "FORMAT_MINOR", "HUB_NAME", "IGNORED", "JOURNAL", "MANIFEST", "PANEL_ROWS", "ROUTER", "ROW",
-    "SCHEMA", "SNAPSHOTS", "SUB_SCALED", "TOKENIZER_FILES", "WEIGHT_FORMATS", "Apply", "Attention", "Bias", "CalibrationSample",
+    "SCHEMA", "SNAPSHOTS", "SUB_SCALED", "TOKENIZER_FILES", "WEIGHT_FORMATS", "Apply", "Attention", "Bias",
+    "CalibrationSample",
     "Calibrator", "Checkpoint", "Combine", "Core", "Description", "Embed", "Entry", "ExpertLinear", "ExpertNames",
     "Export", "ExportPlan", "Family", "Fields", "FormatChoice", "FormatLookup", "GatedMul", "Graph", "Grid", "Kept",
     "KvAppend", "Layout", "Linear", "LoadedModel", "Located", "Locator", "Losses", "MinimaGrid", "ModelConfig",
@@ -115,6 +116,6 @@ __all__ = [
     "gigabytes", "inside", "inverse_frequencies", "is_artifact", "is_name", "is_native", "is_router", "layout",
     "llama", "locate", "mark_used", "merges_of", "most_bytes", "open_tokenizer", "opened", "parse_json",
     "plan_shards", "read_manifest", "read_native", "read_settings", "reading", "reads", "require_memory", "rotated",
-    "rotated_inputs", "shard_header", "show", "steps_of", "to_bf16", "trim", "use_families", "widened", "write_all", "write_shard",
-    "writes", "yamltree",
+    "rotated_inputs", "shard_header", "show", "steps_of", "to_bf16", "trim", "use_families", "widened",
+    "write_all", "write_shard", "writes", "yamltree",
 ]  # fmt: skip

@@ -27,7 +27,9 @@ typedef struct query {
 } query;
 
 typedef void (*scores_fn)(const query_head* x, const kv_slab* slab, float s[LANES]);
-typedef void (*values_fn)(const kv_slab* slab, int64_t token, float p, float* o, int64_t dim);
+typedef void (*token_fn)(const kv_slab* slab, int64_t token, float p, float* o, int64_t dim);
+/* o[d] of the split at `start` from p[position - start] of visible positions. */
+typedef void (*values_fn)(const query* x, int64_t start, const float p[SPLIT], float* o);
 
 INLINE kv_slab slab_at(const query* x, int64_t position) {
   return slab_of(x->cache, x->block_table[position / LANES], x->kv_head);
@@ -56,19 +58,51 @@ INLINE float split_scores(const query* x, int64_t start, float s[SPLIT], scores_
   return largest;
 }
 
-/* o[d] = sum over the split's visible t of p[t] V[t][d], t ascending; returns l, the sum of p. */
-INLINE float split_values(const query* x, int64_t start, const float s[SPLIT], float m, float* o, values_fn values) {
-  const int64_t dim = x->cache->v_head_dim;
+INLINE int sees(const query* x, int64_t position) { return position >= x->begin && position < x->end; }
+
+/* The scores of the split's visible positions become p[t] = exp(s[t] - m); returns l, their sum. */
+INLINE float exponents(const query* x, int64_t start, float s[SPLIT], float m) {
   float lanes[LANES] = {0};
-  memset(o, 0, (size_t)dim * sizeof(float));
   for (int64_t t = start; t < start + SPLIT; t++) {
-    if (t < x->begin || t >= x->end) continue;
-    const kv_slab slab = slab_at(x, t);
-    const float p = ref_exp(s[t - start] - m);
-    lanes[t % LANES] += p;
-    values(&slab, t % LANES, p, o, dim);
+    if (!sees(x, t)) continue;
+    s[t - start] = ref_exp(s[t - start] - m);
+    lanes[t % LANES] += s[t - start];
   }
   return ref_tree(lanes);
+}
+
+/* o[d] = sum over the split's visible t of p[t] V[t][d], t ascending. */
+INLINE void add_tokens(const query* x, int64_t start, const float p[SPLIT], float* o, token_fn add) {
+  const int64_t dim = x->cache->v_head_dim;
+  memset(o, 0, (size_t)dim * sizeof(float));
+  for (int64_t t = start; t < start + SPLIT; t++) {
+    if (!sees(x, t)) continue;
+    const kv_slab slab = slab_at(x, t);
+    add(&slab, t % LANES, p[t - start], o, dim);
+  }
+}
+
+/* With r[t] = p[t] times the scale of V[t], and R the largest: each token has a share of b[t] = r[t] / (R / 255),
+ * rounded to a byte, and o[d] is the integer sum of b[t] V[t][d], times R / 255. */
+INLINE void add_shares(const query* x, int64_t start, const float p[SPLIT], float* o) {
+  const int64_t dim = x->cache->v_head_dim;
+  float r[SPLIT];
+  float largest = 0.0f;
+  int32_t sum[MAX_HEAD_DIM] = {0};
+  for (int64_t t = start; t < start + SPLIT; t++) {
+    if (!sees(x, t)) continue;
+    r[t - start] = p[t - start] * slab_at(x, t).v_scale[t % LANES];
+    if (r[t - start] > largest) largest = r[t - start];
+  }
+  const float inverse = largest < 0x1p-100f ? 0.0f : 255.0f / largest;
+  for (int64_t t = start; t < start + SPLIT; t++) {
+    if (!sees(x, t)) continue;
+    const kv_slab slab = slab_at(x, t);
+    const int32_t share = (int32_t)rintf(clamped(r[t - start] * inverse, 0.0f, 255.0f));
+    const int8_t* line = int8_line(&slab, t % LANES, dim);
+    for (int64_t d = 0; d < dim; d++) sum[d] += share * line[4 * d];
+  }
+  for (int64_t d = 0; d < dim; d++) o[d] = (float)sum[d] * (largest / 255.0f);
 }
 
 /* out = (sum over splits of o_j exp(m_j - M)) / (sum of l_j exp(m_j - M), then exp(sink - M)) */
@@ -86,7 +120,8 @@ INLINE void attend(const query* x, float* out, scores_fn scores, values_fn value
   memset(out, 0, (size_t)dim * sizeof(float));
   for (int64_t j = start; j < x->end; j += SPLIT) {
     const float m = split_scores(x, j, s, scores);
-    const float l = split_values(x, j, s, m, o, values);
+    const float l = exponents(x, j, s, m);
+    values(x, j, s, o);
     const float weight = ref_exp(m - largest);
     sum = fmaf(l, weight, sum);
     for (int64_t d = 0; d < dim; d++) out[d] = fmaf(o[d], weight, out[d]);
@@ -95,10 +130,21 @@ INLINE void attend(const query* x, float* out, scores_fn scores, values_fn value
   for (int64_t d = 0; d < dim; d++) out[d] = out[d] / sum;
 }
 
+#define ADD_TOKENS(arg, name, number)                                                       \
+  INLINE void split_##name(const query* x, int64_t start, const float p[SPLIT], float* o) { \
+    add_tokens(x, start, p, o, values_##name);                                              \
+  }
+TOKEN_FORMATS(ADD_TOKENS, )
+#define ADD_SHARES(arg, name, number)                                                       \
+  INLINE void split_##name(const query* x, int64_t start, const float p[SPLIT], float* o) { \
+    add_shares(x, start, p, o);                                                             \
+  }
+SHARE_FORMATS(ADD_SHARES, )
+
 #define ATTEND(arg, name, number)                          \
   CLONED static void attend_##name(query* x, float* out) { \
     prepare_##name(&x->head);                              \
-    attend(x, out, scores_##name, values_##name);          \
+    attend(x, out, scores_##name, split_##name);           \
     finish_##name(out, x->cache->v_head_dim);              \
   }
 CACHE_FORMATS(ATTEND, )

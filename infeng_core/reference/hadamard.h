@@ -1,6 +1,5 @@
-/* The rotation of the cache formats whose names end in h: a product with a Hadamard matrix H of plus and minus ones, in
- * blocks of the largest power of two that divides the head size.
- * SPDX-License-Identifier: Apache-2.0 */
+/* The rotation of the cache formats with an h in their names: a product with a Hadamard matrix H of plus and minus
+ * ones, in blocks of the largest power of two that divides the head size. SPDX-License-Identifier: Apache-2.0 */
 #ifndef INFENG_REFERENCE_HADAMARD_H
 #define INFENG_REFERENCE_HADAMARD_H
 

@@ -20,8 +20,10 @@ INLINE kv_slab slab_of(const infeng_kv_cache* cache, int64_t block, int64_t head
                    (float*)(base + cache->v_scale_offset)};
 }
 
+INLINE int is_rotated(uint32_t format) { return format >= INFENG_KV_INT8_H && format != INFENG_KV_INT8_I; }
+
 INLINE int head_size_fits(uint32_t format, int64_t dim) {
-  return dim <= MAX_HEAD_DIM && (format < INFENG_KV_INT8_H || dim % LEAST_HADAMARD_BLOCK == 0);
+  return dim <= MAX_HEAD_DIM && (!is_rotated(format) || dim % LEAST_HADAMARD_BLOCK == 0);
 }
 
 INLINE int kv_cache_fits(const infeng_kv_cache* cache, uint32_t format) {

@@ -1,5 +1,5 @@
 /* The cache formats of this library. Each has functions that write a row's k and v to a position, prepare a query,
- * score one block, add V times a weight, and finish a head's result.
+ * score one block, add V of one token times a weight or read an integer of V, and finish a head's result.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef INFENG_REFERENCE_KV_FORMATS_H
 #define INFENG_REFERENCE_KV_FORMATS_H
@@ -7,8 +7,9 @@
 #include "kv.h"
 #include "kv_numbers.h"
 
-/* DO(ARG, suffix of its functions and kernels, number) for every format. */
-#define CACHE_FORMATS(DO, ARG)     \
+/* DO(ARG, suffix of its functions and kernels, number) for every format: of those whose V is added token by token, of
+ * those whose V is added in integers, and of both. */
+#define TOKEN_FORMATS(DO, ARG)     \
   DO(ARG, f32, INFENG_KV_F32)      \
   DO(ARG, f16, INFENG_KV_F16)      \
   DO(ARG, int8, INFENG_KV_INT8)    \
@@ -16,6 +17,10 @@
   DO(ARG, k8v4h, INFENG_KV_K8V4_H) \
   DO(ARG, int4h, INFENG_KV_INT4_H) \
   DO(ARG, fp8h, INFENG_KV_FP8_H)
+#define SHARE_FORMATS(DO, ARG)     \
+  DO(ARG, int8i, INFENG_KV_INT8_I) \
+  DO(ARG, int8hi, INFENG_KV_INT8_HI)
+#define CACHE_FORMATS(DO, ARG) TOKEN_FORMATS(DO, ARG) SHARE_FORMATS(DO, ARG)
 
 /* A query head, with other forms of it that the `prepare` of a format computes. */
 typedef struct query_head {
@@ -241,5 +246,43 @@ INLINE void values_fp8h(const kv_slab* slab, int64_t token, float p, float* o, i
   const float weight = p * slab->v_scale[token];
   for (int64_t d = 0; d < dim; d++) o[d] = fmaf(weight, f32_from_e4m3(v[d]), o[d]);
 }
+
+/* ------------------------------------------------ V in lines of four tokens, which attention multiplies by shares ---
+ */
+
+/* The byte of a token's column 0; column d is 4 d bytes further. */
+INLINE int8_t* int8_line(const kv_slab* slab, int64_t token, int64_t dim) {
+  return (int8_t*)slab->v + token / 4 * 4 * (ceil_div(dim, LANES) * LANES) + token % 4;
+}
+
+INLINE void write_int8_lines(const kv_slab* slab, int token, const float* v, int64_t dim) {
+  int8_t q[MAX_HEAD_DIM];
+  int32_t sum;
+  const int64_t padded = ceil_div(dim, LANES) * LANES;
+  int8_t* line = int8_line(slab, token, dim);
+  slab->v_scale[token] = ref_quantize(v, dim, padded, q, &sum);
+  for (int64_t d = 0; d < padded; d++) line[4 * d] = q[d];
+}
+
+/* int8i: K as int8 */
+
+INLINE void append_int8i(const kv_slab* slab, int token, const float* k, const float* v, int64_t dim, int64_t v_dim) {
+  write_int8_k(slab, token, k, dim);
+  write_int8_lines(slab, token, v, v_dim);
+}
+
+INLINE void finish_int8i(float* out, int64_t dim) { (void)out, (void)dim; }
+
+INLINE void prepare_int8i(query_head* x) { prepare_int8(x); }
+
+INLINE void scores_int8i(const query_head* x, const kv_slab* slab, float s[LANES]) { scores_int8(x, slab, s); }
+
+/* int8hi: K as int8h */
+
+ROTATED(int8hi, write_int8_k, write_int8_lines)
+
+INLINE void prepare_int8hi(query_head* x) { prepare_int8h(x); }
+
+INLINE void scores_int8hi(const query_head* x, const kv_slab* slab, float s[LANES]) { scores_int8(x, slab, s); }
 
 #endif

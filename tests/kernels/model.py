@@ -283,10 +283,13 @@ ROTATED = {
     "k8v4h": (quantize_int8, quantize_int4),
     "int4h": (quantize_int4, quantize_int4),
     "fp8h": (quantize_e4m3, quantize_e4m3),
+    "int8hi": (quantize_int8, quantize_int8),
 }
 """{rotating format: its quantizers of K and V}"""
 
-SCALED = ROTATED | {"int8": (quantize_int8, quantize_int8)}
+SCALED = ROTATED | {"int8": (quantize_int8, quantize_int8), "int8i": (quantize_int8, quantize_int8)}
+SHARED = ("int8i", "int8hi")
+"""Formats whose values are added in integers."""
 
 
 class Cache:
@@ -297,6 +300,7 @@ class Cache:
 
     def __init__(self, k: F32, v: F32, fmt: str) -> None:
         """Store k and v in a cache format."""
+        self.shared = fmt in SHARED
         self.scaled, self.rotated, self.integers = fmt in SCALED, fmt in ROTATED, fmt in SCALED and fmt != "fp8h"
         if self.rotated:
             k, v = (hadamard(x * f32(1 / (x.shape[-1] & -x.shape[-1]))) for x in (k, v))
@@ -320,9 +324,19 @@ class Cache:
             acc = fma(q[d], self.k[positions, d], acc)
         return acc * (self.k_scale[positions] * scale if self.scaled else scale)
 
-    def add_value(self, o: F32, p: np.float32, position: int) -> F32:
-        """Return o + p * v[position]."""
-        return fma(p * self.v_scale[position] if self.scaled else p, self.v[position], o)
+    def mix(self, p: F32, positions: NDArray[np.intp]) -> F32:
+        """Return the sum of p * v over the given positions of a split."""
+        if self.shared:
+            r = p * self.v_scale[positions]
+            largest = r.max()
+            inverse = f32(0) if largest < f32(2.0**-100) else f32(255) / largest
+            shares = np.minimum(np.rint(r * inverse), f32(255)).astype(np.int32)
+            total = shares @ self.v[positions].astype(np.int32)
+            return total.astype(np.float32) * (largest / f32(255))
+        o = np.zeros(self.v.shape[1], np.float32)
+        for weight, t in zip(p, positions, strict=True):
+            o = fma(weight * self.v_scale[t] if self.scaled else weight, self.v[t], o)
+        return o
 
     def finish(self, out: F32) -> F32:
         """Return the finished output of mixed values."""
@@ -355,11 +369,9 @@ def attention(
         m = s.max()
         p = exp(s - m)
         lanes = np.zeros(16, np.float32)
-        o = np.zeros(cache.v.shape[1], np.float32)
         for weight, t in zip(p, positions, strict=True):
             lanes[t % 16] += weight
-            o = cache.add_value(o, weight, int(t))
-        splits.append((m, tree(lanes), o))
+        splits.append((m, tree(lanes), cache.mix(p, positions)))
     largest = max([m for m, _, _ in splits] + ([] if sink is None else [f32(sink)]))
     total, out = f32(0), np.zeros(cache.v.shape[1], np.float32)
     for m, part, o in splits:

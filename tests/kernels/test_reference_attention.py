@@ -57,7 +57,7 @@ def stored_keys(fmt: str, slab: np.ndarray, dim: int) -> np.ndarray:
             lines[dim // 64 * 8 :], dim % 64 // 8 or 1
         )
         return np.concatenate([nibbles(g.transpose(1, 0, 2).reshape(16, -1)) for g in groups if len(g)], axis=1)
-    if fmt in ("int8", "int8h", "k8v4h"):
+    if fmt in ("int8", "int8h", "k8v4h", *model.SHARED):
         return slab[: dim * 16].reshape(dim // 4, 16, 4).transpose(1, 0, 2).reshape(16, dim).astype(np.float32) - 128
     return plain(fmt, slab, dim).reshape(dim, 16).T
 
@@ -69,6 +69,10 @@ def stored_values(fmt: str, slab: np.ndarray, dim: int) -> np.ndarray:
         found = np.concatenate([nibbles(groups[:, g]) for g in range(groups.shape[1])], axis=1)
         assert not found[:, dim:][found[:, dim:] != -8].any()  # -8: a row that was never written
         return found[:, :dim]
+    if fmt in model.SHARED:
+        lines = slab[: -(-dim // 16) * 16 * 16].view(np.int8).reshape(4, -1, 4)  # groups of tokens, columns, tokens
+        assert not lines[:, dim:].any()
+        return lines[:, :dim].transpose(0, 2, 1).reshape(16, dim).astype(np.float32)
     if fmt in ("int8", "int8h"):
         return slab[: dim * 16].view(np.int8).reshape(16, dim).astype(np.float32)
     return plain(fmt, slab, dim).reshape(16, dim)
@@ -236,7 +240,8 @@ def test_attention_is_softmax_of_q_k_times_v(fmt: str) -> None:
     scores = heads.astype(np.float64) @ k.T / 8
     p = np.exp(scores - scores.max(axis=1, keepdims=True))
     truth = cache.finish((p / p.sum(axis=1, keepdims=True)) @ v)
-    assert np.allclose(out.reshape(4, 64), truth, rtol=0, atol=2e-6 * np.abs(sequence.kv).max())
+    error = 3e-3 if cache.shared else 2e-6  # shares are bytes
+    assert np.allclose(out.reshape(4, 64), truth, rtol=0, atol=error * np.abs(sequence.kv).max())
 
 
 @pytest.mark.parametrize("fmt", native.CACHE_FORMATS)

@@ -107,14 +107,16 @@ enum {
 enum {
   INFENG_KV_NONE = 0,
   INFENG_KV_F32 = 1,
-  INFENG_KV_F16 = 2,    /* IEEE binary16, no scales */
-  INFENG_KV_INT8 = 3,   /* one f32 scale per token and head, for K and for V */
-  INFENG_KV_FP8 = 4,    /* reserved */
-  INFENG_KV_INT4 = 5,   /* reserved */
-  INFENG_KV_INT8_H = 6, /* K and V in 8 bits */
-  INFENG_KV_K8V4_H = 7, /* K of INT8_H, V of INT4_H */
-  INFENG_KV_INT4_H = 8, /* K and V in 4 bits */
-  INFENG_KV_FP8_H = 9   /* K and V as e4m3 numbers */
+  INFENG_KV_F16 = 2,     /* IEEE binary16, no scales */
+  INFENG_KV_INT8 = 3,    /* one f32 scale per token and head, for K and for V */
+  INFENG_KV_FP8 = 4,     /* reserved */
+  INFENG_KV_INT4 = 5,    /* reserved */
+  INFENG_KV_INT8_H = 6,  /* K and V in 8 bits */
+  INFENG_KV_K8V4_H = 7,  /* K of INT8_H, V of INT4_H */
+  INFENG_KV_INT4_H = 8,  /* K and V in 4 bits */
+  INFENG_KV_FP8_H = 9,   /* K and V as e4m3 numbers */
+  INFENG_KV_INT8_I = 10, /* INT8 whose V attention multiplies in integers */
+  INFENG_KV_INT8_HI = 11 /* the same of INT8_H */
 };
 
 /* Operations. Each has one args struct below. */
@@ -326,10 +328,11 @@ typedef struct infeng_lora_epilogue {
  *   k8v4h: K as int8, V as int4h
  *   int4h: K [head_dim / 8][16 tokens][4] u8, V [16 tokens][(v_head_dim + 15) / 16][8] u8, nibbles q + 8
  *   fp8h: K [head_dim][16 tokens], V [16 tokens][v_head_dim], codes of sign, 4 bits of exponent, 3 of fraction
+ *   int8i, int8hi: K as int8, V [16 tokens / 4][(v_head_dim + 15) / 16][16 columns][4 tokens] int8
  *
  * In K of int4h, byte j of a token in line l holds elements 4 l + j (low nibble) and 32 + 4 l + j (high) of each 64,
- * and elements 8 l + j and 8 l + 4 + j of the last head_dim mod 64. In V, byte i of 8 holds elements i and 8 + i of 16;
- * padding is q = 0. */
+ * and elements 8 l + j and 8 l + 4 + j of the last head_dim mod 64. In V, byte i of 8 holds elements i and 8 + i of 16.
+ * Padding of V is q = 0. */
 typedef struct infeng_kv_cache {
   uint32_t struct_size;
   uint32_t format; /* INFENG_KV_* */

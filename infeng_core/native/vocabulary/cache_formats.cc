@@ -14,6 +14,7 @@ int64_t plain(int64_t dim) {
 int64_t fours(int64_t dim) { return round_up(dim, 4) * kBlockTokens; }
 int64_t half_bytes(int64_t dim) { return dim / 2 * kBlockTokens; }
 // V is read 16 elements at a time.
+int64_t vectors(int64_t dim) { return plain<1>(round_up(dim, 16)); }
 int64_t half_vectors(int64_t dim) { return half_bytes(round_up(dim, 16)); }
 
 // Hadamard blocks of fewer than 8 elements would not spread outliers.
@@ -29,6 +30,8 @@ constexpr CacheFormat kFormats[] = {
     {INFENG_KV_K8V4_H, "k8v4h", plain<1>, half_vectors, true, kLeastBlock},
     {INFENG_KV_INT4_H, "int4h", half_bytes, half_vectors, true, kLeastBlock},
     {INFENG_KV_FP8_H, "fp8h", plain<1>, plain<1>, true, kLeastBlock},
+    {INFENG_KV_INT8_I, "int8i", fours, vectors, true},
+    {INFENG_KV_INT8_HI, "int8hi", plain<1>, vectors, true, kLeastBlock},
 };
 
 }  // namespace

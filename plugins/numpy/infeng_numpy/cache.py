@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from infeng_core.api import KernelError
 
 from .codes import LEAST_BLOCK, Codes, E4m3, Int4, Int8, rotate, unrotated
-from .rounding import Float, round_to_int8
+from .rounding import Float, round_shares, round_to_int8
 
 Array = NDArray[np.floating]
 
@@ -25,6 +25,9 @@ class PagedCache(Protocol):
 
     def queries(self, q: NDArray[Float]) -> NDArray[Float]:
         """Return q (..., head_dim) as used in scores: with integer keys, q is rounded to int8 per head too."""
+
+    def shares(self, layer: int, slots: NDArray[np.intp], shares: NDArray[Float], kv_head: int) -> NDArray[Float]:
+        """Return the shares (..., tokens) of slots (tokens,) as used in sums of values: in bytes for integer sums."""
 
     def append(self, layer: int, slots: NDArray[np.intp], k: Array, v: Array) -> None:
         """Write k, v (tokens, kv_heads, head_dim) to slots (tokens,)."""
@@ -53,6 +56,10 @@ class F32Cache:
     def queries(self, q: NDArray[Float]) -> NDArray[Float]:
         """Return q unchanged."""
         return q
+
+    def shares(self, layer: int, slots: NDArray[np.intp], shares: NDArray[Float], kv_head: int) -> NDArray[Float]:
+        """Return the shares unchanged."""
+        return shares
 
     def append(self, layer: int, slots: NDArray[np.intp], k: Array, v: Array) -> None:
         """Write k, v (tokens, kv_heads, head_dim) to slots (tokens,)."""
@@ -89,6 +96,8 @@ class ScaledCache:
     keys: Codes
     values: Codes
     rotated = True
+    sums_integers = False
+    """Whether values are added in integers, by shares in bytes."""
 
     def __init__(self, *, layers: int, slots: int, kv_heads: int, head_dim: int) -> None:
         """Allocate ``slots`` positions; raises KernelError for a head size that cannot be rotated."""
@@ -110,6 +119,10 @@ class ScaledCache:
         if not self.keys.integers:
             return q
         return unrotated(round_to_int8(rotate(q))) if self.rotated else round_to_int8(q)
+
+    def shares(self, layer: int, slots: NDArray[np.intp], shares: NDArray[Float], kv_head: int) -> NDArray[Float]:
+        """Return the shares (..., tokens) of slots (tokens,), in bytes if values are added in integers."""
+        return round_shares(shares, self._scale[1, layer, slots, kv_head, 0]) if self.sums_integers else shares
 
     def append(self, layer: int, slots: NDArray[np.intp], k: Array, v: Array) -> None:
         """Write k, v (tokens, kv_heads, head_dim) to slots (tokens,)."""
@@ -159,6 +172,18 @@ class Fp8HCache(ScaledCache):
     keys = values = E4m3()
 
 
+class Int8ICache(Int8Cache):
+    """Keys and values as 8-bit integers; values are added in integers."""
+
+    sums_integers = True
+
+
+class Int8HICache(Int8HCache):
+    """Keys and values as 8-bit integers, rotated; values are added in integers."""
+
+    sums_integers = True
+
+
 CACHES: dict[str, Callable[..., PagedCache]] = {
     "f32": F32Cache,
     "f16": F16Cache,
@@ -167,5 +192,7 @@ CACHES: dict[str, Callable[..., PagedCache]] = {
     "k8v4h": K8V4HCache,
     "int4h": Int4HCache,
     "fp8h": Fp8HCache,
+    "int8i": Int8ICache,
+    "int8hi": Int8HICache,
 }
 """Cache format -> class."""

@@ -180,8 +180,7 @@ class Llama(Adapted, Rotary):
             seen = np.arange(pos0 + end - begin)  # (length,) every position of this sequence so far
             slots = slots_of(block_tables[table:], seen, self.block)  # (length,)
             self.cache.append(index, slots[pos0:], k[begin:end], v[begin:end])
-            keys, values = self.cache.read(index, slots)  # (length, kv_heads, head_dim) each
-            mixed[begin:end] = self.attend(q[begin:end], keys, values, seen[pos0:])
+            mixed[begin:end] = self.attend(q[begin:end], slots, seen[pos0:])
         return self.linear(mixed.reshape(-1, c.heads * c.head_dim), layer.o)  # (rows, hidden)
 
     def normed_heads(self, x: Real, norm: Real | None, heads: int) -> Real:
@@ -193,17 +192,19 @@ class Llama(Adapted, Rotary):
             return self.norm(x.reshape(shape), norm.reshape(-1, 1, self.config.head_dim))
         return self.norm(x, norm).reshape(shape)
 
-    def attend(
-        self, q: Real, keys: NDArray[np.floating], values: NDArray[np.floating], positions: NDArray[np.intp]
-    ) -> Real:
-        """Mix values by softmax of the scores: q (rows, heads, head_dim), keys, values (length, kv_heads, head_dim)."""
+    def attend(self, q: Real, slots: NDArray[np.intp], positions: NDArray[np.intp]) -> Real:
+        """Mix the values of slots (length,) by softmax of the scores, for q (rows, heads, head_dim)."""
         group = self.kv_head_of_heads()  # (heads,)
+        keys, values = self.cache.read(self.layer, slots)  # (length, kv_heads, head_dim) each
         q = self.cache.queries(q).transpose(1, 0, 2)  # (heads, rows, head_dim)
         keys, values = keys[:, group].transpose(1, 2, 0), values[:, group].transpose(1, 0, 2)
         # keys (heads, head_dim, length), values (heads, length, head_dim)
         s = self.capped(q @ keys * self.score_scale(), self.config.attention_softcap)  # (heads, rows, length)
         s = np.where(self.visible(positions, s.shape[-1]), s, -np.inf)  # (heads, rows, length)
-        mixed: Real = (self.shares_of(s) @ values).transpose(1, 0, 2)  # (rows, heads, head_dim)
+        shares = np.stack(
+            [self.cache.shares(self.layer, slots, one, g) for one, g in zip(self.shares_of(s), group, strict=True)]
+        )  # (heads, rows, length)
+        mixed: Real = (shares @ values).transpose(1, 0, 2)  # (rows, heads, head_dim)
         return mixed
 
     def shares_of(self, s: Real) -> Real:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ACTIVATION_GROUP = 64  # inputs of a linear that share a scale
+SPLIT = 256  # positions that attention adds up at a time
 Float = TypeVar("Float", bound=np.floating)
 SMALLEST = 2.0**-100  # below it a group counts as zero, so that 127 / amax cannot overflow
 
@@ -29,6 +30,17 @@ def round_to_int8(x: NDArray[Float]) -> NDArray[Float]:
     """Return x (..., g) with the last axis rounded to int8 multiples of its scale."""
     q, scale = quantize(x)
     rounded: NDArray[Float] = q * scale
+    return rounded
+
+
+def round_shares(shares: NDArray[Float], scale: NDArray[np.floating]) -> NDArray[Float]:
+    """Round shares (..., tokens) so that each, times its value's scale (tokens,), is a byte of its split's largest."""
+    r = shares * scale
+    for begin in range(0, r.shape[-1], SPLIT):
+        split = r[..., begin : begin + SPLIT]
+        step = split.max(axis=-1, keepdims=True) / 255  # (..., 1)
+        split[:] = np.rint(np.divide(split, step, out=np.zeros_like(split), where=step > 0)) * step
+    rounded: NDArray[Float] = np.divide(r, scale, out=np.zeros_like(r), where=scale > 0)
     return rounded
 
 

@@ -16,11 +16,12 @@ FORMATS: list[Any] = [
     ("int8-row", "int8"),
     ("int4-g32", "f16"),
     ("int4-g64", "int4h"),
+    ("int4-g64", "int8i"),
     *(
         pytest.param(*each, marks=pytest.mark.slow)
         for each in (("int4-g64", "int8"), ("int8-g32", "int8"), ("bf16", "f32"))
     ),
-    *(pytest.param("int8-row", kv, marks=pytest.mark.nightly) for kv in ("int8h", "k8v4h", "fp8h")),
+    *(pytest.param("int8-row", kv, marks=pytest.mark.nightly) for kv in ("int8h", "k8v4h", "fp8h", "int8hi")),
 ]
 
 

@@ -78,7 +78,11 @@ def compare(engine: Engine, spoil: Callable[[], Any], ends: str, *, error: type[
 
 
 @pytest.mark.parametrize(
-    "dtype", ["f32", "f16", "int8", "int4h", *(pytest.param(x, marks=NIGHTLY) for x in ("int8h", "k8v4h", "fp8h"))]
+    "dtype",
+    [
+        *("f32", "f16", "int8", "int8i", "int4h"),
+        *(pytest.param(x, marks=NIGHTLY) for x in ("int8h", "k8v4h", "fp8h", "int8hi")),
+    ],
 )
 @pytest.mark.parametrize("speculate", ["none", "ngram"])
 def test_an_adapter_that_overflows_ends_its_own_requests(

@@ -3,8 +3,9 @@
 
 #include "epilogues.h"
 
-inline constexpr uint32_t kCacheFormats[] = {INFENG_KV_F32,    INFENG_KV_F16,    INFENG_KV_INT8, INFENG_KV_INT8_H,
-                                             INFENG_KV_K8V4_H, INFENG_KV_INT4_H, INFENG_KV_FP8_H};
+inline constexpr uint32_t kCacheFormats[] = {INFENG_KV_F32,    INFENG_KV_F16,    INFENG_KV_INT8,
+                                             INFENG_KV_INT8_H, INFENG_KV_K8V4_H, INFENG_KV_INT4_H,
+                                             INFENG_KV_FP8_H,  INFENG_KV_INT8_I, INFENG_KV_INT8_HI};
 
 struct Cache {
   uint32_t format = 0;
@@ -13,7 +14,7 @@ struct Cache {
   infeng_kv_cache view() const {
     infeng_kv_cache c{};
     const int64_t k = up(format == INFENG_KV_INT4_H ? dim * 8 : up(dim, 4) * 16 * number(), 64),
-                  v = up(nibbles() ? up(dim, 16) * 8 : dim * 16 * number(), 64);
+                  v = up(nibbles() ? up(dim, 16) * 8 : (lines() ? up(dim, 16) : dim) * 16 * number(), 64);
     c.struct_size = sizeof c;
     c.format = format;
     c.base = data.as<void>();
@@ -30,6 +31,7 @@ struct Cache {
   }
   int64_t number() const { return format == INFENG_KV_F32 ? 4 : format == INFENG_KV_F16 ? 2 : 1; }  // bytes
   bool nibbles() const { return format == INFENG_KV_INT4_H || format == INFENG_KV_K8V4_H; }         // of V
+  bool lines() const { return format == INFENG_KV_INT8_I || format == INFENG_KV_INT8_HI; }          // of V, padded
   void allocate() { data = Bytes(view().block_stride * blocks); }
   void randomize() {
     allocate();

@@ -88,6 +88,8 @@ constexpr infeng_kernel table[] = {
     kernel<KvAppend<V, KvK8V4H<V>>>("kv_append_k8v4h", ""),
     kernel<KvAppend<V, KvInt4H<V>>>("kv_append_int4h", ""),
     kernel<KvAppend<V, KvFp8H<V>>>("kv_append_fp8h", ""),
+    kernel<KvAppend<V, KvInt8I<V>>>("kv_append_int8i", ""),
+    kernel<KvAppend<V, KvInt8HI<V>>>("kv_append_int8hi", ""),
     kernel<AttentionRows<V, AttentionF32<V>>>("attention_f32_rows", ""),
     kernel<AttentionSplits<V, AttentionF32<V>>>("attention_f32_splits", ""),
     kernel<AttentionRows<V, AttentionF16<V>>>("attention_f16_rows", ""),
@@ -105,6 +107,10 @@ constexpr infeng_kernel table[] = {
     kernel<AttentionSplits<V, AttentionInt4H<V>>>("attention_int4h_splits", ""),
     kernel<AttentionRows<V, AttentionFp8H<V>>>("attention_fp8h_rows", ""),
     kernel<AttentionSplits<V, AttentionFp8H<V>>>("attention_fp8h_splits", ""),
+    kernel<AttentionRows<V, AttentionInt8I<V>>>("attention_int8i_rows", ""),
+    kernel<AttentionSplits<V, AttentionInt8I<V>>>("attention_int8i_splits", ""),
+    kernel<AttentionRows<V, AttentionInt8HI<V>>>("attention_int8hi_rows", ""),
+    kernel<AttentionSplits<V, AttentionInt8HI<V>>>("attention_int8hi_splits", ""),
 };
 constexpr int kCount = sizeof table / sizeof *table;
 

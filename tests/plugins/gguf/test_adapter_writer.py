@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tiny_adapter
 import tiny_model
+from infeng_core.formats.adapters.weights import AdapterWeights, Delta
 from infeng_gguf.adapter import read_gguf_adapter
 from infeng_gguf.api import write_gguf_adapter
 from infeng_peft.adapter import read_peft
@@ -21,7 +22,6 @@ from safetensors.numpy import load_file
 
 from infeng_core.errors import AdapterError
 from infeng_core.formats.adapters.target_modules import target_modules
-from infeng_core.formats.adapters.weights import AdapterWeights, Delta
 from infeng_core.models.config import ModelConfig
 
 SHAPE = tiny_model.Shape()

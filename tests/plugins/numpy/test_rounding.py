@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from infeng_numpy.cache import CACHES, F32Cache, Int8Cache, slots_of
 from infeng_numpy.codes import E4m3, Int4, hadamard, rotate, unrotated
-from infeng_numpy.rounding import Rounding, quantize, rotate_blocks, round_activations, round_to_int8
+from infeng_numpy.rounding import Rounding, quantize, rotate_blocks, round_activations, round_shares, round_to_int8
 
 from infeng_core.api import KernelError
 
@@ -72,6 +72,33 @@ def test_the_int8_cache_needs_a_quarter_of_the_memory_plus_scales() -> None:
     assert Int8Cache(**SHAPE).nbytes == F32Cache(**SHAPE).nbytes // 4 + 2 * 2 * 64 * 3 * 4
 
 
+def test_shares_times_scales_are_bytes_of_the_largest_in_each_split() -> None:
+    shares, scale = np.abs(sample(3, 300)), np.abs(np.random.RandomState(6).standard_normal(300))
+    scale[7] = 0
+    shares[2, :256] = 0
+    r = round_shares(shares, scale) * scale
+    for split in (slice(0, 256), slice(256, 300)):
+        step = (shares * scale)[:, split].max(axis=1, keepdims=True) / 255
+        assert (np.abs(r - shares * scale)[:, split] <= step * 0.5000001).all()
+        steps = r[:2, split] / step[:2]
+        np.testing.assert_allclose(steps, np.rint(steps), rtol=0, atol=1e-9)
+        assert (np.rint(steps.max(axis=1)) == 255).all()
+    assert not r[2, :256].any()
+
+
+@pytest.mark.parametrize(("plain", "shared"), [("int8", "int8i"), ("int8h", "int8hi")])
+def test_a_cache_whose_values_are_added_in_integers_rounds_shares(plain: str, shared: str) -> None:
+    caches = [CACHES[name](layers=1, slots=16, kv_heads=3, head_dim=16) for name in (plain, shared)]
+    k, v, slots, shares = sample(9, 3, 16), sample(9, 3, 16), np.arange(9), np.abs(sample(2, 9))
+    for cache in caches:
+        cache.append(0, slots, k, v)
+    for first, second in zip(*(cache.read(0, slots) for cache in caches), strict=True):
+        np.testing.assert_array_equal(first, second)
+    assert caches[0].shares(0, slots, shares, 1) is shares
+    rounded = caches[1].shares(0, slots, shares, 1)
+    assert 0 < np.abs(rounded - shares).max() < 0.01 * shares.max()
+
+
 @pytest.mark.parametrize("size", [8, 24, 64, 80, 128])
 def test_a_rotation_is_orthogonal_in_blocks_and_its_own_inverse(size: int) -> None:
     matrix, block = hadamard(size), size & -size
@@ -107,7 +134,8 @@ def test_e4m3_has_the_values_of_its_standard_and_rounds_to_nearest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "error"), [("int8h", 0.5 / 127), ("k8v4h", 1 / 8), ("int4h", 1 / 8), ("fp8h", 1 / 16)]
+    ("name", "error"),
+    [("int8h", 0.5 / 127), ("k8v4h", 1 / 8), ("int4h", 1 / 8), ("fp8h", 1 / 16), ("int8hi", 0.5 / 127)],
 )
 def test_a_rotated_cache_returns_the_written_values_within_its_precision(name: str, error: float) -> None:
     k, v = sample(5, 3, 64), sample(5, 3, 64) * 10
@@ -118,7 +146,7 @@ def test_a_rotated_cache_returns_the_written_values_within_its_precision(name: s
         largest = np.abs(rotate(put)).max(axis=-1, keepdims=True)
         assert (np.abs(rotate(got) - rotate(put)) <= error * largest * 1.00001).all()
     assert not cache.read(0, np.arange(5))[1].any()
-    bytes_of_token = {"int8h": 128, "k8v4h": 96, "int4h": 64, "fp8h": 128}[name] + 8
+    bytes_of_token = {"int8h": 128, "k8v4h": 96, "int4h": 64, "fp8h": 128, "int8hi": 128}[name] + 8
     assert cache.nbytes == 2 * 64 * 3 * bytes_of_token
 
 

@@ -21,14 +21,35 @@ struct Range {
   int end;
 };
 
+// Bounds of numbers before, within and behind a range.
+struct alignas(64) Edge {
+  float at[3 * kLanes];
+};
+constexpr Edge edge_of(float outside) {
+  Edge edge{};
+  for (int i = 0; i < 3 * kLanes; ++i) edge.at[i] = i / kLanes == 1 ? __builtin_inff() : outside;
+  return edge;
+}
+
+// Replaces numbers of the first and the last block that lie outside of `seen` by those of the edge, if they are not
+// less; NaN is replaced too. Stores are whole vectors, because a load that overlaps two stores waits for both.
+template <Vector V>
+INFENG_INLINE void hide_unseen(float* s, Range blocks, Range seen, const Edge& edge) {
+  const auto hide = [&](int t, const float* bound)
+                        INFENG_INLINE_LAMBDA { V::store(s + t, V::min(V::load(s + t), V::load(bound))); };
+  hide(blocks.begin, edge.at + kLanes - (seen.begin - blocks.begin));
+  hide(blocks.end - kLanes, edge.at + kLanes + (blocks.end - seen.end));
+}
+
 // One worker's scratch: the queries of a block's virtual rows, and their scores in one split.
 struct alignas(64) SplitScratch {
   float s[kVirtualRows][kScoreStride];  // scores, then factors of V
-  float wide[kLanes * kMaxHeadDim];     // V of some blocks as f32
+  float wide[kLanes * kMaxHeadDim];     // V of some blocks as f32, or shares of tokens (ops/attention_shares.h)
   float largest[kVirtualRows][kLanes];  // of the scores in each lane
   float v_scale[kSplit];
   int8_t qq[kVirtualRows * kMaxHeadDim];  // (virtual rows, head_dim rounded up to 16)
   float qs[kVirtualRows];
+  float unit[kVirtualRows];    // what a share of 1 is worth
   int32_t qsum[kVirtualRows];  // sums of qq, or initial values of dots of words
   const float* q[kVirtualRows];
   Range seen[kVirtualRows];
@@ -246,6 +267,14 @@ struct Int8Values {
   static INFENG_INLINE typename V::F value(const int8_t* v, int n) { return V::load_i8(v, n); }
 };
 
+// V is added in integers, by ops/attention_shares.h.
+struct Int8Lines {
+  static constexpr bool kShares = true;
+  static constexpr int kPerValue = 1;
+  static constexpr int kBytes = kLanes;
+  using Value = int8_t;
+};
+
 template <Vector V>
 struct Int4Values {
   static constexpr int kPerValue = kLanes;
@@ -290,6 +319,10 @@ template <Vector V>
 using AttentionInt8 = AttentionScaled<V, INFENG_KV_INT8, false, IntKeys<V, 8>, Int8Values<V>>;
 template <Vector V>
 using AttentionInt8H = AttentionScaled<V, INFENG_KV_INT8_H, true, IntKeys<V, 8>, Int8Values<V>>;
+template <Vector V>
+using AttentionInt8I = AttentionScaled<V, INFENG_KV_INT8_I, false, IntKeys<V, 8>, Int8Lines>;
+template <Vector V>
+using AttentionInt8HI = AttentionScaled<V, INFENG_KV_INT8_HI, true, IntKeys<V, 8>, Int8Lines>;
 template <Vector V>
 using AttentionK8V4H = AttentionScaled<V, INFENG_KV_K8V4_H, true, IntKeys<V, 8>, Int4Values<V>>;
 template <Vector V>

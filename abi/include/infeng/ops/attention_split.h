@@ -3,7 +3,7 @@
 #ifndef INFENG_OPS_ATTENTION_SPLIT_H
 #define INFENG_OPS_ATTENTION_SPLIT_H
 
-#include <infeng/ops/attention_fetch.h>
+#include <infeng/ops/attention_shares.h>
 #include <infeng/ops/exp.h>
 
 namespace infeng {
@@ -28,7 +28,8 @@ struct SplitBlock {
   // The rows whose sums for one or more vectors of columns stay in registers. V that must be converted is widened once
   // for all rows of the block, unless only one register block of rows needs it.
   static constexpr int kRows = 6, kCachedRows = V::kColumns > 1 ? 8 : kRows;
-  static constexpr int kAbreast = V::kColumns > 1 ? 4 : 2;  // exponentials computed at the same time
+  static constexpr int kAbreast = V::kColumns > 1 ? 4 : 2;       // exponentials computed at the same time
+  static constexpr bool kShares = requires { Cache::kShares; };  // V is added in integers
 
   const infeng_attention_args& args;
   const infeng_kv_cache& cache;
@@ -88,7 +89,10 @@ struct SplitBlock {
         scratch.record[v] = record(v, j);
       }
       scores(now, fetched, [&](int v, int count) { factors(now, v, v + count); });
-      values(now, next);
+      if constexpr (kShares)
+        shares(now, next);
+      else
+        values(now, next);
     }
   }
 
@@ -184,6 +188,8 @@ struct SplitBlock {
       if (seen.begin < seen.end) dispatch<kAbreast>(count, [&](auto n) { softmax<n.value>(v, now); });
       v += count;
     }
+    if constexpr (kShares)
+      for (int v = first; v < last; ++v) Shares<V>::divide(scratch, v, {now.begin * kLanes, now.end * kLanes});
   }
 
   INFENG_NOINLINE void cap_scores(const Slabs& now, int first, int last) const {
@@ -202,20 +208,11 @@ struct SplitBlock {
     return scratch.seen[v].begin <= now.begin * kLanes && scratch.seen[v].end >= now.end * kLanes;
   }
 
-  // Masks the scores of row v that it does not see in `blocks` and returns the largest score of each lane. Stores are
-  // whole vectors, because a load that overlaps two stores waits for both.
+  // Masks the scores of row v that it does not see in `blocks` and returns the largest score of each lane.
   F mask(int v, Range blocks) const {
-    constexpr float kInf = __builtin_inff();
-    alignas(64) static constexpr float kEdge[3 * kLanes] = {
-        -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf,
-        kInf,  kInf,  kInf,  kInf,  kInf,  kInf,  kInf,  kInf,  kInf,  kInf,  kInf,  kInf,  kInf,  kInf,  kInf,  kInf,
-        -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf, -kInf};
-    const Range seen = scratch.seen[v];
+    static constexpr Edge kLeast = edge_of(-__builtin_inff());
     float* s = scratch.s[v];
-    const auto hide = [&](int t, const float* edge)
-                          INFENG_INLINE_LAMBDA { V::store(s + t, V::min(V::load(s + t), V::load(edge))); };
-    hide(blocks.begin, kEdge + kLanes - (seen.begin - blocks.begin));
-    hide(blocks.end - kLanes, kEdge + kLanes + (blocks.end - seen.end));
+    hide_unseen<V>(s, blocks, scratch.seen[v], kLeast);
     F largest = V::load(s + blocks.begin), other = V::load(s + blocks.end - kLanes);
     int t = blocks.begin;
     for (; t + kLanes < blocks.end; t += 2 * kLanes) {
@@ -225,8 +222,8 @@ struct SplitBlock {
     return V::max(largest, other);
   }
 
-  // Scores of rows [v, v + N), which see the same positions, become the factors of V; the records get m, l and o = +0.
-  // Two rows at once hide each other's latencies.
+  // Scores of rows [v, v + N), which see the same positions, become the factors of V; the records get m, l and o = +0
+  // (which shares do not read). Two rows at once hide each other's latencies.
   template <int N>
   INFENG_NOINLINE void softmax(int v, const Slabs& now) const {
     const Range seen = scratch.seen[v];
@@ -247,7 +244,8 @@ struct SplitBlock {
     INFENG_EACH (n, N) {
       float* record = scratch.record[v + n];
       record[1] = V::tree(l[n]);
-      for (int d = 0; d < width; d += kLanes) V::store(record + kLanes + d, V::zero());
+      if constexpr (!kShares)
+        for (int d = 0; d < width; d += kLanes) V::store(record + kLanes + d, V::zero());
     }
   }
 
@@ -288,6 +286,29 @@ struct SplitBlock {
     static INFENG_INLINE F load(const float* v) { return V::load(v); }
     static INFENG_INLINE F load(const float* v, int n) { return V::load(v, n); }
   };
+
+  // Adds V in integers: all rows pass over a few columns, which stay in the L1 cache.
+  void shares(const Slabs& now, const Slabs& next) const {
+    const Fetch ahead(now, next, cache.v_offset, width / kLanes);
+    if (rows > kCachedRows)
+      share_columns<kRows>(now, ahead);
+    else
+      share_columns<kCachedRows>(now, ahead);
+    ahead.fetch_rest(now);
+  }
+
+  template <int Most>
+  void share_columns(const Slabs& now, const Fetch& ahead) const {
+    constexpr int kMost = Most <= kRows ? V::kColumns : V::kColumns / 2;
+    for (int d = 0; d < width; d += kMost * kLanes)
+      dispatch<kMost>((width - d) / kLanes, [&](auto columns_now) {
+        constexpr int C = columns_now.value;
+        balanced_blocks<Most>(rows, [&](int v, auto size) {
+          Shares<V>::template add<size.value, C>(now, scratch, v, width, d,
+                                                 v == 0 ? ahead.pieces(d, C) : typename Fetch::Pieces{});
+        });
+      });
+  }
 
   // Adds V in chunks of at most half of the L1 cache, f32 or in the cache's format, over which all rows pass.
   void values(const Slabs& now, const Slabs& next) const {

@@ -1,6 +1,6 @@
-// The rotation of the cache formats whose names end in h: y = H x with a Hadamard matrix H of plus and minus ones, in
-// blocks of the largest power of two that divides the head size. H H = block, so the product of H q with H (k / block)
-// is that of q with k, and applying H to H (v / block) restores v; docs/numerics.md has the order of additions.
+// The rotation of the cache formats with an h in their names: y = H x with a Hadamard matrix H of plus and minus ones,
+// in blocks of the largest power of two that divides the head size. H H = block, so the product of H q with H (k /
+// block) is that of q with k, and applying H to H (v / block) restores v; docs/numerics.md has the order of additions.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_HADAMARD_H
 #define INFENG_OPS_HADAMARD_H

@@ -5,7 +5,8 @@
 //   k8v4h      K as int8, V as int4h
 //   int4h      K [head_dim / 8][16 tokens][4] u8 and V [16 tokens][head_dim / 16][8] u8, nibbles of q + 8
 //   fp8h       K [head_dim][16 tokens] and V [16 tokens][head_dim], e4m3
-// Formats whose names end in h store K and V rotated (ops/hadamard.h).
+//   int8i      K as int8, V [4 groups of tokens][head_dim / 16][16 columns][4 tokens] int8; int8hi as int8i
+// Formats with an h in their names store K and V rotated (ops/hadamard.h).
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_KV_H
 #define INFENG_OPS_KV_H
@@ -40,7 +41,8 @@ INFENG_INLINE Slab slab_at(const infeng_kv_cache& cache, int64_t block, int64_t 
 
 // The head size is a multiple of this: int8 K needs whole groups of four inputs, rotations need whole blocks.
 constexpr int head_dim_multiple(uint32_t format) {
-  return format >= INFENG_KV_INT8_H ? kLeastHadamardBlock : format == INFENG_KV_INT8 ? 4 : 1;
+  if (format == INFENG_KV_INT8 || format == INFENG_KV_INT8_I) return 4;
+  return format >= INFENG_KV_INT8_H ? kLeastHadamardBlock : 1;
 }
 
 // The bounds of all kernels over these layouts.

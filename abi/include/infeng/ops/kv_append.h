@@ -1,6 +1,6 @@
 // kv_append writes each row's k and v to its position in the cache. f32 is copied; f16 is rounded and clamped to
-// +-65504; other formats quantize each token and head with one scale for K and one for V, and formats whose names end
-// in h rotate first. A tile is one row.
+// +-65504; other formats quantize each token and head with one scale for K and one for V, and formats with an h
+// in their names rotate first. A tile is one row.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_KV_APPEND_H
 #define INFENG_OPS_KV_APPEND_H
@@ -68,6 +68,18 @@ struct StoreInt8V {
   }
 };
 
+// V in lines of 16 columns of four tokens.
+template <Vector V>
+struct StoreInt8Lines {
+  static void store(const Slab& slab, int token, const float* v, int dim) {
+    alignas(64) int8_t q[kMaxHeadDim];
+    const int padded = int(round_up(dim, kLanes));
+    slab.v_scale()[token] = quantize<V>(v, dim, q, padded).scale;
+    int8_t* line = slab.v<int8_t>(0) + token / 4 * 4 * padded + token % 4;
+    for (int d = 0; d < padded; ++d) line[4 * d] = q[d];
+  }
+};
+
 template <Vector V>
 struct StoreInt4K {
   static void store(const Slab& slab, int token, const float* k, int dim) {
@@ -123,15 +135,19 @@ struct StoreE4m3V {
   }
 };
 
-template <Vector V>
-struct KvInt8 {
-  static constexpr uint32_t kFormat = INFENG_KV_INT8;
+template <uint32_t Format, class Keys, class Values>
+struct KvPlain {
+  static constexpr uint32_t kFormat = Format;
 
   static void append(const Slab& slab, int token, const float* k, const float* v, int dim) {
-    StoreInt8K<V>::store(slab, token, k, dim);
-    StoreInt8V<V>::store(slab, token, v, dim);
+    Keys::store(slab, token, k, dim);
+    Values::store(slab, token, v, dim);
   }
 };
+template <Vector V>
+using KvInt8 = KvPlain<INFENG_KV_INT8, StoreInt8K<V>, StoreInt8V<V>>;
+template <Vector V>
+using KvInt8I = KvPlain<INFENG_KV_INT8_I, StoreInt8K<V>, StoreInt8Lines<V>>;
 
 // Rotates K and V, then stores them.
 template <Vector V, uint32_t Format, class Keys, class Values>
@@ -149,6 +165,8 @@ struct KvRotated {
 };
 template <Vector V>
 using KvInt8H = KvRotated<V, INFENG_KV_INT8_H, StoreInt8K<V>, StoreInt8V<V>>;
+template <Vector V>
+using KvInt8HI = KvRotated<V, INFENG_KV_INT8_HI, StoreInt8K<V>, StoreInt8Lines<V>>;
 template <Vector V>
 using KvK8V4H = KvRotated<V, INFENG_KV_K8V4_H, StoreInt8K<V>, StoreInt4V<V>>;
 template <Vector V>

@@ -396,6 +396,39 @@ struct Avx2 : Base {
     }
   }
 
+  // Shares are words like `words_of` x: tokens 0, 2, 1, 3 of each four.
+  using Share = int16_t;
+  static INFENG_INLINE void store_shares(Share* to, I shares) {
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(shares.a, shares.b), 0xd8);
+    _mm256_storeu_si256((__m256i*)to, _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8));
+  }
+  template <int M, int C>
+  static INFENG_INLINE void add_shares(I (&acc)[M][C], const int8_t* lines, int step, const Share* b, int stride) {
+    INFENG_EACH (g, kLanes / 4)
+      INFENG_EACH (c, C) {
+        const __m256i_u* line = (const __m256i_u*)(lines + g * step + c * kLine);
+        __m256i low, high;
+        __asm__(
+            "vmovdqu %[w0], %[low]\n\t"
+            "vmovdqu %[w1], %[high]\n\t"
+            "vpsllw $8, %[low], %[low]\n\t"
+            "vpsllw $8, %[high], %[high]\n\t"
+            "vpsraw $8, %[low], %[low]\n\t"
+            "vpsraw $8, %[high], %[high]"
+            : [low] "=&x"(low), [high] "=&x"(high)
+            : [w0] "m"(line[0]), [w1] "m"(line[1]));
+        INFENG_EACH (m, M) add_words(acc[m][c], low, high, b + m * stride + 4 * g);
+        __asm__(
+            "vmovdqu %[w0], %[low]\n\t"
+            "vmovdqu %[w1], %[high]\n\t"
+            "vpsraw $8, %[low], %[low]\n\t"
+            "vpsraw $8, %[high], %[high]"
+            : [low] "=&x"(low), [high] "=&x"(high)
+            : [w0] "m"(line[0]), [w1] "m"(line[1]));
+        INFENG_EACH (m, M) add_words(acc[m][c], low, high, b + m * stride + 4 * g + 2);
+      }
+  }
+
   // Low and high nibbles take two passes over a panel's lines, so that both halves of a line share a broadcast of x.
   template <int L, int M, int P, class Each>
   static INFENG_INLINE void dot_nibbles(I (&acc)[M][P], const uint8_t* const (&w)[P], const int8_t* const (&x)[M],
@@ -594,6 +627,23 @@ struct AvxVnni : Base {
       }
       INFENG_EACH (m, M) acc[m][p] = {total[m][0], total[m][1]};
     }
+  }
+
+  using Share = uint8_t;
+  static INFENG_INLINE void store_shares(Share* to, I shares) {
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(shares.a, shares.b), 0xd8);
+    _mm_storeu_si128((__m128i*)to, _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+  }
+  template <int M, int C>
+  static INFENG_INLINE void add_shares(I (&acc)[M][C], const int8_t* lines, int step, const Share* b, int stride) {
+    INFENG_EACH (g, kLanes / 4)
+      INFENG_EACH (c, C) {
+        const __m256i low = half(lines + g * step + c * kLine, 0), high = half(lines + g * step + c * kLine, 1);
+        INFENG_EACH (m, M) {
+          const __m256i v = four((const int8_t*)b + m * stride + 4 * g);
+          acc[m][c] = {_mm256_dpbusd_avx_epi32(acc[m][c].a, v, low), _mm256_dpbusd_avx_epi32(acc[m][c].b, v, high)};
+        }
+      }
   }
 
   // With few rows, high nibbles are not shifted: their sum is 16 times too large and divided once per group, which

@@ -250,6 +250,26 @@ struct Bw : Base {
     }
   }
 
+  // Shares are words, tokens 0, 2, 1, 3 of each four: they are multiplied by the even and by the odd bytes of a line.
+  using Share = int16_t;
+  static INFENG_INLINE void store_shares(Share* to, I shares) {
+    const __m256i words = _mm512_cvtepi32_epi16(shares);
+    _mm256_storeu_si256((__m256i*)to, _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8));
+  }
+  template <int M, int C>
+  static INFENG_INLINE void add_shares(I (&acc)[M][C], const int8_t* lines, int step, const Share* b, int stride) {
+    INFENG_EACH (g, kLanes / 4)
+      INFENG_EACH (c, C) {
+        const I v = line((const uint8_t*)lines + g * step + c * kLine);
+        const I even = _mm512_srai_epi16(_mm512_slli_epi16(v, 8), 8), odd = _mm512_srai_epi16(v, 8);
+        INFENG_EACH (m, M) {
+          const int8_t* words = (const int8_t*)(b + m * stride + 4 * g);
+          acc[m][c] = _mm512_add_epi32(acc[m][c], _mm512_madd_epi16(even, four(words)));
+          acc[m][c] = _mm512_add_epi32(acc[m][c], _mm512_madd_epi16(odd, four(words + 4)));
+        }
+      }
+  }
+
   template <int L, int M, int P, class Each>
   static INFENG_INLINE void dot_nibbles(I (&acc)[M][P], const uint8_t* const (&w)[P], const int8_t* const (&x)[M],
                                         const int32_t (&sum)[M], const Each& each) {
@@ -343,6 +363,22 @@ struct Vnni : Base {
       INFENG_EACH (m, M) {
         const I b = four(x[m] + 4 * l);
         INFENG_EACH (p, P) acc[m][p] = _mm512_dpbusd_epi32(acc[m][p], v[p], b);
+      }
+    }
+  }
+
+  using Share = uint8_t;
+  static INFENG_INLINE void store_shares(Share* to, I shares) {
+    _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8(shares));
+  }
+  template <int M, int C>
+  static INFENG_INLINE void add_shares(I (&acc)[M][C], const int8_t* lines, int step, const Share* b, int stride) {
+    INFENG_EACH (g, kLanes / 4) {
+      I v[C];
+      INFENG_EACH (c, C) v[c] = line((const uint8_t*)lines + g * step + c * kLine);
+      INFENG_EACH (m, M) {
+        const I shares = four((const int8_t*)b + m * stride + 4 * g);
+        INFENG_EACH (c, C) acc[m][c] = _mm512_dpbusd_epi32(acc[m][c], shares, v[c]);
       }
     }
   }

@@ -198,6 +198,19 @@ struct Scalar {
       }
   }
 
+  using Share = uint8_t;
+  static void store_shares(Share* to, I shares) {
+    for (int t = 0; t < kLanes; ++t) to[t] = Share(shares.v[t]);
+  }
+  template <int M, int C>
+  static void add_shares(I (&acc)[M][C], const int8_t* lines, int step, const Share* b, int stride) {
+    for (int m = 0; m < M; ++m)
+      for (int c = 0; c < C; ++c)
+        for (int t = 0; t < kLanes; ++t)
+          for (int d = 0; d < kLanes; ++d)
+            acc[m][c].v[d] += b[m * stride + t] * lines[t / 4 * step + c * kLine + 4 * d + t % 4];
+  }
+
   template <int Bits>
   static void sub_scales(const uint8_t* line, int odd, SubScales& out) {
     for (int n = 0; n < kLanes; ++n)

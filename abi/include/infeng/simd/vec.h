@@ -89,6 +89,12 @@ concept Vector = requires(typename V::F f, typename V::I i, const float* x, floa
   // each(l) is called once for every line, evenly over the dot, to prefetch memory evenly; a backend may ignore it.
   { V::template dot_lines<8, 1, 1>(acc, w, n, xq, sum, each) };
   { V::template dot_nibbles<8, 1, 1>(acc, w, xq, sum, each) };
+  // Shares of tokens, integers in [0, 255], in memory as V::Share; a row has one for each of its tokens.
+  //   store_shares(to, i):                            of 16 tokens, in the order in which the backend reads them
+  //   add_shares<M, C>(acc, lines, step, b, stride):  acc[m][c] += sum over 16 tokens t of b[m * stride + t] * v[t][c], where
+  //     a line of int8 is 16 columns of 4 tokens, C lines are consecutive, and `step` bytes lie between two groups of tokens
+  { V::store_shares((typename V::Share*)q, i) };
+  { V::template add_shares<1, 1>(acc, b, n, (const typename V::Share*)b, n) };
 };
 // clang-format on
 
