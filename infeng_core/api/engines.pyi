@@ -1,5 +1,6 @@
 """Names for parts of an engine: backends, schedulers, prefix stores, observers."""
 
+from infeng_core._native import NUMERICS
 from infeng_core.backends.interface import (
     Backend,
     BlockAccess,
@@ -30,8 +31,8 @@ from infeng_core.scheduling.tables import Needs
 from infeng_core.telemetry.observers import Observer, Stage, StepReport
 
 __all__ = [
-    "BLOCK_TOKENS", "NOT_FINITE", "AdapterHandle", "Backend", "Batch", "BlockAccess", "BlockPool", "BoundOp",
-    "CostModel", "Drafter", "Executable", "FirstCome", "HiddenStates", "InterruptedStepError", "Limits", "LoraPart",
+    "BLOCK_TOKENS", "NOT_FINITE", "NUMERICS", "AdapterHandle", "Backend", "Batch", "BlockAccess", "BlockPool",
+    "BoundOp", "CostModel", "Drafter", "Executable", "FirstCome", "HiddenStates", "InterruptedStepError", "Limits", "LoraPart",
     "LoraTensor", "Measurable", "Measured", "Needs", "NotFiniteError", "Observer", "PackedAdapter", "Policy",
     "PrefixCache", "PrefixEntry", "PrefixStore", "PrefixTree", "RunningRequest", "Scheduler", "Schedulers", "Segment",
     "Served", "Stage", "StepReport", "limits_of", "rows_of_prompt", "unpack_stacked", "windows_of",

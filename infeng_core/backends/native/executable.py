@@ -157,7 +157,8 @@ class NativeExecutable:
         )
         self.kv_bytes = self._cache.nbytes
         sizes = f"{layers} layers, {shape.kv_heads} heads of {shape.head_dim}"
-        self._layout = f"native {BLOCK_LAYOUT}: {config.kv_cache.dtype}, {sizes}"
+        revision = "" if _native.NUMERICS == 1 else f", numerics {_native.NUMERICS}"
+        self._layout = f"native {BLOCK_LAYOUT}: {config.kv_cache.dtype}, {sizes}{revision}"
         if rope := variant(shape.rope, limits.context):
             self._layout += f", {rope}"
         self.scratch_bytes = self._program.scratch_bytes

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from infeng_core import yamltree
+from infeng_core import _native, yamltree
 from infeng_core.errors import InfengError, ModelError
 from infeng_core.files import read_text
 from infeng_core.formats.quant import FormatLookup, misfit
@@ -64,6 +64,7 @@ class Manifest:
     tensors: Mapping[str, TensorEntry]
     vectors: Mapping[str, VectorEntry]
     quantizer: Mapping[str, Any] = field(default_factory=lambda: BUILT_IN)  # the record of the quantizer
+    numerics: int = _native.NUMERICS
     version: str = f"{FORMAT_MAJOR}.{FORMAT_MINOR}"
     written_by: str = __version__
 
@@ -76,6 +77,7 @@ class Manifest:
             "tensors": {name: [t.format, t.n, t.k, t.panels, t.sha256] for name, t in self.tensors.items()},
             "vectors": {name: [v.size, v.sha256] for name, v in self.vectors.items()},
             **_quantizer_written(self),
+            **_numerics_written(self),
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -83,6 +85,11 @@ class Manifest:
 def _quantizer_written(manifest: Manifest) -> dict[str, Any]:
     """Return the quantizer as the manifest and its id have it: absent for the built-in rounding, as in version 1.0."""
     return {} if manifest.quantizer == BUILT_IN else {"quantizer": dict(manifest.quantizer)}
+
+
+def _numerics_written(manifest: Manifest) -> dict[str, int]:
+    """Return the revision of the numerics, absent for the first, as in version 1.0."""
+    return {} if manifest.numerics == 1 else {"numerics": manifest.numerics}
 
 
 def is_native(directory: Path) -> bool:
@@ -103,6 +110,7 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
         "tensors": {name: asdict(entry) for name, entry in manifest.tensors.items()},
         "vectors": {name: asdict(entry) for name, entry in manifest.vectors.items()},
         **_quantizer_written(manifest),
+        **_numerics_written(manifest),
     }
     text = yaml.safe_dump(document, default_flow_style=None, sort_keys=False, width=1 << 20)
     path.write_text(
@@ -131,7 +139,7 @@ def parse_manifest(text: str, path: Path, lookup: FormatLookup) -> Manifest:
     """Check a manifest's text; ``lookup`` finds weight formats. Raises ModelError."""
     fields = _document(text, path)
     if fields.version("infeng_weights", FORMAT_MAJOR, AGAIN) <= FORMAT_MINOR:
-        known = ("model", "files", "weights", "tensors", "vectors", "quantizer")
+        known = ("model", "files", "weights", "tensors", "vectors", "quantizer", "numerics")
         fields.only("infeng_weights", "written_by", "id", "key", *known)
     files = fields.mapping("files")
     weights = _weights(fields)
@@ -144,6 +152,7 @@ def parse_manifest(text: str, path: Path, lookup: FormatLookup) -> Manifest:
         tensors={name: _tensor(tensors.mapping(name), weights) for name in tensors.data},
         vectors={name: _vector(vectors.mapping(name), weights) for name in vectors.data},
         quantizer=_quantizer(fields.mapping("quantizer")) if fields.has("quantizer") else BUILT_IN,
+        numerics=_numerics(fields),
         version=fields.text("infeng_weights"),
         written_by=fields.text("written_by"),
     )
@@ -201,6 +210,13 @@ def _quantizer(fields: Fields) -> Mapping[str, Any]:
         if not all(one is None or isinstance(one, str | bool | int | float) for one in values):
             settings.fail(show(name), f"is {show(value)}, which is no setting")
     return {key: fields.text(key) for key in ("name", "plugin", "version")} | {"settings": settings.data}
+
+
+def _numerics(fields: Fields) -> int:
+    revision = fields.integer("numerics", 1, 1 << 31) if fields.has("numerics") else 1
+    if revision != _native.NUMERICS:
+        fields.fail("numerics", f"is revision {revision}, this engine computes by revision {_native.NUMERICS}")
+    return revision
 
 
 def _check_layout(manifest: Manifest, tensors: Fields, vectors: Fields, lookup: FormatLookup) -> None:

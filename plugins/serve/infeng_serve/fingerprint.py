@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from infeng_core.api import Engine, __version__, read_bytes
-from infeng_core.api.engines import BlockAccess
+from infeng_core.api.engines import NUMERICS, BlockAccess
 from infeng_serve.model import Model
 from infeng_serve.settings import Settings
 
@@ -53,12 +53,13 @@ def changes(before: Fingerprint, now: Fingerprint) -> dict[str, str]:
 
 
 def _numerics(engine: Engine) -> str:
-    """Return the class of arithmetic and, unless it is exact, a digest of the bound kernels."""
+    """Return class and revision of the arithmetic and, unless it is exact, a digest of the bound kernels."""
     numerics = engine.config.kernels.numerics
+    revision = f"{numerics}, revision {NUMERICS}"
     if numerics == "exact":
-        return numerics
+        return revision
     bound = [[line.op, line.detail, *line.rows, line.library, line.kernel] for line in engine.bound()]
-    return f"{numerics}, kernels {_digest(json.dumps(bound).encode())}"
+    return f"{revision}, kernels {_digest(json.dumps(bound).encode())}"
 
 
 def _cache_format(engine: Engine) -> str:

@@ -57,6 +57,18 @@ def test_a_model_is_written_with_the_fields_of_version_1_0_and_needed_newer_ones
     assert more.to_dict()["rope"].keys() - document["rope"].keys() == {"partial"}
 
 
+def test_a_directory_of_another_revision_of_the_numerics_is_refused_by_its_number(tmp_path: Path) -> None:
+    shutil.copytree(WRITTEN / "model", tmp_path / "model")
+    path = tmp_path / "model" / "manifest.yaml"
+    manifest = dataclasses.replace(read_manifest(path.parent, builtin_format), numerics=2)
+    assert manifest.id != ID, "other bytes are another model's"
+    path.write_text(path.read_text() + "numerics: 2\n", encoding="utf-8")
+    with pytest.raises(ModelError, match="revision 2, this engine computes by revision 1"):
+        read_manifest(path.parent, builtin_format)
+    path.write_text(path.read_text().replace("numerics: 2", "numerics: 1"), encoding="utf-8")
+    assert read_manifest(path.parent, builtin_format).id == ID
+
+
 Later: Any = dataclasses.make_dataclass(
     "Later",
     [("window", int, dataclasses.field(default=0)), ("caps", tuple[float, ...], dataclasses.field(default=()))],

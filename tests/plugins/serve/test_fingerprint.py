@@ -110,7 +110,7 @@ def test_a_stream_is_refused_after_an_upgrade_and_resumes_after_a_downgrade(
             assert asked(upgraded).status_code == 200
     for overrides, what in (
         ({"kv_cache.dtype": "f32"}, "cache format was native"),
-        ({"kernels.numerics": "fast"}, "numerics was exact and is fast"),
+        ({"kernels.numerics": "fast"}, "numerics was exact, revision 1 and is fast, revision 1"),
     ):
         with running(journal=str(tmp_path), overrides=overrides) as other:
             status, code, message = refusal(rest(other.url, last))
