@@ -33,16 +33,21 @@ from infeng_core.files import (
     read_text,
     require_trusted,
 )
-from infeng_core.formats.atomic import locked, replace_file, replacing
 from infeng_core.formats.cache import require_own
 from infeng_core.jsonl import DOCUMENT_KEYS, document_text
 from infeng_core.log import get_logger
 from infeng_core.machine.memory import available_bytes
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.hookspecs import (
-    CalibratorFactory,
+    ADAPTER_READERS,
+    BACKENDS,
+    FILE_ERRORS,
+    LOCATORS,
+    POLICIES,
+    TOKENIZERS,
     Command,
     ConverterFactory,
+    Hook,
     KernelLibrary,
     ObserverFactory,
     PolicyFactory,
@@ -64,15 +69,20 @@ from infeng_core.settings.config import EngineConfig
 from infeng_core.version import __version__
 
 __all__ = [
+    "ADAPTER_READERS",
     "API_VERSION",
+    "BACKENDS",
     "BASE",
     "DOCUMENT_KEYS",
+    "FILE_ERRORS",
+    "LOCATORS",
+    "POLICIES",
+    "TOKENIZERS",
     "AdapterChange",
     "AdapterError",
     "AdapterInfo",
     "Adapters",
     "Adjustment",
-    "CalibratorFactory",
     "Command",
     "Completion",
     "ConverterFactory",
@@ -83,6 +93,7 @@ __all__ = [
     "Event",
     "Forcing",
     "HfTokenizer",
+    "Hook",
     "InfengError",
     "KernelError",
     "KernelLibrary",
@@ -122,7 +133,6 @@ __all__ = [
     "hookimpl",
     "hookspec",
     "load_config",
-    "locked",
     "model_file",
     "own_file",
     "printable",
@@ -131,8 +141,6 @@ __all__ = [
     "read_json",
     "read_own",
     "read_text",
-    "replace_file",
-    "replacing",
     "require_own",
     "require_trusted",
     "say",

@@ -5,19 +5,42 @@ from infeng_core.api.lazy import Names
 _NAMES = Names(
     __name__,
     {
-        "infeng_core.formats.adapters.artifact": ("Artifact", "read_artifact", "write_artifact"),
+        "infeng_core.formats.adapters.artifact": (
+            "Artifact",
+            "read_artifact",
+            "write_artifact",
+        ),
         "infeng_core.formats.adapters.bounds": ("MAX_RANK",),
         "infeng_core.formats.adapters.load": ("find_adapter",),
         "infeng_core.formats.adapters.packed": ("AdapterDtype",),
         "infeng_core.formats.adapters.range_check": ("check_range",),
         "infeng_core.formats.adapters.readers": ("AdapterReader",),
-        "infeng_core.formats.adapters.snapshot": ("Snapshot", "as_adapter_error", "read_settled"),
-        "infeng_core.formats.adapters.survey": ("AdapterSurvey", "survey_adapter"),
-        "infeng_core.formats.adapters.target_modules": ("TargetModule", "TargetModules", "target_modules"),
-        "infeng_core.formats.adapters.weights": ("AdapterWeights", "Delta"),
-        "infeng_core.formats.atomic": ("require_ours",),
-        "infeng_core.formats.safetensors": ("Header", "read_header"),
-        "infeng_core.models.multimodal": ("outside", "prefixes"),
+        "infeng_core.formats.adapters.snapshot": (
+            "Snapshot",
+            "as_adapter_error",
+            "read_settled",
+        ),
+        "infeng_core.formats.adapters.survey": (
+            "AdapterSurvey",
+            "survey_adapter",
+        ),
+        "infeng_core.formats.adapters.target_modules": (
+            "TargetModule",
+            "TargetModules",
+            "target_modules",
+        ),
+        "infeng_core.formats.adapters.weights": (
+            "AdapterWeights",
+            "Delta",
+        ),
+        "infeng_core.formats.safetensors": (
+            "Header",
+            "read_header",
+        ),
+        "infeng_core.models.multimodal": (
+            "outside",
+            "prefixes",
+        ),
     },
     {
         "ARTIFACT_FILE": ("infeng_core.formats.adapters.artifact", "FILE"),

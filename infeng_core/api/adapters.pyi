@@ -14,7 +14,6 @@ from infeng_core.formats.adapters.snapshot import Snapshot, as_adapter_error, re
 from infeng_core.formats.adapters.survey import AdapterSurvey, survey_adapter
 from infeng_core.formats.adapters.target_modules import TargetModule, TargetModules, target_modules
 from infeng_core.formats.adapters.weights import AdapterWeights, Delta
-from infeng_core.formats.atomic import require_ours
 from infeng_core.formats.loader import load as load_model
 from infeng_core.formats.safetensors import Header, read_header
 from infeng_core.models.multimodal import outside, prefixes
@@ -44,7 +43,6 @@ __all__ = [
     "read_header",
     "read_settled",
     "recognizing_adapter",
-    "require_ours",
     "survey_adapter",
     "target_modules",
     "write_artifact",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -264,11 +264,6 @@ def misfit(name: str, k: int, format: QuantFormat) -> str:
     return f"its {k} inputs are no multiple of {SIZE}" if format.is_rotated and k % SIZE else ""
 
 
-def fitting(name: str, k: int, format: QuantFormat) -> QuantFormat:
-    """Return ``format``, or the plain format of the same bytes if the tensor does not fit it."""
-    return BUILTIN[format.stored] if misfit(name, k, format) else format
-
-
 SUB_SCALED = tuple(name for name in BUILTIN if _native.sub_grid(name) is not None)
 """The formats whose linears may read wide or rotated groups."""
 
@@ -296,25 +291,3 @@ def builtin_format(name: str) -> QuantFormat:
     if name not in BUILTIN and name not in VARIANTS:
         raise UsageError(f"weight format {name!r}", "unknown", unknown_key_remedy(name, BUILTIN))
     return BUILTIN.get(name) or VARIANTS[name]
-
-
-def all_over(
-    names: Sequence[str], group: int | None, *, is_rotated: bool | None, lookup: FormatLookup = builtin_format
-) -> dict[str, str]:
-    """Return the formats ``names`` over other activations, by their names; formats without integer sub-scales stay.
-
-    None keeps a format's own setting. Raises UsageError if a change was asked for and all would stay.
-    """
-    formats = {name: lookup(name) for name in names}
-
-    def changed(name: str) -> str:
-        found = formats[name]
-        if found.stored not in SUB_SCALED:
-            return name
-        turned = found.is_rotated if is_rotated is None else is_rotated
-        return over(found, group or found.group, is_rotated=turned).name
-
-    is_asked = (group or 64) != 64 or is_rotated
-    if is_asked and not any(format.stored in SUB_SCALED for format in formats.values()):
-        over(formats[names[0]], group or 64, is_rotated=bool(is_rotated))  # its error lists the formats that could
-    return {name: changed(name) for name in names}

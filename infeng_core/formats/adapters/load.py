@@ -17,6 +17,7 @@ from infeng_core.formats.adapters.snapshot import as_adapter_error
 from infeng_core.formats.adapters.spec import A_FORMAT
 from infeng_core.formats.providers import CORE, Providers
 from infeng_core.formats.tensors import LoadedModel
+from infeng_core.plug.hookspecs import ADAPTER_READERS, LOCATORS
 
 CONFIG_FILE = "adapter_config.json"
 """The configuration file in a directory that PEFT saved."""
@@ -67,7 +68,7 @@ def find_adapter(reference: str | Path, providers: Providers = CORE) -> tuple[Pa
 
 def _reader(path: Path, providers: Providers) -> AdapterReader | None:
     with as_adapter_error(path):
-        reader = recognizing(path, providers.adapter_readers())
+        reader = recognizing(path, providers.each(ADAPTER_READERS))
     if path.is_dir() and is_artifact(path):
         if reader is not None:
             why = f"holds {CONFIG_FILE} and {FILE}, of which only one can be meant"
@@ -85,7 +86,7 @@ def _reader(path: Path, providers: Providers) -> AdapterReader | None:
 
 
 def _located(reference: str | Path, providers: Providers) -> Path:
-    for _, locator in providers.locators() if isinstance(reference, str) else ():
+    for _, locator in providers.each(LOCATORS) if isinstance(reference, str) else ():
         try:
             found = locator.locate(str(reference), "adapter")
         except ModelError as error:

@@ -6,24 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from infeng_convert.api import is_inner, pack_tensor
+from infeng_convert.api import Checkpoint, Moments, Seen, is_inner, pack_tensor
 from numpy.typing import NDArray
 
 from infeng_calibrate import _native
 from infeng_calibrate.forward import Forward, quantized
 from infeng_calibrate.routing import Routed
 from infeng_calibrate.store import release
-from infeng_core.api.formats import (
-    Checkpoint,
-    ModelConfig,
-    Moments,
-    PackedTensor,
-    QuantFormat,
-    Seen,
-    aligned_bytes,
-    builtin_format,
-    rotated,
-)
+from infeng_core.api.formats import ModelConfig, PackedTensor, QuantFormat, aligned_bytes, builtin_format, rotated
 
 BLOCK = 512  # columns that are mirrored at a time
 ROWS = 2048  # rows per call of the native sums, whose blocks end at its multiples

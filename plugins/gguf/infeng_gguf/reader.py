@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from infeng_convert.api import Checkpoint, Description, Export, ExportPlan, ModelFiles, ModelSource
+
 from infeng_core.api.adapters import AdapterWeights
-from infeng_core.api.formats import (
-    Checkpoint,
-    Description,
-    Export,
-    ExportPlan,
-    ModelConfig,
-    ModelFiles,
-    ModelSource,
-    families,
-)
+from infeng_core.api.formats import ModelConfig, families
 from infeng_gguf.adapter import read_gguf_adapter
 from infeng_gguf.architectures import ARCHITECTURES
 from infeng_gguf.checkpoint import GgufCheckpoint

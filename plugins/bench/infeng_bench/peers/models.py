@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from infeng_convert.api import locked, replacing
+
 from infeng_bench.peers import Peer, PeerError
 from infeng_bench.peers.environment import Environment
-from infeng_core import api
 from infeng_core.api import UsageError, cache_root, get_logger
 from infeng_core.api import formats as formats_api
 
@@ -81,12 +82,12 @@ def _export(
     """Make ``destination`` by ``commands`` if it is missing."""
     environment = Environment(peer)
     log = get_logger(__name__)
-    with api.locked(destination, waiting=lambda: log.warning(f"{destination}: another process writes it; waiting")):
+    with locked(destination, waiting=lambda: log.warning(f"{destination}: another process writes it; waiting")):
         if destination.is_dir():
             return
         record = environment.require()
         log.info(f"exporting {destination.name} for {peer.NAME}", kind=kind, versions=len(record["versions"]))
-        with api.replacing(destination) as folder, environment.log.open("a", encoding="utf-8") as output:
+        with replacing(destination) as folder, environment.log.open("a", encoding="utf-8") as output:
             offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
             for command in commands(folder):
                 environment.execute(command, f"the export to {kind}", output, offline)

@@ -21,9 +21,10 @@ def look_at_adapters(paths: Sequence[Path], base: str, config: EngineConfig, plu
         raise UsageError("--base", "no adapter is named", "give PATH: infeng models ADAPTER --base MODEL")
     from infeng_convert.survey import shape_of
     from infeng_core.api.adapters import survey_adapter
-    from infeng_core.api.formats import choose
+    from infeng_core.api.formats import choose, format_lookup
 
-    shape = shape_of(base, choose(config, plugins.quant_format), plugins.quant_format, plugins)
+    lookup = format_lookup(plugins)
+    shape = shape_of(base, choose(config, lookup), lookup, plugins)
     found = [survey_adapter(str(path.expanduser()), shape, config.adapters.dtype, plugins) for path in paths]
     if as_json:
         print(json.dumps([facts(one, base) for one in found], indent=2))
