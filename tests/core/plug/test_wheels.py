@@ -93,6 +93,7 @@ def test_files_of_a_missing_wheel_are_an_error_that_names_the_wheel(
         ["plugins", "why", "linear", "--model", "DIR/model"],
         ["convert", "DIR/model", "DIR/made"],
         ["models", "DIR/model"],
+        ["cache", "list"],
     ],
 )
 def test_models_that_are_not_converted_are_an_error_that_names_the_wheel_which_converts_them(
