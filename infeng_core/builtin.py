@@ -108,9 +108,8 @@ def infeng_run_options() -> dict[str, RunOptions]:
 @hookimpl
 def infeng_commands() -> list[Command]:
     """Built-in commands; their modules import the engine only inside ``run``."""
-    from infeng_core.cli.cache import Cache
     from infeng_core.cli.doctor import Doctor
     from infeng_core.cli.plugins import PluginsCommand
     from infeng_core.cli.run import Run
 
-    return [Cache(), Doctor(), PluginsCommand(), Run()]
+    return [Doctor(), PluginsCommand(), Run()]

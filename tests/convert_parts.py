@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +10,18 @@ from infeng_convert.converter import ArtifactConverter
 from infeng_convert.providers import Own
 
 from infeng_core.formats import loader
-from infeng_core.formats.converters import Converter
 from infeng_core.formats.providers import Providers
 from infeng_core.formats.tensors import LoadedModel
+from infeng_core.plug.hookspecs import CONVERTERS, Hook
 from infeng_core.settings.config import EngineConfig
 
 
 class WithConverter(Own):
     """The core and this wheel."""
 
-    def converters(self) -> Iterator[tuple[str, Callable[[Any, Any], Converter]]]:
-        """Yield the converter."""
-        yield "artifacts", ArtifactConverter
+    def parts(self, hook: Hook[Any]) -> Mapping[str, Any]:
+        """Return the parts of a kind by name, the converter among them."""
+        return {"artifacts": ArtifactConverter} if hook == CONVERTERS else super().parts(hook)
 
 
 CONVERTING = WithConverter()

@@ -8,13 +8,13 @@ from typing import Any
 
 from adapter_calls import plugins
 from infeng_convert import survey
+from infeng_convert.interfaces.writers import Export
 from infeng_convert.packed_model import open_source
 from infeng_convert.providers import reader_of
 from infeng_convert.sources import find as find_source
 from infeng_gguf import export
 
 from infeng_core.formats import loader
-from infeng_core.formats.model_writers import Export
 from infeng_core.formats.tensors import LoadedModel
 
 

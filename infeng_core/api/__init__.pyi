@@ -33,16 +33,21 @@ from infeng_core.files import (
     read_text,
     require_trusted,
 )
-from infeng_core.formats.atomic import locked, replace_file, replacing
 from infeng_core.formats.cache import require_own
 from infeng_core.jsonl import DOCUMENT_KEYS, document_text
 from infeng_core.log import get_logger
 from infeng_core.machine.memory import available_bytes
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.hookspecs import (
-    CalibratorFactory,
+    ADAPTER_READERS,
+    BACKENDS,
+    FILE_ERRORS,
+    LOCATORS,
+    POLICIES,
+    TOKENIZERS,
     Command,
     ConverterFactory,
+    Hook,
     KernelLibrary,
     ObserverFactory,
     PolicyFactory,
@@ -64,14 +69,15 @@ from infeng_core.settings.config import EngineConfig
 from infeng_core.version import __version__
 
 __all__ = [
-    "API_VERSION", "BASE", "DOCUMENT_KEYS", "AdapterChange", "AdapterError", "AdapterInfo", "Adapters", "Adjustment",
-    "CalibratorFactory", "Command", "Completion", "ConverterFactory", "Detokenizer", "EndedError", "Engine",
-    "EngineConfig", "Event", "Forcing", "HfTokenizer", "InfengError", "KernelError", "KernelLibrary", "Load",
-    "LogitProcessor", "LogitProcessors", "Logprob", "ManifestError", "ModelError", "NativeError", "ObserverFactory",
-    "Output", "OverloadedError", "PluginError", "Plugins", "PolicyFactory", "PrefixStoreFactory", "Request",
-    "RequestError", "ResourceError", "RunOptions", "SamplingParams", "Stream", "Timings", "Tokenizer",
-    "TokenizerFactory", "Usage", "UsageError", "Vocabulary", "__version__", "add_config_options", "available_bytes",
-    "cache_root", "config_from", "document_text", "get_logger", "hookimpl", "hookspec", "load_config", "locked",
-    "model_file", "own_file", "printable", "read_bytes", "read_into", "read_json", "read_own", "read_text",
-    "replace_file", "replacing", "require_own", "require_trusted", "say", "unknown_key_remedy", "without_controls",
+    "ADAPTER_READERS", "API_VERSION", "BACKENDS", "BASE", "DOCUMENT_KEYS", "FILE_ERRORS", "LOCATORS", "POLICIES",
+    "TOKENIZERS", "AdapterChange", "AdapterError", "AdapterInfo", "Adapters", "Adjustment", "Command", "Completion",
+    "ConverterFactory", "Detokenizer", "EndedError", "Engine", "EngineConfig", "Event", "Forcing", "HfTokenizer",
+    "Hook", "InfengError", "KernelError", "KernelLibrary", "Load", "LogitProcessor", "LogitProcessors", "Logprob",
+    "ManifestError", "ModelError", "NativeError", "ObserverFactory", "Output", "OverloadedError", "PluginError",
+    "Plugins", "PolicyFactory", "PrefixStoreFactory", "Request", "RequestError", "ResourceError", "RunOptions",
+    "SamplingParams", "Stream", "Timings", "Tokenizer", "TokenizerFactory", "Usage", "UsageError", "Vocabulary",
+    "__version__", "add_config_options", "available_bytes", "cache_root", "config_from", "document_text", "get_logger",
+    "hookimpl", "hookspec", "load_config", "model_file", "own_file", "printable", "read_bytes", "read_into",
+    "read_json", "read_own", "read_text", "require_own", "require_trusted", "say", "unknown_key_remedy",
+    "without_controls",
 ]  # fmt: skip

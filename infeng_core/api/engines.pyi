@@ -33,7 +33,7 @@ from infeng_core.telemetry.observers import Observer, Stage, StepReport
 __all__ = [
     "BLOCK_TOKENS", "NOT_FINITE", "NUMERICS", "AdapterHandle", "Backend", "Batch", "BlockAccess", "BlockPool",
     "BoundOp", "CostModel", "Drafter", "Executable", "FirstCome", "HiddenStates", "InterruptedStepError", "Limits",
-    "LoraPart", "LoraTensor", "Measurable", "Measured", "Needs", "NotFiniteError", "Observer", "PackedAdapter", "Policy",
-    "PrefixCache", "PrefixEntry", "PrefixStore", "PrefixTree", "RunningRequest", "Scheduler", "Schedulers", "Segment",
-    "Served", "Stage", "StepReport", "limits_of", "rows_of_prompt", "unpack_stacked", "windows_of",
+    "LoraPart", "LoraTensor", "Measurable", "Measured", "Needs", "NotFiniteError", "Observer", "PackedAdapter",
+    "Policy", "PrefixCache", "PrefixEntry", "PrefixStore", "PrefixTree", "RunningRequest", "Scheduler", "Schedulers",
+    "Segment", "Served", "Stage", "StepReport", "limits_of", "rows_of_prompt", "unpack_stacked", "windows_of",
 ]  # fmt: skip

@@ -9,7 +9,6 @@ from infeng_core.cli.generation import (
     without_words,
 )
 from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras, parse_adapter, parse_lora
-from infeng_core.cli.options import add_conversion_options, say_converted
 from infeng_core.cli.parser import Parser, add_model
 from infeng_core.cli.processors import processors_of, request_fields
 from infeng_core.formats.side_files import side_files
@@ -18,11 +17,12 @@ from infeng_core.machine.slices import shorten_slice
 from infeng_core.requests.bad_words import bad_words
 from infeng_core.requests.parameters import SAMPLING
 from infeng_core.requests.sampler import draw_seed
+from infeng_core.settings.schema import Size
 from infeng_core.telemetry.startup_times import StartupTimes
 
 __all__ = [
-    "SAMPLING", "Parser", "StartupTimes", "adapters_of", "add_conversion_options", "add_lora_options", "add_model",
-    "add_model_options", "add_sampling_options", "as_text", "bad_words", "draw_seed", "emit", "hear_others",
-    "is_json", "loras", "model_options", "parse_adapter", "parse_lora", "processors_of", "request_fields",
-    "sampling_params", "say_converted", "shorten_slice", "side_files", "without_words",
+    "SAMPLING", "Parser", "Size", "StartupTimes", "adapters_of", "add_lora_options", "add_model", "add_model_options",
+    "add_sampling_options", "as_text", "bad_words", "draw_seed", "emit", "hear_others", "is_json", "loras",
+    "model_options", "parse_adapter", "parse_lora", "processors_of", "request_fields", "sampling_params",
+    "shorten_slice", "side_files", "without_words",
 ]  # fmt: skip

@@ -101,6 +101,7 @@ def _parsed(argv: list[str]) -> argparse.Namespace:
     if argv[:1] == ["--version"]:
         parser.parse_args(argv)  # this answers without loading plugins, one of which may be broken
     from infeng_core.plug.assembly import load_config
+    from infeng_core.plug.hookspecs import RUN_OPTIONS
     from infeng_core.plug.manager import Plugins
     from infeng_core.plug.wheels import is_of_a_wheel
 
@@ -126,7 +127,7 @@ def _parsed(argv: list[str]) -> argparse.Namespace:
             command.configure(subparser)
             if getattr(command, "takes_run_options", False):
                 _require_options(argv, plugins.names("run_options"))
-                groups = list(plugins.run_options().values())
+                groups = list(dict(plugins.each(RUN_OPTIONS)).values())
                 for group in groups:
                     group.add(subparser, name)
                 subparser.set_defaults(run_options=groups)

@@ -14,7 +14,8 @@ from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.errors import UsageError, unknown_key_remedy
 from infeng_core.kernels import explain, problems
 from infeng_core.kernels.choice import Decision, Selector
-from infeng_core.plug.manager import SINGULAR, Plugins
+from infeng_core.plug.hookspecs import BACKENDS, HOOKS
+from infeng_core.plug.manager import Plugins
 from infeng_core.plug.reason import CODES
 from infeng_core.settings.config import OPS
 
@@ -91,15 +92,17 @@ class PluginsCommand:
             raise UsageError(f"operation {arguments.op}", "unknown", unknown_key_remedy(arguments.op, OPS))
         from infeng_core.backends.native.outline import Outline, shape_and_formats
         from infeng_core.formats.loader import use_families
+        from infeng_core.formats.lookup import format_lookup
         from infeng_core.scheduling.limits import limits_of
 
         config = config_from(arguments)
         plugins = Plugins.discover(config)
         use_families(plugins)
         selector = Selector(plugins, config, plugins.cpu)
-        shape, formats = shape_and_formats(arguments.model, config, plugins.quant_format, plugins)
-        limits, _ = limits_of(config, shape, plugins.backend("native"))
-        binder = Outline(shape, formats, plugins.quant_format, config, selector, limits).bound()
+        lookup = format_lookup(plugins)
+        shape, formats = shape_and_formats(arguments.model, config, lookup, plugins)
+        limits, _ = limits_of(config, shape, plugins.get(BACKENDS, "native"))
+        binder = Outline(shape, formats, lookup, config, selector, limits).bound()
         decisions = {asked: selector.decide(asked) for asked in binder.asked if asked.op == arguments.op}
         selector.close()
         if arguments.json:
@@ -154,5 +157,6 @@ def _why(decisions: list[Decision]) -> Iterator[str]:
 
 
 def _count(count: int, kind: str) -> str:
-    one = SINGULAR.get(kind, kind.removesuffix("s").replace("_", " "))
+    known = {hook.kind: hook.singular for hook in HOOKS}
+    one = known.get(kind, kind.removesuffix("s").replace("_", " "))
     return f"{count} {one if count == 1 else kind.replace('_', ' ')}"

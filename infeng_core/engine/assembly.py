@@ -17,7 +17,17 @@ from infeng_core.formats.loader import load
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.kernels.choice import Selector
 from infeng_core.machine.cpu import Cpu
-from infeng_core.plug.hookspecs import DrafterFactory
+from infeng_core.plug.hookspecs import (
+    BACKENDS,
+    DRAFTERS,
+    LOGIT_PROCESSORS,
+    OBSERVERS,
+    POLICIES,
+    PREFIX_STORES,
+    TOKENIZERS,
+    DrafterFactory,
+    LogitProcessorFactory,
+)
 from infeng_core.plug.manager import Plugins
 from infeng_core.requests.defaults import recommended
 from infeng_core.requests.tokenizer import Tokenizer
@@ -59,6 +69,10 @@ class Parts:
             return self.model.config.eos_ids
         return () if self.tokenizer.eos_id is None else (self.tokenizer.eos_id,)
 
+    def logit_processor(self, name: str) -> LogitProcessorFactory:
+        """Return the factory of a logit processor; raises PluginError with the known names."""
+        return self.plugins.get(LOGIT_PROCESSORS, name)
+
 
 def assemble(reference: str, config: EngineConfig, times: StartupTimes, plugins: Plugins | None = None) -> Parts:
     """Load the model ``reference`` and bind a kernel to each of its operations, each phase a lap.
@@ -69,7 +83,7 @@ def assemble(reference: str, config: EngineConfig, times: StartupTimes, plugins:
     """
     plugins = plugins or Plugins.discover(config)
     cpu = plugins.cpu
-    backend: Backend = plugins.backend(config.backend.use)
+    backend: Backend = plugins.get(BACKENDS, config.backend.use)
     times.record("plugins")
     selector = Selector(plugins, config, cpu) if backend.uses_kernels else None
     times.record("kernels")
@@ -82,13 +96,13 @@ def assemble(reference: str, config: EngineConfig, times: StartupTimes, plugins:
         selector.report()
         selector.close()  # all kernels are bound: no more libraries are tried
     times.record("program", {} if selector is None else {"kernels": selector.seconds})
-    drafter = None if config.speculation.use == "none" else plugins.drafter(config.speculation.use)
-    tokenizer: Tokenizer = plugins.tokenizer(config.tokenizer.use)(model.tokenizer_dir, config)
+    drafter = None if config.speculation.use == "none" else plugins.get(DRAFTERS, config.speculation.use)
+    tokenizer: Tokenizer = plugins.get(TOKENIZERS, config.tokenizer.use)(model.tokenizer_dir, config)
     times.record("tokenizer")
     observers = _observers(config, plugins)
     registry = _registry(base_names(reference), config, plugins, model, backend, executable, observers)
     saved = _saved(config, plugins, model, executable)
-    policy, restore = plugins.policy(config.scheduler.use), None if saved is None else saved.restore
+    policy, restore = plugins.get(POLICIES, config.scheduler.use), None if saved is None else saved.restore
     schedulers = Schedulers(config, limits, policy, model.id, restore)
     return Parts(
         config,
@@ -114,7 +128,7 @@ def _observers(config: EngineConfig, plugins: Plugins) -> Observers:
     """Return the observers that the configuration names; raises PluginError."""
     observers = Observers()
     for name in config.observers.use:
-        observers.add(plugins.observer(name)(config))
+        observers.add(plugins.get(OBSERVERS, name)(config))
     return observers
 
 
@@ -154,5 +168,5 @@ def _saved(config: EngineConfig, plugins: Plugins, model: LoadedModel, executabl
     cache = config.kv_cache
     if cache.prefix_dir is None or not cache.prefix:
         return None
-    factory = plugins.prefix_store(cache.prefix_store)
+    factory = plugins.get(PREFIX_STORES, cache.prefix_store)
     return SavedPrefixes(factory, Path(cache.prefix_dir), cache.prefix_disk, executable, model.id)

@@ -51,7 +51,7 @@ class Submissions:
         )
         self._eos_ids = parts.eos_ids
         vocabulary = Vocabulary(parts.tokenizer, shape.vocab, self._eos_ids, parts.model.tokenizer_dir)
-        self._processors = Chains(parts.plugins.logit_processor, vocabulary)
+        self._processors = Chains(parts.logit_processor, vocabulary)
         self._parts = parts
         self._driver = driver
         self._cancel = cancel

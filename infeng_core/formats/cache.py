@@ -1,4 +1,4 @@
-"""The cache of models and adapters that were converted on first use."""
+"""The user's cache of what was made on first use: who may write it, and how much stays."""
 
 from __future__ import annotations
 
@@ -8,28 +8,18 @@ import re
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Literal
 
 from infeng_core import files
 from infeng_core.errors import InfengError, ResourceError
 from infeng_core.files import cache_root
-from infeng_core.formats.artifacts.manifest import is_native
-from infeng_core.formats.atomic import locked
 from infeng_core.log import get_logger
-
-REST_SECONDS = 600
-"""Seconds since the last use in which a starting process may still be reading an entry, so that it is kept."""
 
 REMEDY = "set INFENG_CACHE to a directory of your own, or see that only you can write this one"
 
 _KEY = re.compile("[0-9a-f]{32}")
 _log = get_logger(__name__)
-
-
-def cached_model(key: str) -> Path:
-    """Return the directory of the conversion with ``key``, whether it exists or not."""
-    return cache_root() / "models" / key
 
 
 def require_own(directory: Path) -> None:
@@ -61,19 +51,19 @@ def mark_used(directory: Path) -> None:
         os.utime(directory)
 
 
-def most_bytes(setting: int | Literal["auto", "none"]) -> int:
-    """Return how many bytes ``model.cache`` allows."""
-    if setting == "none":
-        return 0
-    return shutil.disk_usage(cache_root()).total // 4 if setting == "auto" else setting
-
-
-def trim(most: int, keep: Path, is_entry: Callable[[Path], bool] = is_native, rest: float = REST_SECONDS) -> list[Path]:
+def trim(
+    most: int,
+    keep: Path,
+    is_entry: Callable[[Path], bool],
+    *,
+    rest: float = 0.0,
+    guard: Callable[[Path], AbstractContextManager[None]] = lambda entry: nullcontext(),
+) -> list[Path]:
     """Remove the least recently used entries until the rest fit in ``most`` bytes; ``keep`` stays. Return the removed
     ones.
 
-    is_entry: recognizes entries. rest: seconds since the last use in which an entry stays. A process that has mapped
-    an entry keeps its pages.
+    is_entry: recognizes entries. rest: seconds since the last use in which an entry stays. guard: held while an entry
+    is moved aside, where others may be making it. A process that has mapped an entry keeps its pages.
     """
     folders = [entry for entry in keep.parent.iterdir() if _KEY.fullmatch(entry.name) and not entry.is_symlink()]
     entries = [(one, *found) for one in folders if is_entry(one) and (found := _size_and_use(one)) is not None]
@@ -81,7 +71,7 @@ def trim(most: int, keep: Path, is_entry: Callable[[Path], bool] = is_native, re
     for entry, size, used in sorted(entries, key=lambda one: one[2]):
         if total <= most or used > time.time() - rest:
             break
-        if entry.name != keep.name and _remove(entry):
+        if entry.name != keep.name and _remove(entry, guard):
             total -= size
             gone.append(entry)
             _log.info("removed from the cache", path=str(entry), bytes=size)
@@ -96,11 +86,11 @@ def _size_and_use(entry: Path) -> tuple[int, float] | None:
         return None
 
 
-def _remove(entry: Path) -> bool:
+def _remove(entry: Path, guard: Callable[[Path], AbstractContextManager[None]]) -> bool:
     """Remove an entry so that no reader sees half of it; return whether that succeeded."""
     aside = entry.with_name(f".{entry.name}.infeng-gone")
     try:
-        with locked(entry):
+        with guard(entry):
             shutil.rmtree(aside, ignore_errors=True)
             entry.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from infeng_core.errors import UsageError, unknown_key_remedy
-from infeng_core.formats.quant import FormatLookup, QuantFormat, all_over, misfit
+from infeng_core.formats.quant import FormatLookup, QuantFormat, misfit
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import Layout, TensorSpec, layout
 
@@ -78,15 +78,6 @@ class FormatChoice:
                 f"model.formats.{pattern}", f"{spec.name} cannot be {format.name}: {why}", f"say {format.stored}"
             )
         return format.stored if why else format.name
-
-    def over(self, group: int | None, *, is_rotated: bool | None, lookup: FormatLookup) -> FormatChoice:
-        """Return this choice with other activations for formats with integer sub-scales, except for embeddings.
-
-        None keeps a format's own setting. Raises UsageError if no format has sub-scales.
-        """
-        formats = all_over((self.base, *self.patterns.values()), group, is_rotated=is_rotated, lookup=lookup)
-        patterns = {name: format if name == "embed" else formats[format] for name, format in self.patterns.items()}
-        return replace(self, base=formats[self.base], patterns=patterns)
 
 
 def is_router(name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.converters import Converter, Prepared
 from infeng_core.formats.format_choice import FormatChoice, choose
 from infeng_core.formats.locators import Located, NoWeightsError
+from infeng_core.formats.lookup import format_lookup
 from infeng_core.formats.providers import CORE, Providers
 from infeng_core.formats.quant import FormatLookup
 from infeng_core.formats.tensors import LoadedModel
@@ -22,6 +23,7 @@ from infeng_core.log import get_logger
 from infeng_core.machine import placement
 from infeng_core.machine.topology import read
 from infeng_core.models import families
+from infeng_core.plug.hookspecs import CONVERTERS, LOCATORS, MODEL_FAMILIES
 
 if TYPE_CHECKING:
     from infeng_core.settings.config import EngineConfig
@@ -43,7 +45,7 @@ def load(
     ``plugins`` finds converters, locators and weight formats; without it only the core's formats are known.
     ``verify=False`` skips the checksums. Raises UsageError, ModelError or ResourceError.
     """
-    lookup: FormatLookup = cache(plugins.quant_format)
+    lookup = format_lookup(plugins)
     use_families(plugins)
     directory = find(reference, plugins)
     choice = choose(config, lookup)
@@ -58,7 +60,7 @@ def load(
 
 def use_families(plugins: Providers) -> None:
     """Register the model families of plugins."""
-    families.add(plugins.model_families())
+    families.add(dict(plugins.each(MODEL_FAMILIES)))
 
 
 def find(reference: str | Path, plugins: Providers = CORE) -> Path:
@@ -81,10 +83,10 @@ def find(reference: str | Path, plugins: Providers = CORE) -> Path:
 def locate(reference: str, plugins: Providers = CORE, kind: Located = "model") -> Path | None:
     """Return the result of the first locator that knows the name, None if none does; raises ModelError."""
     try:
-        found = (locator.locate(reference, kind) for _, locator in plugins.locators())
+        found = (locator.locate(reference, kind) for _, locator in plugins.each(LOCATORS))
         return next((path for path in found if path is not None), None)
     except NoWeightsError as error:
-        for _, locator in plugins.locators():
+        for _, locator in plugins.each(LOCATORS):
             locator.refuse(reference, error.files)
         wheel = next(filter(None, map(plugins.missing_wheel, error.files)), "")
         raise ModelError(error.what, error.why, wheel or error.remedy) from None
@@ -93,7 +95,7 @@ def locate(reference: str, plugins: Providers = CORE, kind: Located = "model") -
 def converter_of(source: Path, config: EngineConfig, plugins: Providers) -> Converter:
     """Return the first converter that recognizes ``source``; raises UsageError or ModelError if there is none."""
     made: list[Converter] = []
-    for _, factory in plugins.converters():
+    for _, factory in plugins.each(CONVERTERS):
         made.append(factory(config, plugins))
         if made[-1].recognizes(source):
             return made[-1]

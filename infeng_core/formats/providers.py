@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, TypeVar
 
-from infeng_core.formats.adapters.readers import AdapterReader
-from infeng_core.formats.converters import Converter
-from infeng_core.formats.locators import Locator
-from infeng_core.formats.quant import QuantFormat, builtin_format
+from infeng_core.errors import UsageError, unknown_key_remedy
+from infeng_core.formats.quant import BUILTIN, VARIANTS
 from infeng_core.models import families
+from infeng_core.plug.hookspecs import MODEL_FAMILIES, QUANT_FORMATS, Hook
+
+T = TypeVar("T")
 
 
 class Providers(Protocol):
-    """The plugins of an engine, as far as files are concerned. Readers and locators are imported one by one."""
+    """The plugins of an engine, as far as files are concerned: ``Plugins``, or fewer."""
 
-    def model_families(self) -> Mapping[str, families.Family]:
-        """Return the families by their ``model_type``."""
+    def get(self, hook: Hook[T], name: str) -> T:
+        """Return the part called ``name``, or its factory; raises an InfengError that lists the known names."""
 
-    def converters(self) -> Iterator[tuple[str, Callable[[Any, Any], Converter]]]:
-        """Yield the names and factories of converters; a factory takes a configuration and these plugins."""
-
-    def adapter_readers(self) -> Iterator[tuple[str, AdapterReader]]:
-        """Yield the readers of adapter files with their names."""
-
-    def locators(self) -> Iterator[tuple[str, Locator]]:
-        """Yield the locators with their names, the project's last, because their names have the simplest form."""
-
-    def quant_format(self, name: str) -> QuantFormat:
-        """Return a weight format by name; raises an InfengError that lists the known ones."""
+    def each(self, hook: Hook[T]) -> Iterator[tuple[str, T]]:
+        """Yield parts, or their factories, with their names; each plugin is imported at its turn."""
 
     def missing_wheel(self, reference: str, kind: str = "model_readers", *, is_there: bool = False) -> str:
         """Return the remedy for a file or a name without a reader: the wheel to install; "" if none is known.
@@ -41,25 +33,20 @@ class Providers(Protocol):
 class Core:
     """The core without any plugin."""
 
-    def model_families(self) -> Mapping[str, families.Family]:
-        """Return the families of the core."""
-        return families.builtin()
+    def parts(self, hook: Hook[Any]) -> Mapping[str, Any]:
+        """Return the parts of a kind, or their factories, by name."""
+        return {MODEL_FAMILIES: families.builtin(), QUANT_FORMATS: {**BUILTIN, **VARIANTS}}.get(hook, {})
 
-    def converters(self) -> Iterator[tuple[str, Callable[[Any, Any], Converter]]]:
-        """Yield nothing."""
-        yield from ()
+    def get(self, hook: Hook[Any], name: str) -> Any:
+        """Return a part; raises UsageError with the known names."""
+        known = self.parts(hook)
+        if name not in known:
+            raise UsageError(f"{hook.singular} {name}", "unknown", unknown_key_remedy(name, known))
+        return known[name]
 
-    def adapter_readers(self) -> Iterator[tuple[str, AdapterReader]]:
-        """Yield nothing: artifacts need no reader."""
-        yield from ()
-
-    def locators(self) -> Iterator[tuple[str, Locator]]:
-        """Yield nothing."""
-        yield from ()
-
-    def quant_format(self, name: str) -> QuantFormat:
-        """Return a weight format of the core."""
-        return builtin_format(name)
+    def each(self, hook: Hook[Any]) -> Iterator[tuple[str, Any]]:
+        """Yield the parts with their names; engine-native models and adapters need no reader."""
+        yield from self.parts(hook).items()
 
     def missing_wheel(self, reference: str, kind: str = "model_readers", *, is_there: bool = False) -> str:
         """Return "": only plugins know the wheels."""

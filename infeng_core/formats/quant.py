@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -256,7 +256,7 @@ def over(format: QuantFormat, group: int = 64, *, is_rotated: bool = False) -> Q
     cost the whole row its precision: "int4-p32-arow-h256". Raises UsageError for a format whose kernels multiply after
     every 64 inputs.
     """
-    plain, known = BUILTIN.get(format.stored), variable(group)
+    plain, known = BUILTIN.get(format.stored), variable_formats(group)
     if plain is None or plain.name not in known:
         why = "only formats with integer sub-scales have wider groups or a rotation, and int8-row has rows"
         raise UsageError(f"weight format {format.name}", why, f"choose one of {', '.join(known)}")
@@ -267,7 +267,7 @@ def over(format: QuantFormat, group: int = 64, *, is_rotated: bool = False) -> Q
     return plain if name == plain.name else QuantFormat(name, ACT_GROUPS[group], is_rotated, plain.name)
 
 
-def variable(group: int) -> tuple[str, ...]:
+def variable_formats(group: int) -> tuple[str, ...]:
     """Return the built-in formats whose linears may read groups of ``group`` inputs, rotated or not."""
     return (*SUB_SCALED, *ROW_SCALED) if group == ROW else SUB_SCALED
 
@@ -285,11 +285,6 @@ def misfit(name: str, k: int, format: QuantFormat) -> str:
     if format.group == ROW and k > _native.MOST_ROW_INPUTS:
         return f"the products of its {k} inputs do not fit in 32 bits, {_native.MOST_ROW_INPUTS} do"
     return f"its {k} inputs are no multiple of {SIZE}" if format.is_rotated and k % SIZE else ""
-
-
-def fitting(name: str, k: int, format: QuantFormat) -> QuantFormat:
-    """Return ``format``, or the plain format of the same bytes if the tensor does not fit it."""
-    return BUILTIN[format.stored] if misfit(name, k, format) else format
 
 
 SUB_SCALED = tuple(name for name in BUILTIN if _native.sub_grid(name) is not None)
@@ -322,25 +317,3 @@ def builtin_format(name: str) -> QuantFormat:
     if name not in BUILTIN and name not in VARIANTS:
         raise UsageError(f"weight format {name!r}", "unknown", unknown_key_remedy(name, BUILTIN))
     return BUILTIN.get(name) or VARIANTS[name]
-
-
-def all_over(
-    names: Sequence[str], group: int | None, *, is_rotated: bool | None, lookup: FormatLookup = builtin_format
-) -> dict[str, str]:
-    """Return the formats ``names`` over other activations, by their names; formats without integer sub-scales stay.
-
-    None keeps a format's own setting. Raises UsageError if a change was asked for and all would stay.
-    """
-    formats = {name: lookup(name) for name in names}
-
-    def changed(name: str) -> str:
-        found = formats[name]
-        if found.stored not in variable(group or found.group):
-            return name
-        turned = found.is_rotated if is_rotated is None else is_rotated
-        return over(found, group or found.group, is_rotated=turned).name
-
-    is_asked = (group or 64) != 64 or is_rotated
-    if is_asked and not any(format.stored in variable(group or 64) for format in formats.values()):
-        over(formats[names[0]], group or 64, is_rotated=bool(is_rotated))  # its error lists the formats that could
-    return {name: changed(name) for name in names}

@@ -11,14 +11,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NoReturn
 
 from infeng_core.errors import ModelError
-from infeng_core.files import opened, parse_json, read_into
-from infeng_core.formats.shards import aligned_bytes
+from infeng_core.files import opened, parse_json
 
 MAX_HEADER = 16 << 20  # about 130,000 tensors of one file
 DTYPE_BITS = {
@@ -29,8 +25,6 @@ DTYPE_BITS = {
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
     "F4": 4,
 }
-FLOAT_DTYPES = ("F32", "F16", "BF16")
-NUMPY_DTYPES: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "U8": np.uint8}
 
 GONE = "download the model again"
 REMEDY = "the file is damaged or incomplete: download or write it again"
@@ -75,26 +69,26 @@ def header_of(handle: int, path: Path, limit: int = MAX_HEADER) -> Header:
 def _header_length(start: bytes, file_size: int, path: Path, limit: int) -> int:
     """Return the header's length from the file's first 8 bytes."""
     if len(start) < 8 or file_size < 8:
-        _fail(path, f"has {file_size} bytes, too few for a safetensors file")
+        fail(path, f"has {file_size} bytes, too few for a safetensors file")
     length = int.from_bytes(start[:8], "little")
     if length > limit:
-        _fail(path, f"claims a header of {length} bytes, more than the limit of {limit}")
+        fail(path, f"claims a header of {length} bytes, more than the limit of {limit}")
     if 8 + length > file_size:
-        _fail(path, f"claims a header of {length} bytes, but has {file_size} bytes in all")
+        fail(path, f"claims a header of {length} bytes, but has {file_size} bytes in all")
     return length
 
 
 def _parse_header(data: bytes, file_size: int, path: Path) -> Header:
     """Check the header's bytes against the file's size."""
     if not data.startswith(b"{"):
-        _fail(path, "has a header that does not start with '{'")
+        fail(path, "has a header that does not start with '{'")
     try:
         document = parse_json(data)
     except ValueError as error:
-        _fail(path, f"has a header that is not valid JSON ({error})")
+        fail(path, f"has a header that is not valid JSON ({error})")
     metadata = document.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        _fail(path, "has a __metadata__ that is not a mapping of strings")
+        fail(path, "has a __metadata__ that is not a mapping of strings")
     begin = 8 + len(data)
     tensors = {name: _tensor(name, entry, begin, path) for name, entry in document.items()}
     _check_cover(tensors, begin, file_size, path)
@@ -103,20 +97,20 @@ def _parse_header(data: bytes, file_size: int, path: Path) -> Header:
 
 def _tensor(name: str, entry: object, data_begin: int, path: Path) -> TensorInfo:
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        _fail(path, "must have exactly dtype, shape and data_offsets", name)
+        fail(path, "must have exactly dtype, shape and data_offsets", name)
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
-        _fail(path, f"has the unknown dtype {str(dtype)[:40]!r}", name)
+        fail(path, f"has the unknown dtype {str(dtype)[:40]!r}", name)
     if not _sizes(shape) or not _sizes(offsets) or len(offsets) != 2:
-        _fail(path, "has a shape or data_offsets that are not lists of sizes", name)
+        fail(path, "has a shape or data_offsets that are not lists of sizes", name)
     begin, end = offsets
     if begin > end:
-        _fail(path, f"ends at {end}, before its begin at {begin}", name)
+        fail(path, f"ends at {end}, before its begin at {begin}", name)
     if any(size >= 1 << 63 for size in (*shape, end)) or len(shape) > 32:
-        _fail(path, "has sizes that no file can have", name)
+        fail(path, "has sizes that no file can have", name)
     bits = math.prod(shape) * DTYPE_BITS[dtype]
     if bits != (end - begin) * 8:
-        _fail(path, f"is {dtype} {tuple(shape)}, {bits // 8} bytes, but its data_offsets span {end - begin}", name)
+        fail(path, f"is {dtype} {tuple(shape)}, {bits // 8} bytes, but its data_offsets span {end - begin}", name)
     return TensorInfo(name, dtype, tuple(shape), data_begin + begin, end - begin)
 
 
@@ -130,72 +124,17 @@ def _check_cover(tensors: Mapping[str, TensorInfo], begin: int, file_size: int, 
     for info in sorted(tensors.values(), key=lambda info: (info.begin, info.nbytes)):
         if info.begin + info.nbytes > file_size:
             missing = info.begin + info.nbytes - file_size
-            _fail(path, f"lies beyond the end of the file: {missing} bytes are missing", info.name)
+            fail(path, f"lies beyond the end of the file: {missing} bytes are missing", info.name)
         if info.begin < position:
-            _fail(path, "overlaps another tensor", info.name)
+            fail(path, "overlaps another tensor", info.name)
         if info.begin > position:
-            _fail(path, f"leaves a hole of {info.begin - position} bytes before it", info.name)
+            fail(path, f"leaves a hole of {info.begin - position} bytes before it", info.name)
         position = info.begin + info.nbytes
     if position != file_size:
-        _fail(path, f"has {file_size - position} bytes after the last tensor")
+        fail(path, f"has {file_size - position} bytes after the last tensor")
 
 
-class SafetensorsFile:
-    """A file whose tensors are read one at a time, each into memory of its own.
-
-    Nothing is mapped and nothing stays open: a file that is cut, written or replaced while it is read is an error.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Read the header of ``path`` and check it; raises ModelError."""
-        self.path = path
-        with opened(path, ModelError, GONE) as handle:
-            self._stamp = _stamp(handle)
-            self.header = header_of(handle, path)
-
-    @property
-    def tensors(self) -> Mapping[str, TensorInfo]:
-        """The tensors by name."""
-        return self.header.tensors
-
-    def array(self, name: str, begin: int = 0, rows: int | None = None) -> NDArray[Any]:
-        """Return a tensor, or ``rows`` of its rows from ``begin`` on, as float32, float16, uint8 or, for BF16, uint16.
-
-        A tensor of more than two dimensions is returned as a matrix: all dimensions but the last are joined.
-        Raises ModelError for another dtype, and for a file that has changed.
-        """
-        info = self.tensors[name]
-        if info.dtype not in NUMPY_DTYPES:
-            why = f"is {info.dtype}, weights must be F32, F16 or BF16"
-            _fail(self.path, why, name, "convert the model to one of them, or use its original release")
-        whole = as_matrix(info.shape)
-        shape = whole if rows is None else (rows, *whole[1:])
-        row = info.nbytes // max(whole[0], 1) if whole else info.nbytes
-        nbytes = info.nbytes if rows is None else rows * row
-        values: NDArray[Any] = self.piece(name, begin * row, nbytes).view(NUMPY_DTYPES[info.dtype])
-        return values.reshape(shape)
-
-    def piece(self, name: str, first: int, count: int) -> NDArray[np.uint8]:
-        """Return ``count`` bytes of a tensor from its byte ``first`` on, 64-byte aligned; raises ModelError."""
-        out = aligned_bytes(count)
-        with opened(self.path, ModelError, GONE) as handle:
-            read_into(handle, out.data, self.tensors[name].begin + first, self.path)
-            if _stamp(handle) != self._stamp:
-                _fail(self.path, "was changed while it was read", None, "wait until it is written, and try again")
-        return out
-
-
-def as_matrix(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape with all dimensions but the last joined."""
-    return shape if len(shape) < 3 else (math.prod(shape[:-1]), shape[-1])
-
-
-def _stamp(handle: int) -> tuple[int, ...]:
-    """Return a stamp that differs if an open file is replaced or written."""
-    found = os.fstat(handle)
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _fail(path: Path, why: str, tensor: str | None = None, remedy: str = REMEDY) -> NoReturn:
+def fail(path: Path, why: str, tensor: str | None = None, remedy: str = REMEDY) -> NoReturn:
+    """Raise the ModelError for a file, or for one of its tensors."""
     subject = f"tensor {tensor[:200]} " if tensor is not None else ""
     raise ModelError(f"{path}", f"{subject}{why}", remedy)

@@ -4,7 +4,6 @@ that names the plugin. The core's own parts are not wrapped, so they pay nothing
 from __future__ import annotations
 
 import copy
-import importlib
 import types
 from collections import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,7 +11,6 @@ from functools import cache, partial
 from threading import get_ident
 from typing import Any, Literal, NoReturn, Protocol, Union, get_args, get_origin, get_type_hints
 
-from infeng_core._native import NativeError
 from infeng_core.errors import InfengError, PluginError, printable
 from infeng_core.record import Record, has_entries
 
@@ -24,6 +22,7 @@ class Owner(Record):
 
     plugin: str
     part: str
+    raises: tuple[type[BaseException], ...] = ()  # errors that its methods may raise besides those of ``PASSING``
 
     def fail(self, why: str) -> NoReturn:
         """Raise the PluginError."""
@@ -39,12 +38,8 @@ INSIDE: dict[int, tuple[Owner, str]] = {}
 """The plugin method in which each thread is now, to report where a step hangs: "order()"."""
 
 
-def hold(value: Any, owed: str | type, owner: Owner) -> Any:
-    """Return ``value``, which should be an ``owed`` ("module:name" or the class), with an object's methods checked.
-
-    Raises PluginError for any other value.
-    """
-    face = _found(owed) if isinstance(owed, str) else owed
+def hold(value: Any, face: type, owner: Owner) -> Any:
+    """Return ``value`` with its methods checked; raises PluginError for what is no ``face``."""
     if not has_entries(face):
         return Held(value, face, owner)
     if text := wrong(value, face):
@@ -76,10 +71,8 @@ def _overriding(value: Any, face: type, owner: Owner) -> Any:
 
 
 def _watched_method(owner: Owner, face: str, name: str, method: Any, owed: Any) -> Any:
-    passing = (*PASSING, NativeError)  # formats raise these for bad values
-
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return _call(owner, name, partial(method, self), owed, LAWS.get(f"{face}.{name}"), passing, *args, **kwargs)
+        return _call(owner, name, partial(method, self), owed, LAWS.get(f"{face}.{name}"), *args, **kwargs)
 
     return call
 
@@ -157,9 +150,7 @@ class Held:
         is_method, owed = known[name] if name in known else (_is_routine(value), None)
         if is_method and callable(value):
             law = LAWS.get(f"{self._face.__name__}.{name}")
-            passing = PASSING + (OUTSIDE if self._face.__name__ in EXPLAINED else ())
-            passing += (OSError, MemoryError) if self._face.__name__ in READING else ()
-            vars(self)[name] = partial(_call, owner, name, value, owed, law, passing)
+            vars(self)[name] = partial(_call, owner, name, value, owed, law)
             return vars(self)[name]
         if not is_method and name in known and self._looked_at.get(name, _END) is not value:
             if text := wrong(value, owed):
@@ -173,38 +164,30 @@ class Held:
 
 
 PASSING: tuple[type[BaseException], ...] = (InfengError, KeyboardInterrupt, GeneratorExit)
-OUTSIDE: tuple[type[BaseException], ...] = (SystemExit, OSError, MemoryError)
-EXPLAINED = ("Command", "RunOptions", "Calibrator", "Statistics")
-"""Interfaces that may also raise these, because they handle users' files and models; the command line explains the
-errors."""
-READING = ("Converter", "ModelReader", "Checkpoint", "Locator")
-"""Interfaces whose methods may raise the system's errors of files and memory."""
 
 
-def _call(
-    owner: Owner, name: str, method: Any, owed: Any, law: Law | None, passing: Any, *args: Any, **kwargs: Any
-) -> Any:
-    result = _inside(owner, name, passing, partial(method, *args, **kwargs))
+def _call(owner: Owner, name: str, method: Any, owed: Any, law: Law | None, *args: Any, **kwargs: Any) -> Any:
+    result = _inside(owner, name, partial(method, *args, **kwargs))
     if owed is not None and (text := wrong(result, owed)):
         owner.fail(f"the result of {name}() {text}")
     if law is not None and (text := law(args, result)):
         owner.fail(f"{name}() {text}")
     if (get_origin(owed) or owed) in (abc.Iterable, abc.Iterator) and type(result) not in (list, tuple, set, dict):
-        return _steps(owner, name, passing, result)
+        return _steps(owner, name, result)
     if not _is_protocol(owed):
         return result
     held = Held(result, owed, owner)
     return held if any(is_method for is_method, _ in members(owed).values()) else result
 
 
-def _inside(owner: Owner, name: str, passing: Any, call: Callable[[], Any]) -> Any:
+def _inside(owner: Owner, name: str, call: Callable[[], Any]) -> Any:
     """Call a plugin, recording meanwhile that this thread is inside it."""
     thread = get_ident()
     outer = INSIDE.get(thread)
     INSIDE[thread] = owner, f"{name}()"
     try:
         return call()
-    except passing:
+    except (*PASSING, *owner.raises):
         raise
     except BaseException as error:  # panics of libraries in other languages are not Exceptions
         owner.blame(f"{name}()", error)
@@ -224,10 +207,10 @@ def inside(thread: int | None) -> str:
 _END = object()
 
 
-def _steps(owner: Owner, name: str, passing: Any, made: Iterable[Any]) -> Iterator[Any]:
+def _steps(owner: Owner, name: str, made: Iterable[Any]) -> Iterator[Any]:
     """Iterate over the items that a plugin's method yields; each step may raise."""
-    step = partial(next, _inside(owner, name, passing, partial(iter, made)), _END)
-    while (item := _inside(owner, name, passing, step)) is not _END:
+    step = partial(next, _inside(owner, name, partial(iter, made)), _END)
+    while (item := _inside(owner, name, step)) is not _END:
         yield item
 
 
@@ -298,12 +281,6 @@ def _is_routine(value: object) -> bool:
 
 def _is_protocol(owed: Any) -> bool:
     return Protocol in getattr(owed, "__bases__", ())
-
-
-def _found(place: str) -> type:
-    module, _, name = place.partition(":")
-    face: type = getattr(importlib.import_module(module), name)
-    return face
 
 
 def _show(value: Any) -> str:

@@ -71,6 +71,10 @@ class Plugin:
         """Whether its Python hooks and its library may be used."""
         return self.manifest is not None and self.reason.code == "ready"
 
+    def names(self, kind: str) -> tuple[str, ...]:
+        """Return the names of the parts of a kind, such as "tokenizers", that its plugin.yaml lists."""
+        return () if self.manifest is None else self.manifest.provides.get(kind, ())
+
 
 def find(config: EngineConfig, cpu: Cpu) -> list[Plugin]:
     """Return every plugin, the core first, the others by name.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, get_type_hints
+from functools import partial
+from typing import Any, get_origin, get_type_hints
 
 import pluggy
 
-from infeng_core.plug import hookspecs
+from infeng_core.plug import border
 from infeng_core.plug.discovery import Plugin
-from infeng_core.plug.hookspecs import KernelLibrary
-from infeng_core.plug.markers import PROJECT, hookimpl
-from infeng_core.plug.plugin import RENAMED
+from infeng_core.plug.hookspecs import HOOKS, Hook, KernelLibrary
+from infeng_core.plug.markers import PROJECT, hookimpl, hookspec
 
 
 class _YamlLibrary:
@@ -28,44 +28,26 @@ class _YamlLibrary:
         return [KernelLibrary(manifest.name, manifest.library, manifest.features)]
 
 
-class _Manager(pluggy.PluginManager):
-    """Lets an implementation of a hook under its older name answer the hook that took its place."""
-
-    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
-        """Return the options of an implementation, and the hook that it is for."""
-        options = super().parse_hookimpl_opts(plugin, name)
-        new = RENAMED.get(name.removeprefix("infeng_"))
-        return {**options, "specname": f"infeng_{new}"} if options and new else options
-
-
 class Hooks:
     """Which modules implement which hooks."""
 
     def __init__(self, plugins: Iterable[Plugin]) -> None:
         """Know the core's hooks, and the libraries that usable plugins name in their YAML."""
-        self._manager = _Manager(PROJECT)
-        self._manager.add_hookspecs(hookspecs)
-        self._declared: dict[str, Callable[..., Any]] = {}  # hooks of plugins
+        self._manager = pluggy.PluginManager(PROJECT)
+        self._declared: set[str] = set()
+        for hook in HOOKS:
+            self.declare(hook)
         for plugin in plugins:
             if plugin.usable and plugin.manifest and plugin.manifest.library is not None:
                 self._manager.register(_YamlLibrary(plugin), name=f"{plugin.name}/library")
 
-    @property
-    def relay(self) -> Any:
-        """Call the implementations of a hook in every registered module."""
-        return self._manager.hook
-
-    def declare(self, hook: Callable[..., Any]) -> None:
-        """Add a hook that a plugin declares, a function that ``hookspec`` has marked."""
-        name = hook.__name__
+    def declare(self, hook: Hook[Any] | Callable[..., Any]) -> None:
+        """Add a hook, unless it is known; a plugin may also declare one as a function that ``hookspec`` has marked."""
+        name = hook_name(hook)
         if name not in self._declared:
-            self._manager.add_hookspecs(type(name, (), {name: staticmethod(hook)}))
-            self._declared[name] = hook
-
-    def owed(self, hook: str) -> Any:
-        """Return the annotation of what implementations of a hook return."""
-        declared = self._declared.get(hook)
-        return get_type_hints(declared)["return"] if declared else hookspecs.owed(hook)
+            function = _specification if isinstance(hook, Hook) else hook
+            self._manager.add_hookspecs(type(name, (), {name: staticmethod(function)}))
+            self._declared.add(name)
 
     def has(self, plugin: str) -> bool:
         """Return whether the module of a plugin is registered."""
@@ -80,8 +62,49 @@ class Hooks:
             self._manager.unregister(name=plugin)
             raise
 
-    def answers(self, hook: str, plugin: str, settings: Mapping[str, Any]) -> list[Any]:
-        """Return the answers of the implementations of a hook in one plugin."""
-        others = [p for name, p in self._manager.list_name_plugin() if name.split("/")[0] != plugin]
-        found: list[Any] = self._manager.subset_hook_caller(hook, others)(settings=settings)
-        return found
+    def ask(self, hook: Hook[Any] | Callable[..., Any], plugin: str, settings: Mapping[str, Any]) -> tuple[Any, str]:
+        """Return the answers of one plugin to a hook, merged, and what is wrong with them or "" if nothing is."""
+        self.declare(hook)
+        name = hook_name(hook)
+        owed = hook.answer() if isinstance(hook, Hook) else get_type_hints(hook)["return"]
+        others = [p for one, p in self._manager.list_name_plugin() if one.split("/")[0] != plugin]
+        try:
+            answers = self._manager.subset_hook_caller(name, others)(settings=settings)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # panics of libraries in other languages are not Exceptions
+            return None, f"{name}() raised {type(error).__name__}: {error}"
+        fault = next((text for answer in answers if (text := border.wrong(answer, owed))), "")
+        if fault:
+            return None, f"the result of {name}() {fault}"
+        if get_origin(owed) is dict:
+            return {key: value for answer in answers for key, value in answer.items()}, ""
+        return [item for answer in answers for item in answer], ""
+
+
+@hookspec
+def _specification(settings: Mapping[str, Any]) -> None:
+    """Have the arguments of every hook."""
+
+
+def hook_name(hook: Hook[Any] | Callable[..., Any]) -> str:
+    """Return the name of the functions that implement a hook."""
+    return hook.name if isinstance(hook, Hook) else hook.__name__
+
+
+def checked(hook: Hook[Any], plugin: str, what: str, found: Any) -> Any:
+    """Return a part of a plugin, or its factory, whose use is checked. what: the part in messages, "tokenizer loud"."""
+    owner = border.Owner(plugin, what, hook.raises)
+    if hook.gives == "factories":
+        return partial(_make, hook, owner, found)
+    return border.hold(found, hook.face(), owner)
+
+
+def _make(hook: Hook[Any], owner: border.Owner, factory: Callable[..., Any], *args: Any) -> Any:
+    try:
+        made = factory(*args)
+    except border.PASSING:
+        raise
+    except BaseException as error:
+        owner.blame("making it", error)
+    return border.hold(made, hook.face(), owner)

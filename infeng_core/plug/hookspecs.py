@@ -1,30 +1,29 @@
 """Every hook of the engine. Hooks are called while an engine or the command line is assembled, never per token.
 
-A hook returns plain data; the modules behind it are imported at their use. Built-ins (``infeng_core.builtin``) use
-the same hooks. ``settings`` are the plugin's own, from the manifest section of its name; an implementation that needs
-none omits the argument.
+An implementation is a function ``infeng_KIND``, marked with ``hookimpl``; it returns plain data, and the modules behind
+it are imported at their use. Built-ins (``infeng_core.builtin``) use the same hooks. It may take the argument
+``settings``: the plugin's own, from the manifest section of its name.
 """
 
 from __future__ import annotations
 
-import argparse
-import builtins
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
-from infeng_core.plug.markers import hookspec
+from infeng_core._native import NativeError
 from infeng_core.record import Record
 
 if TYPE_CHECKING:
+    import argparse
+
     from infeng_core.formats.adapters.readers import AdapterReader
     from infeng_core.formats.locators import Locator
-    from infeng_core.formats.model_readers import ModelReader
-    from infeng_core.formats.model_writers import ModelWriter
     from infeng_core.formats.quant import QuantFormat
-    from infeng_core.formats.quantizers import Quantizer
-    from infeng_core.formats.sources import Source
     from infeng_core.models.families import Family
+
+T = TypeVar("T")
 
 TokenizerFactory = Callable[..., Any]
 """Called as ``factory(directory: Path, config: EngineConfig)``; returns an ``infeng_core.api.Tokenizer``."""
@@ -39,26 +38,11 @@ PrefixStoreFactory = Callable[..., Any]
 ``infeng_core.api.PrefixStore``."""
 ObserverFactory = Callable[..., Any]
 """Called as ``factory(config: EngineConfig)``; returns an ``infeng_core.api.Observer``."""
-CalibratorFactory = Callable[..., object]
-"""Called once by a conversion as ``factory(config: EngineConfig, plugins: Plugins)``; returns an
-``infeng_core.api.Calibrator``."""
-ConverterFactory = Callable[..., object]
+ConverterFactory = Callable[..., Any]
 """Called for each model that is not engine-native as ``factory(config: EngineConfig, plugins: Plugins)``; returns an
 ``infeng_core.api.Converter``."""
 Backend = Any
 """An ``infeng_core.backends.interface.Backend``."""
-
-
-class _Names(dict[str, Any]):
-    """The names in annotations of this module; names that exist only for type checkers mean Any."""
-
-    def __missing__(self, name: str) -> Any:
-        return globals().get(name, getattr(builtins, name, Any))
-
-
-def owed(hook: str) -> Any:
-    """Return the type that implementations of ``hook`` return; objects in it are checked at their use."""
-    return eval(globals()[hook].__annotations__["return"], {}, _Names())
 
 
 class KernelLibrary(Record):
@@ -107,101 +91,104 @@ class RunOptions:
         return None
 
 
-@hookspec
-def infeng_kernel_libraries(settings: Mapping[str, Any]) -> list[KernelLibrary]:  # type: ignore[empty-body]
-    """Return kernel libraries that a plugin's YAML cannot name, such as one found at run time."""
+FILE_ERRORS: tuple[type[BaseException], ...] = (OSError, MemoryError)
+"""Errors of the system that parts that read files may raise."""
 
 
-@hookspec
-def infeng_tokenizers(settings: Mapping[str, Any]) -> dict[str, TokenizerFactory]:  # type: ignore[empty-body]
-    """Return tokenizers by the name that ``tokenizer.use`` selects."""
+class Hook(Record, Generic[T]):
+    """A hook through which plugins provide parts of one kind; T is the type of what it returns for each part.
+
+    A hook that gives "parts" or "factories" returns them by name; plugin.yaml lists these names under
+    ``provides``. A hook that gives a "list" returns parts without names. A wheel may declare hooks of its own.
+    """
+
+    kind: str  # the key in ``provides``; the function that implements the hook is ``infeng_`` and this word
+    singular: str  # one part in messages: "tokenizer"
+    interface: str  # "module:name" of the type of a part, imported at first use
+    gives: Literal["parts", "factories", "list"]
+    own: Literal["first", "last", "anywhere"] = "anywhere"  # place of the project's wheels in the order of plugins
+    raises: tuple[type[BaseException], ...] = ()  # besides the project's errors
+
+    @property
+    def name(self) -> str:
+        """The name of the function that implements it: ``infeng_tokenizers``."""
+        return f"infeng_{self.kind}"
+
+    def face(self) -> type:
+        """Return the type of a part."""
+        module, _, name = self.interface.partition(":")
+        found: type = getattr(importlib.import_module(module), name)
+        return found
+
+    def answer(self) -> Any:
+        """Return the annotation of what the hook returns; parts are checked further when they are used."""
+        if self.gives == "list":
+            return list[self.face()]  # type: ignore[misc]  # a type of run time
+        part: Any = Callable[..., Any] if self.gives == "factories" else Any
+        return dict[str, part]
 
 
-@hookspec
-def infeng_policies(settings: Mapping[str, Any]) -> dict[str, PolicyFactory]:  # type: ignore[empty-body]
-    """Return schedulers by the name that ``scheduler.use`` selects."""
+KERNEL_LIBRARIES: Hook[KernelLibrary] = Hook("kernel_libraries", "kernel library", f"{__name__}:KernelLibrary", "list")
+"""Kernel libraries that a plugin's YAML cannot name, such as one found at run time."""
+TOKENIZERS: Hook[TokenizerFactory] = Hook(
+    "tokenizers", "tokenizer", "infeng_core.requests.tokenizer:Tokenizer", "factories"
+)
+"""Tokenizers by the name that ``tokenizer.use`` selects."""
+POLICIES: Hook[PolicyFactory] = Hook("policies", "scheduler", "infeng_core.scheduling.policy:Policy", "factories")
+"""Schedulers by the name that ``scheduler.use`` selects."""
+QUANT_FORMATS: Hook[QuantFormat] = Hook(
+    "quant_formats",
+    "quant format",
+    "infeng_core.formats.quant:QuantFormat",
+    "parts",
+    raises=(NativeError,),  # for values that a format cannot hold
+)
+"""Weight formats by the name that ``model.format`` selects."""
+BACKENDS: Hook[Backend] = Hook("backends", "backend", "infeng_core.backends.interface:Backend", "parts")
+"""Backends by the name that ``backend.use`` selects."""
+MODEL_FAMILIES: Hook[Family] = Hook("model_families", "model family", "infeng_core.models.families:Family", "parts")
+"""Model families by the ``model_type`` of their config.json."""
+CONVERTERS: Hook[ConverterFactory] = Hook(
+    "converters",
+    "converter",
+    "infeng_core.formats.converters:Converter",
+    "factories",
+    own="last",  # it takes every model with a reader
+    raises=FILE_ERRORS,
+)
+"""Converters by name; the first that recognizes a model prepares the engine-native one that is loaded."""
+ADAPTER_READERS: Hook[AdapterReader] = Hook(
+    "adapter_readers", "adapter reader", "infeng_core.formats.adapters.readers:AdapterReader", "parts"
+)
+"""Readers of adapter files by name; the first that recognizes a path packs the adapter."""
+LOCATORS: Hook[Locator] = Hook(
+    "locators",
+    "locator",
+    "infeng_core.formats.locators:Locator",
+    "parts",
+    own="last",  # the hub's names have the simplest form
+    raises=FILE_ERRORS,
+)
+"""Locators of models and adapters by name, for references other than local paths."""
+DRAFTERS: Hook[DrafterFactory] = Hook("drafters", "drafter", "infeng_core.scheduling.drafts:Drafter", "factories")
+"""Drafters, which guess tokens, by the name that ``speculation.use`` selects."""
+LOGIT_PROCESSORS: Hook[LogitProcessorFactory] = Hook(
+    "logit_processors", "logit processor", "infeng_core.requests.processors:LogitProcessors", "factories"
+)
+"""Logit processors, which mask and bias tokens, by the name that ``SamplingParams.processors`` selects."""
+PREFIX_STORES: Hook[PrefixStoreFactory] = Hook(
+    "prefix_stores", "prefix store", "infeng_core.backends.saved_prefixes:PrefixStore", "factories"
+)
+"""Stores of computed prefixes by the name that ``kv_cache.prefix_store`` selects."""
+OBSERVERS: Hook[ObserverFactory] = Hook(
+    "observers", "observer", "infeng_core.telemetry.observers:Observer", "factories"
+)
+"""Observers of steps, requests and adapters, by the names in ``observers.use``."""
+COMMANDS: Hook[Command] = Hook("commands", "command", f"{__name__}:Command", "list", raises=(SystemExit, *FILE_ERRORS))
+"""Commands of the command line."""
+RUN_OPTIONS: Hook[RunOptions] = Hook(
+    "run_options", "run option", f"{__name__}:RunOptions", "parts", raises=(SystemExit, *FILE_ERRORS)
+)
+"""Groups of options for the commands that generate text, by name."""
 
-
-@hookspec
-def infeng_quant_formats(settings: Mapping[str, Any]) -> dict[str, QuantFormat]:  # type: ignore[empty-body]
-    """Return weight formats by the name that ``model.format`` selects."""
-
-
-@hookspec
-def infeng_quantizers(settings: Mapping[str, Any]) -> dict[str, Quantizer]:  # type: ignore[empty-body]
-    """Return quantizers, which choose the codes of integer formats, by the name that ``model.quantizer`` selects."""
-
-
-@hookspec
-def infeng_calibrators(settings: Mapping[str, Any]) -> dict[str, CalibratorFactory]:  # type: ignore[empty-body]
-    """Return calibrators, which fit conversions to text, by name; ``infeng convert --calibrate`` uses ``text``."""
-
-
-@hookspec
-def infeng_backends(settings: Mapping[str, Any]) -> dict[str, Backend]:  # type: ignore[empty-body]
-    """Return backends by the name that ``backend.use`` selects."""
-
-
-@hookspec
-def infeng_model_families(settings: Mapping[str, Any]) -> dict[str, Family]:  # type: ignore[empty-body]
-    """Return model families by the ``model_type`` of their config.json."""
-
-
-@hookspec
-def infeng_sources(settings: Mapping[str, Any]) -> dict[str, Source]:  # type: ignore[empty-body]
-    """Return readers of model files by name; the first that accepts a file (one that is no model directory) is used."""
-
-
-@hookspec
-def infeng_model_readers(settings: Mapping[str, Any]) -> dict[str, ModelReader]:  # type: ignore[empty-body]
-    """Return readers of model files by name; the first that recognizes a path opens it, tensor by tensor."""
-
-
-@hookspec
-def infeng_model_writers(settings: Mapping[str, Any]) -> dict[str, ModelWriter]:  # type: ignore[empty-body]
-    """Return writers of model files by name; ``infeng convert`` takes the first that writes files of such a name."""
-
-
-@hookspec
-def infeng_converters(settings: Mapping[str, Any]) -> dict[str, ConverterFactory]:  # type: ignore[empty-body]
-    """Return converters by name; the first that recognizes a model prepares the engine-native one that is loaded."""
-
-
-@hookspec
-def infeng_adapter_readers(settings: Mapping[str, Any]) -> dict[str, AdapterReader]:  # type: ignore[empty-body]
-    """Return readers of adapter files by name; the first that recognizes a path packs the adapter."""
-
-
-@hookspec
-def infeng_locators(settings: Mapping[str, Any]) -> dict[str, Locator]:  # type: ignore[empty-body]
-    """Return locators of models and adapters by name, for references other than local paths."""
-
-
-@hookspec
-def infeng_drafters(settings: Mapping[str, Any]) -> dict[str, DrafterFactory]:  # type: ignore[empty-body]
-    """Return drafters, which guess tokens, by the name that ``speculation.use`` selects."""
-
-
-@hookspec
-def infeng_logit_processors(settings: Mapping[str, Any]) -> dict[str, LogitProcessorFactory]:  # type: ignore[empty-body]
-    """Return logit processors, which mask and bias tokens, by the name that ``SamplingParams.processors`` selects."""
-
-
-@hookspec
-def infeng_prefix_stores(settings: Mapping[str, Any]) -> dict[str, PrefixStoreFactory]:  # type: ignore[empty-body]
-    """Return stores of computed prefixes by the name that ``kv_cache.prefix_store`` selects."""
-
-
-@hookspec
-def infeng_observers(settings: Mapping[str, Any]) -> dict[str, ObserverFactory]:  # type: ignore[empty-body]
-    """Return observers of steps, requests and adapters, by the names in ``observers.use``."""
-
-
-@hookspec
-def infeng_commands(settings: Mapping[str, Any]) -> list[Command]:  # type: ignore[empty-body]
-    """Return commands of the command line."""
-
-
-@hookspec
-def infeng_run_options(settings: Mapping[str, Any]) -> dict[str, RunOptions]:  # type: ignore[empty-body]
-    """Return groups of options for the commands that generate text, by name."""
+HOOKS: tuple[Hook[Any], ...] = tuple(found for found in list(globals().values()) if isinstance(found, Hook))

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infeng_core.errors import ManifestError
-from infeng_core.log import get_logger, warn_once
 from infeng_core.machine.cpu import NEEDS
+from infeng_core.plug.hookspecs import HOOKS
 from infeng_core.plug.kept import kept
+from infeng_core.plug.wheels import WHEELS
 from infeng_core.record import Entry, Record, entry
 from infeng_core.settings import yamlfile
 from infeng_core.settings.config import OPS, SCHEMA, setting
@@ -36,8 +37,6 @@ from infeng_core.settings.yamlfile import Document, type_name
 
 if TYPE_CHECKING:
     from infeng_core.yamltree import Key
-
-_log = get_logger(__name__)
 
 VERSION = 1
 API_VERSION = 1
@@ -97,31 +96,12 @@ _SETTING: Mapping[str, Kind | None] = {
     "high": Number(),
     "of": ListOf(Text()),
 }
-RENAMED = {"schedulers": "policies"}
-"""Older spellings of kinds of ``provides``, of the key and of the hook ``infeng_...``, to the present ones."""
-
+_KINDS = sorted({hook.kind for hook in HOOKS if hook.gives != "list"} | WHEELS.keys() - {"commands"})
 _PROVIDES: Mapping[str, Kind | None] = {
     "kernels": None,
-    "backends": _NAMES,
-    "tokenizers": _NAMES,
-    "policies": _NAMES,
-    "quant_formats": _NAMES,
-    "quantizers": _NAMES,
-    "calibrators": _NAMES,
-    "model_families": _NAMES,
-    "sources": _NAMES,
-    "model_readers": _NAMES,
-    "model_writers": _NAMES,
-    "converters": _NAMES,
-    "adapter_readers": _NAMES,
-    "locators": _NAMES,
-    "drafters": _NAMES,
-    "logit_processors": _NAMES,
-    "prefix_stores": _NAMES,
-    "observers": _NAMES,
-    "hooks": _NAMES,  # declared by other plugins
-    "run_options": _NAMES,
     "commands": None,
+    "hooks": _NAMES,  # declared by other plugins
+    **dict.fromkeys(_KINDS, _NAMES),
 }
 
 
@@ -185,7 +165,7 @@ def _checked(document: Document) -> PluginManifest:
             document.place(("library",)), "a library needs `abi`", 'add the ABI it is built for: abi: "0.10"'
         )
     requires = _section(document, ("requires",), {"arch": Choice(ARCHES), "features": _FEATURES})
-    provides = _provides(document)
+    provides = _section(document, ("provides",), _PROVIDES)
     library = top.get("library")
     if library is not None and Path(library).name != library:
         raise ManifestError(
@@ -204,19 +184,9 @@ def _checked(document: Document) -> PluginManifest:
         api=top.get("api", 1),
         settings=_settings(document, top["name"]),
         kernels=_kernels(document),
-        provides={key: provides.get(key, ()) for key, kind in _PROVIDES.items() if kind is _NAMES},
+        provides=provides,
         commands=_commands(document),
     )
-
-
-def _provides(document: Document) -> dict[str, Any]:
-    """Return the checked section ``provides``, its older keys under the new ones."""
-    found = _section(document, ("provides",), {**_PROVIDES, **dict.fromkeys(RENAMED, _NAMES)})
-    for old, new in RENAMED.items():
-        if old in found:
-            warn_once(_log, f"{document.place(('provides', old))}: an older spelling", remedy=f"write `{new}`")
-            found[new] = (*found.get(new, ()), *found.pop(old))
-    return found
 
 
 def _section(document: Document, key: Key, known: Mapping[str, Kind | None], data: object = None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
         "adapters": "infeng-client",
         "ask": "infeng-client",
         "bench": "infeng-bench",
+        "cache": "infeng-convert",
         "chat": "infeng-chat",
         "convert": "infeng-convert",
         "convert-adapter": "infeng-peft",
@@ -32,6 +33,7 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
     "prefix_stores": {"disk": "infeng-prefix-store"},
     "run_options": {"grammar": "infeng-grammar", "server": "infeng-client"},
     "quantizers": {"gptq": "infeng-calibrate", "nearest": "infeng-convert"},
+    "sources": {},  # a hook of infeng-convert
     "policies": {"fair": "infeng-fair"},
 }
 """By the kind of ``provides`` in a plugin.yaml, then by name. A test compares it with the plugins of the project."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
-import inspect
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Sequence
@@ -12,14 +11,16 @@ from pathlib import Path
 
 import pytest
 from infeng_convert import api as convert_api
+from infeng_convert.interfaces import hooks as conversion
 from infeng_peft import api as peft_api
 
 import infeng_core
 from infeng_core import api
 from infeng_core.api import adapters, engines, formats, kernels, servers
 from infeng_core.kernels.libraries import libraries
-from infeng_core.plug import hookspecs, manager
+from infeng_core.plug import hookspecs
 from infeng_core.plug.assembly import load_config
+from infeng_core.plug.hookspecs import HOOKS, Hook
 from infeng_core.plug.manager import Plugins
 
 CORE = Path(infeng_core.__file__).parent
@@ -36,7 +37,7 @@ KNOWS = {
     "settings": {"_native", "machine"},
     "plug": {"_native", "machine", "settings"},
     "kernels": {"_native", "machine", "plug", "settings"},
-    "formats": {"_native", "machine", "models"},
+    "formats": {"_native", "kernels", "machine", "models", "plug"},
     "adapters": {"formats"},
     "requests": {"_native", "requests.request", "batch"},
     "scheduling": {"requests.request", "batch"},
@@ -51,13 +52,9 @@ KNOWS = {
 }  # fmt: skip
 """Imports at run time. `builtin` registers everything and the package hands out the engine: neither is listed."""
 
-TYPES = {"settings": {"formats", "requests", "scheduling"}, "formats": {"backends", "plug"},
+TYPES = {"settings": {"formats", "requests", "scheduling"}, "formats": {"plug"},
          "models": {"plug", "scheduling"}, "backends": {"scheduling"}}  # fmt: skip
 """Who may name a room's types in annotations without importing it: configuration and selector are handed to them."""
-
-
-LATER = {("plug/manager.py", "kernels"), ("plug/manager.py", "formats")}
-"""Who asks a later room when it is called: the plugins for the weight formats of a library that one of them brings."""
 
 
 def rooms() -> Iterator[tuple[str, Path]]:
@@ -108,7 +105,6 @@ def test_no_room_imports_a_forbidden_room():
         if target not in KNOWS[room] | BASE | {room, "__version__"}
         and not (only_types and (room in TYPES.get(target, ()) or target in KNOWS[room]))
         and not (room == "cli" and target in ("Engine", "SamplingParams"))
-        and (str(path.relative_to(CORE)), target) not in LATER
     ]
     assert not wrong
 
@@ -127,9 +123,6 @@ def test_modules_have_no_circular_imports_even_for_types():
     modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
     del modules["infeng_core"]  # hands out what users import, when they ask for it
     imports = {name: set(module_imports(path, modules)) - {name} for name, path in modules.items()}
-    imports["infeng_core.plug.manager"] -= {
-        name for name in modules if name.split(".")[1] in dict(map(reversed, LATER))
-    }
     done: set[str] = set()
     while len(done) < len(modules):
         ready = {name for name, known in imports.items() if name not in done and known <= done}
@@ -264,15 +257,23 @@ def test_plugins_import_nothing_of_the_core_but_its_api():
                 )
 
 
+OPTIONAL = {("convert", "peft")}
+"""A wheel and another that one of its commands imports when it is called, and names if it is missing."""
+
+
 @pytest.mark.parametrize(
     ("wheel", "known"),
-    [("convert", {"bench", "calibrate", "gguf"}), ("gguf", {"bench"}), ("peft", {"bench", "convert", "gguf"})],
+    [
+        ("convert", {"bench", "calibrate", "gguf", "peft", "quantizer"}),
+        ("gguf", {"bench"}),
+        ("peft", {"bench", "gguf"}),
+    ],
 )
 def test_plugins_import_nothing_of_another_but_its_api_and_require_its_wheel(wheel, known):
     modules = [*ROOT.glob("plugins/*/infeng_*/**/*.py"), *ROOT.glob("docs/examples/**/*.py")]
-    users = set()
+    users: set[Path] = set()
     for path in modules:
-        if f"infeng_{wheel}" in path.parts:
+        if f"infeng_{wheel}" in path.parts or (path.relative_to(ROOT).parts[1], wheel) in OPTIONAL:
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
@@ -312,34 +313,32 @@ def test_the_core_imports_with_no_plugin_and_no_engine_loaded():
     assert done.stdout.strip() == "['infeng_core.version', 'infeng_core', 'infeng_core.errors', 'infeng_core.cli']"
 
 
-HOOKS = {
-    name: function
-    for name, function in vars(hookspecs).items()
-    if inspect.isfunction(function) and name.startswith("infeng_")
-}
+CONVERSION = [found for found in vars(conversion).values() if isinstance(found, Hook)]
 
+NAMED = [hook for hook in (*HOOKS, *CONVERSION) if hook.gives != "list"]
 
 KINDS = ("tokenizers", "policies", "drafters", "logit_processors", "prefix_stores", "observers", "model_families",
-         "sources", "quant_formats", "quantizers", "calibrators", "backends", "run_options", "model_readers",
-         "model_writers", "converters", "adapter_readers", "locators")  # fmt: skip
+         "quant_formats", "backends", "run_options", "converters", "adapter_readers", "locators")  # fmt: skip
 
 
 def test_the_hooks_are_exactly_the_designed_ones():
-    assert HOOKS.keys() == {f"infeng_{kind}" for kind in (*KINDS, "kernel_libraries", "commands")}
+    assert {hook.kind for hook in HOOKS} == {*KINDS, "kernel_libraries", "commands"}
+    kinds = ("sources", "quantizers", "calibrators", "model_readers", "model_writers")
+    assert {hook.kind for hook in CONVERSION} == set(kinds)
 
 
-def test_the_annotated_result_of_each_hook_is_checked():
-    named = {kind: HOOKS[f"infeng_{kind}"].__annotations__["return"] for kind in manager.FACES}
-    for kind, place in manager.FACES.items():
-        name = named[kind].removeprefix("dict[str, ").removesuffix("]")
-        assert name.endswith("Factory") if kind in manager.FACTORIES else name == place.partition(":")[2]
+@pytest.mark.parametrize("module", [hookspecs, conversion])
+def test_the_annotated_type_of_each_hook_is_the_checked_one(module):
+    for name, annotation in module.__annotations__.items():
+        hook = getattr(module, name)
+        if isinstance(hook, Hook):
+            told = annotation.removeprefix("Hook[").removesuffix("]")
+            assert told.endswith("Factory") if hook.gives == "factories" else told == hook.face().__name__
 
 
-@pytest.mark.parametrize("name", sorted(HOOKS))
-def test_every_hook_is_documented(name):
-    assert re.fullmatch(r"Return .+\.", inspect.getdoc(HOOKS[name]) or ""), "one line that says what it returns"
-    assert "return" in HOOKS[name].__annotations__
-    assert f"`{name}`" in (ROOT / "docs" / "adding-a-plugin.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("hook", [*HOOKS, *CONVERSION], ids=lambda hook: hook.kind)
+def test_every_hook_is_documented(hook):
+    assert f"`{hook.name}`" in (ROOT / "docs" / "adding-a-plugin.md").read_text(encoding="utf-8")
 
 
 def test_every_hook_is_called_for_a_plugin_and_implemented_by_the_core(tmp_path, monkeypatch, workshop):
@@ -398,40 +397,27 @@ def infeng_kernel_libraries(): called.add("infeng_kernel_libraries"); return [Ke
 @hookimpl
 def infeng_commands(): called.add("infeng_commands"); return [Command()]
 """ + "".join(f"""
-@hookimpl
-def infeng_{kind}(): called.add("infeng_{kind}"); return {{"six": values["{kind}"]}}
-""" for kind in KINDS))  # fmt: skip
+@hookimpl(optionalhook=True)
+def {hook.name}(): called.add("{hook.name}"); return {{"six": values["{hook.kind}"]}}
+""" for hook in NAMED))  # fmt: skip
     monkeypatch.syspath_prepend(tmp_path)
     path = tmp_path / "plugin.yaml"
     path.write_text(
         "infeng_plugin: 1\nname: six\nversion: 1\npython: six_hooks\n"
         "provides:\n  kernels: [{name: embed_tiny, op: embed}]\n  commands: [six]\n"
-        + "".join(f"  {kind}: [six]\n" for kind in KINDS)
+        + "".join(f"  {hook.kind}: [six]\n" for hook in NAMED)
     )
     plugins = Plugins.discover(load_config(overrides={"plugins.paths": [str(path)]}))
-    assert plugins.tokenizer("six") and plugins.policy("six") and plugins.quant_format("six")
-    assert plugins.backend("six") and plugins.drafter("six") and plugins.model_families()["six"].FAMILY == "six"
-    for found in (
-        plugins.converters(),
-        plugins.model_readers(),
-        plugins.model_writers(),
-        plugins.adapter_readers(),
-        plugins.locators(),
-    ):
-        assert "six" in dict(found)
-    assert plugins.sources().keys() == {"six"} and plugins.quantizer("six").plugin == "six"
-    assert plugins.logit_processor("six") and plugins.prefix_store("six") and plugins.observer("six")
-    assert plugins.calibrator("six")
-    assert plugins.command("six").name == "six" and "six" in plugins.run_options()
+    for hook in NAMED:
+        assert plugins.get(hook, "six") and "six" in dict(plugins.each(hook))
+    assert plugins.command("six").name == "six"
     assert "first" in [library.name for library in libraries(plugins)]
 
     import six_hooks
 
     from infeng_core import builtin
 
-    assert six_hooks.called == HOOKS.keys()
+    assert six_hooks.called == {hook.name for hook in (*HOOKS, *CONVERSION)}
     # Conversion, readers of adapters and stores of prefixes come in wheels.
-    others = ("adapter_readers", "calibrators", "converters", "locators", "model_readers", "model_writers",
-              "prefix_stores", "quantizers", "sources")  # fmt: skip
-    own = HOOKS.keys() - {f"infeng_{kind}" for kind in others}
-    assert all(getattr(builtin, name)() for name in own)
+    others = ("adapter_readers", "converters", "locators", "prefix_stores")
+    assert all(getattr(builtin, hook.name)() for hook in HOOKS if hook.kind not in others)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from infeng_core import cli
 from infeng_core.engine import Engine
 from infeng_core.errors import InfengError, ModelError, PluginError
+from infeng_core.formats.lookup import format_lookup
 from infeng_core.formats.quant import BUILTIN
 from infeng_core.kernels import libraries
 from infeng_core.plug.assembly import load_config
@@ -124,7 +125,7 @@ def test_its_tokens_nearly_equal_those_of_f32(tiny: Path, plugin: Path) -> None:
 
 def test_packed_weights_are_within_half_a_step(plugin: Path) -> None:
     config = load_config(overrides={"plugins.paths": [str(plugin)]})
-    form = Plugins.discover(config).quant_format(FORMAT)
+    form = format_lookup(Plugins.discover(config))(FORMAT)
     n, k = 40, 100
     assert (form.is_float, form.panel_bytes(k)) == (False, 2 * 11 * 64)
     w = np.random.default_rng(3).standard_normal((n, k), np.float32) * np.float32(0.1)
@@ -148,9 +149,9 @@ def test_conversion_opens_only_the_library_of_the_format(
     monkeypatch.setattr(libraries, "library_states", lambda plugins: pytest.fail("all libraries were opened"))
     plugins = Plugins.discover(load_config(overrides={"plugins.paths": [str(plugin)]}))
     assert plugins.names("quant_formats") == sorted([*BUILTIN, FORMAT])
-    assert plugins.quant_format(FORMAT) is plugins.quant_format(FORMAT)
+    assert format_lookup(plugins)(FORMAT) is format_lookup(plugins)(FORMAT)
     with pytest.raises(PluginError, match="quant format int5-g23: no plugin provides it: did you mean `int5-g32`"):
-        plugins.quant_format("int5-g23")
+        format_lookup(plugins)("int5-g23")
 
 
 @pytest.mark.parametrize(
@@ -166,14 +167,14 @@ def test_a_library_that_the_manifest_forbids_is_not_opened_for_its_format(
 ) -> None:
     plugins = Plugins.discover(load_config(overrides={"plugins.paths": [str(plugin)], **settings}))
     with pytest.raises(PluginError, match=f"quant format {FORMAT}: .*{words}"):
-        plugins.quant_format(FORMAT)
+        format_lookup(plugins)(FORMAT)
 
 
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
         (("  memset(panel, 0,", "  __builtin_trap();\n  memset(panel, 0,"), r"not open: .*\(SIGILL\)"),
-        (('.name = "int5-g32"', '.name = "int6-g32"'), f"promises the quant format {FORMAT}, its library does not"),
+        (('.name = "int5-g32"', '.name = "int6-g32"'), f"promises the quant format {FORMAT}, which it does not bring"),
     ],
 )
 def test_a_format_that_crashes_does_so_in_the_child_and_is_named(
@@ -181,7 +182,7 @@ def test_a_format_that_crashes_does_so_in_the_child_and_is_named(
 ) -> None:
     plugins = Plugins.discover(load_config(overrides={"plugins.paths": [str(build(*edit))]}))
     with pytest.raises(PluginError, match=words):
-        plugins.quant_format(FORMAT)
+        format_lookup(plugins)(FORMAT)
 
 
 def test_kernels_of_other_libraries_decline_it_and_serve_their_formats(tiny: Path, plugin: Path) -> None:

@@ -22,7 +22,8 @@ import tiny_model
 import yaml
 from convert_parts import load
 from infeng_convert.conversion import convert
-from infeng_convert.quantizers import choice_of
+from infeng_convert.interfaces.quantizers import QuantTarget
+from infeng_convert.quantizers import quantizer_of
 from safetensors.numpy import load_file, save_file
 
 from infeng_core import _native, cli
@@ -32,7 +33,6 @@ from infeng_core.formats.adapters.target_modules import target_modules
 from infeng_core.formats.artifacts.manifest import read_manifest
 from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.quant import Grid, builtin_format
-from infeng_core.formats.quantizers import QuantTarget
 from infeng_core.models import families
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
@@ -533,7 +533,7 @@ def test_the_quantizer_errs_less_on_a_trained_model() -> None:
 
     def errors(name: str, asked: QuantTarget) -> tuple[float, float]:
         """Return the squared error of the weights, and of what comes out for the inputs."""
-        made = choice_of(plugins.quantizer(name)).quantize(rows.copy(), asked, "down")
+        made = quantizer_of(name, plugins).quantize(rows.copy(), asked, "down")
         assert made is not None
         wrong = np.repeat(made.scales, 64, 1) * made.codes - rows
         return float((wrong**2).sum()), float(((inputs @ wrong.T) ** 2).sum())

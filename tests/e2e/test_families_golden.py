@@ -33,6 +33,7 @@ from infeng_core.models.ops import (
     SiluMul,
     Softcap,
 )
+from infeng_core.plug.hookspecs import BACKENDS
 
 GREEDY = SamplingParams(temperature=0, max_tokens=GREEDY_STEPS, ignore_eos=True)
 LATER = [pytest.param("numpy", marks=pytest.mark.slow), pytest.param("reference", marks=pytest.mark.nightly)]
@@ -221,7 +222,7 @@ def test_removing_any_term_of_a_family_changes_logits(
     golden = oracle.golden(case)
     more = {**settings(case, VECTOR), "kernels.order": [VECTOR, "reference"], "adapters.max_resident": 0}
     with harness.engine(directories[case.name], more, rows=320) as engine:
-        backend = engine.plugins.backend("native")
+        backend = engine.plugins.get(BACKENDS, "native")
         family = families()[engine.model.config.family]
         right, survivors, seen = family.graph(engine.model.config), [], 0
         for name, graph in list(mutants(engine, right)):

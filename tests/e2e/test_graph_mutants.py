@@ -19,6 +19,7 @@ from goldens.shapes import BIASED, LINEAR, LLAMA3, Case
 from infeng_core import Engine
 from infeng_core.models import llama
 from infeng_core.models.ops import Attention, Graph, KvAppend, Linear, Op, RmsNorm, Rope, SiluMul, consumers, writes
+from infeng_core.plug.hookspecs import BACKENDS
 
 MARGIN = 10  # times the tolerance
 SHORT = 65  # rows of the prompt that show it
@@ -86,7 +87,7 @@ def test_changing_any_op_or_step_changes_logits(
     settings = {**harness.F32, "adapters.max_resident": 0}
     with harness.engine(reduced[case.name], settings, reference, rows=SHORT) as engine:
         assert error(engine, case) <= oracle.TOLERANCE
-        backend = engine.plugins.backend("native")
+        backend = engine.plugins.get(BACKENDS, "native")
         survivors, seen = [], 0
         for name, graph in list(mutants(llama.graph(engine.model.config))):
             monkeypatch.setattr(llama, "graph", lambda config, graph=graph: graph)

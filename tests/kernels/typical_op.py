@@ -16,11 +16,13 @@ from kernels.harness import reference
 
 from infeng_core import _native as native
 from infeng_core.backends.native.outline import TINYLLAMA, Outline, shape_and_formats
+from infeng_core.formats.lookup import format_lookup
 from infeng_core.kernels import problems
 from infeng_core.kernels.check.case import OneOp
 from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters
 from infeng_core.kernels.choice import Selector
 from infeng_core.plug.assembly import load_config
+from infeng_core.plug.hookspecs import BACKENDS
 from infeng_core.plug.manager import Plugins
 from infeng_core.scheduling.limits import limits_of
 from infeng_core.settings.config import OPS, SCHEMA
@@ -41,9 +43,9 @@ def posed(**overrides: object) -> list[problems.Fields]:
     config = load_config(overrides={"kernels.order": "reference", "model.formats": "", **names})
     plugins = Plugins.discover(config)
     selector = Selector(plugins, config, plugins.cpu)
-    _, formats = shape_and_formats(None, config, plugins.quant_format)
-    limits, _ = limits_of(config, SHAPE, plugins.backend("native"))
-    asked = Outline(SHAPE, formats, plugins.quant_format, config, selector, limits).bound().asked
+    _, formats = shape_and_formats(None, config, format_lookup(plugins))
+    limits, _ = limits_of(config, SHAPE, plugins.get(BACKENDS, "native"))
+    asked = Outline(SHAPE, formats, format_lookup(plugins), config, selector, limits).bound().asked
     found = {key(problems.fields(problem)): problems.fields(problem) for problem in asked}
     return [{name: value for name, value in fields.items() if name != "rows"} for fields in found.values()]
 

@@ -13,6 +13,7 @@ from infeng_core.formats.adapters.snapshot import as_adapter_error
 from infeng_core.formats.adapters.spec import A_FORMAT
 from infeng_core.formats.providers import CORE, Providers
 from infeng_core.formats.tensors import LoadedModel
+from infeng_core.plug.hookspecs import ADAPTER_READERS, LOCATORS
 
 CONFIG_FILE = "adapter_config.json"
 PEFT_FILES = (CONFIG_FILE, "adapter_model.safetensors")
@@ -68,7 +69,7 @@ def _is_peft(path: Path) -> bool:
 
 
 def _recognizing(path: Path, providers: Providers) -> AdapterReader | None:
-    return next((reader for _, reader in providers.adapter_readers() if reader.recognizes(path)), None)
+    return next((reader for _, reader in providers.each(ADAPTER_READERS) if reader.recognizes(path)), None)
 
 
 def _reader(path: Path, providers: Providers) -> AdapterReader | None:
@@ -92,7 +93,7 @@ def _reader(path: Path, providers: Providers) -> AdapterReader | None:
 
 
 def _located(reference: str | Path, providers: Providers) -> Path:
-    for _, locator in providers.locators() if isinstance(reference, str) else ():
+    for _, locator in providers.each(LOCATORS) if isinstance(reference, str) else ():
         try:
             found = locator.locate(str(reference), "adapter")
         except ModelError as error:

@@ -1,4 +1,4 @@
-"""The manifest of an engine-native directory (docs/format.md): strict reading, and writing."""
+"""The manifest of an engine-native directory (docs/format.md): strict reading."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
-
-import yaml
 
 from infeng_core import _native, yamltree
 from infeng_core.errors import InfengError, ModelError
 from infeng_core.files import read_text
 from infeng_core.formats.quant import FormatLookup, misfit
-from infeng_core.formats.quantizers import BUILT_IN
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.typed_fields import Fields, show
 from infeng_core.models.weights import layout
@@ -29,6 +27,9 @@ MAX_NODES = 1 << 20  # about 80 for each layer
 SHARD_NAME = re.compile(r"weights-\d{5}\.safetensors")
 SIDE_FILE_NAME = re.compile(r"[\w.-]{1,100}")
 AGAIN = "convert the model again: infeng convert SOURCE DEST --force"
+
+BUILT_IN: Mapping[str, Any] = MappingProxyType({"name": "nearest"})
+"""The record of the rounding that every conversion knows, of which a manifest says nothing."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,16 @@ class Manifest:
     written_by: str = __version__
 
     @property
+    def quantizer_entry(self) -> dict[str, Any]:
+        """The quantizer as the file and the id have it: absent for the built-in rounding, as in version 1.0."""
+        return {} if self.quantizer == BUILT_IN else {"quantizer": dict(self.quantizer)}
+
+    @property
+    def numerics_entry(self) -> dict[str, int]:
+        """The revision of the numerics as the file and the id have it: absent for the first, as in version 1.0."""
+        return {} if self.numerics == 1 else {"numerics": self.numerics}
+
+    @property
     def id(self) -> str:
         """The sha256 over everything that affects the model's results."""
         parts = {
@@ -76,46 +87,15 @@ class Manifest:
             "files": dict(self.files),
             "tensors": {name: [t.format, t.n, t.k, t.panels, t.sha256] for name, t in self.tensors.items()},
             "vectors": {name: [v.size, v.sha256] for name, v in self.vectors.items()},
-            **_quantizer_written(self),
-            **_numerics_written(self),
+            **self.quantizer_entry,
+            **self.numerics_entry,
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def _quantizer_written(manifest: Manifest) -> dict[str, Any]:
-    """Return the quantizer as the manifest and its id have it: absent for the built-in rounding, as in version 1.0."""
-    return {} if manifest.quantizer == BUILT_IN else {"quantizer": dict(manifest.quantizer)}
-
-
-def _numerics_written(manifest: Manifest) -> dict[str, int]:
-    """Return the revision of the numerics, absent for the first, as in version 1.0."""
-    return {} if manifest.numerics == 1 else {"numerics": manifest.numerics}
 
 
 def is_native(directory: Path) -> bool:
     """Return whether a directory is engine-native."""
     return (directory / MANIFEST).is_file()
-
-
-def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Write ``manifest``, one tensor per line."""
-    document = {
-        "infeng_weights": manifest.version,
-        "written_by": manifest.written_by,
-        "id": manifest.id,
-        "key": manifest.key,
-        "model": manifest.model.to_dict(),
-        "files": dict(manifest.files),
-        "weights": list(manifest.weights),
-        "tensors": {name: asdict(entry) for name, entry in manifest.tensors.items()},
-        "vectors": {name: asdict(entry) for name, entry in manifest.vectors.items()},
-        **_quantizer_written(manifest),
-        **_numerics_written(manifest),
-    }
-    text = yaml.safe_dump(document, default_flow_style=None, sort_keys=False, width=1 << 20)
-    path.write_text(
-        f"# Weights packed for INF-ENG; docs/format.md says what each byte means.\n{text}", encoding="utf-8"
-    )
 
 
 def read_manifest(directory: Path, lookup: FormatLookup) -> Manifest:

@@ -8,15 +8,15 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from infeng_convert.api import reader_of
+from infeng_convert.api import CalibrationSample, Checkpoint, Losses, reader_of
 from numpy.typing import NDArray
 
 from infeng_calibrate import texts
 from infeng_calibrate.forward import ROWS, Forward
 from infeng_calibrate.sensitivity import LENGTH, portion, sensitivities, tokens_for
 from infeng_calibrate.statistics import Statistics
-from infeng_core.api import Engine, EngineConfig, Plugins, Request, SamplingParams
-from infeng_core.api.formats import CalibrationSample, Checkpoint, Losses, ModelConfig
+from infeng_core.api import TOKENIZERS, Engine, EngineConfig, Plugins, Request, SamplingParams
+from infeng_core.api.formats import ModelConfig, format_lookup
 from infeng_core.api.kernels import Selector
 
 
@@ -51,7 +51,7 @@ class TextCalibrator:
         """Return the loss of each tensor of the layers in each of ``formats`` alone, measured on part of the sample."""
         ids = portion(sample.ids, tokens_for(checkpoint.layout, len(formats)))
         course = forward(ids, self.config, self.plugins, checkpoint.config, most=LENGTH)
-        return sensitivities(course, checkpoint, formats, self.plugins.quant_format, self._threads, progress)
+        return sensitivities(course, checkpoint, formats, format_lookup(self.plugins), self._threads, progress)
 
     @property
     def _threads(self) -> int:
@@ -66,7 +66,7 @@ def forward(
 
 
 def _read(path: Path, source: Path, config: EngineConfig, plugins: Plugins) -> list[NDArray[np.int32]]:
-    tokenizer = plugins.tokenizer(config.tokenizer.use)(source, config)
+    tokenizer = plugins.get(TOKENIZERS, config.tokenizer.use)(source, config)
     shape = reader_of(source, plugins).open(source).config
     return texts.read(path, tokenizer.encode, context=shape.max_positions, bos=shape.bos_id)
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from infeng_convert.api import Quantized, QuantTarget
 from numpy.typing import NDArray
 
 from infeng_calibrate import _native
-from infeng_core.api.formats import Quantized, QuantTarget, SubGrid
+from infeng_core.api.formats import SubGrid
 
 DAMPING = 0.01  # this part of the mean of H's diagonal is added to the diagonal
 SWEEPS = 2  # over the groups of a matrix, when all of its codes are known

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from infeng_core.api import CalibratorFactory, hookimpl
-from infeng_core.api.formats import Quantizer
+from infeng_convert.api import CalibratorFactory, Quantizer
+
+from infeng_core.api import hookimpl
 
 
-@hookimpl
+@hookimpl(optionalhook=True)
 def infeng_calibrators() -> dict[str, CalibratorFactory]:
     """Return the calibrator of ``infeng convert --calibrate``."""
     from infeng_calibrate.calibrator import TextCalibrator
@@ -14,7 +15,7 @@ def infeng_calibrators() -> dict[str, CalibratorFactory]:
     return {"text": TextCalibrator}
 
 
-@hookimpl
+@hookimpl(optionalhook=True)
 def infeng_quantizers() -> dict[str, Quantizer]:
     """Return the quantizer that uses a calibrator's statistics."""
     from infeng_calibrate.gptq import Gptq

@@ -10,22 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from infeng_convert.api import gather_vector, is_inner, pack_tensor, weights_of
+from infeng_convert.api import Checkpoint, fitting, gather_vector, is_inner, pack_tensor, weights_of
 from numpy.typing import NDArray
 
 from infeng_calibrate.forward import Forward, Runner
 from infeng_calibrate.stages import Stage
-from infeng_core.api.formats import (
-    Checkpoint,
-    ExpertLinear,
-    FormatLookup,
-    Layout,
-    Linear,
-    PackedTensor,
-    TensorSpec,
-    aligned_bytes,
-    fitting,
-)
+from infeng_core.api.formats import ExpertLinear, FormatLookup, Layout, Linear, PackedTensor, TensorSpec, aligned_bytes
 
 FLOAT = "bf16"
 """Format of all tensors that are not quantized."""

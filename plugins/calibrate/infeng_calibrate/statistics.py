@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from infeng_convert.api import is_inner, pack_tensor
+from infeng_convert.api import Checkpoint, Moments, Seen, is_inner, pack_tensor
 from numpy.typing import NDArray
 
 from infeng_calibrate import _native
@@ -14,12 +14,9 @@ from infeng_calibrate.forward import Forward, quantized
 from infeng_calibrate.routing import Routed
 from infeng_calibrate.store import release
 from infeng_core.api.formats import (
-    Checkpoint,
     ModelConfig,
-    Moments,
     PackedTensor,
     QuantFormat,
-    Seen,
     aligned_bytes,
     builtin_format,
     rotated_inputs,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from infeng_convert.interfaces.calibrators import CalibrationSample, Calibrator, Losses, Text
+from infeng_convert.interfaces.readers import Checkpoint
 from infeng_convert.progress import Progress
 from infeng_convert.quantizers import QuantizerChoice
-from infeng_core.api.formats import PANEL_ROWS, CalibrationSample, Calibrator, Checkpoint, Losses, Text
+from infeng_core.api.formats import PANEL_ROWS
 
 
 def measured_losses(

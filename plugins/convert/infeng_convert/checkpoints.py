@@ -7,22 +7,13 @@ from pathlib import Path
 
 from infeng_convert import huggingface
 from infeng_convert.hfcheckpoint import FloatCheckpoint
+from infeng_convert.interfaces.readers import Checkpoint, Description, ModelFiles, ModelReader, ReaderLookup
 from infeng_convert.quantized import scheme
 from infeng_convert.quantized.checkpoint import QuantizedCheckpoint
 from infeng_convert.quantized.storage import foreseen
+from infeng_convert.safetensors_file import FLOAT_DTYPES
 from infeng_core.api import read_bytes
-from infeng_core.api.formats import (
-    FLOAT_DTYPES,
-    Checkpoint,
-    Description,
-    FormatChoice,
-    FormatLookup,
-    ModelConfig,
-    ModelFiles,
-    ModelReader,
-    ReaderLookup,
-    layout,
-)
+from infeng_core.api.formats import FormatChoice, FormatLookup, ModelConfig, layout
 from infeng_core.api.servers import side_files
 
 TEMPLATES = ("chat_template.jinja", "chat_template.json")

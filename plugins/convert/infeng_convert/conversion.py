@@ -15,26 +15,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_convert import recipes
+from infeng_convert import atomic, recipes
+from infeng_convert.interfaces.readers import Checkpoint
+from infeng_convert.manifest_file import write_manifest
 from infeng_convert.packer import Packer, padded_bytes
 from infeng_convert.progress import Progress, Show
 from infeng_convert.quantizers import DEFAULT, QuantizerChoice
 from infeng_convert.recipes import Recipe
 from infeng_convert.resume import Journal, held
+from infeng_convert.shards import plan_shards, write_shard
 from infeng_convert.spec import ConversionSpec
 from infeng_core.api import InfengError, ModelError, ResourceError, get_logger
 from infeng_core.api.formats import (
-    Checkpoint,
     Entry,
     FormatChoice,
     FormatLookup,
     artifact_manifest,
-    atomic,
     builtin_format,
     gigabytes,
-    plan_shards,
     reading,
-    write_shard,
 )
 
 
@@ -247,7 +246,7 @@ def _write(job: _Job) -> tuple[artifact_manifest.Manifest, dict[str, str]]:
             },
             quantizer=spec.quantizer.record,
         )
-        artifact_manifest.write_manifest(manifest, folder / artifact_manifest.MANIFEST)
+        write_manifest(manifest, folder / artifact_manifest.MANIFEST)
     return manifest, checkpoint.changes(formats)
 
 

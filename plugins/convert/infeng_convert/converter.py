@@ -10,23 +10,24 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from infeng_convert.atomic import locked
+from infeng_convert.cached import cached_model, most_bytes, trim_models
 from infeng_convert.checkpoints import plan
 from infeng_convert.conversion import Conversion, convert_to
-from infeng_convert.providers import Providers, reader_of
-from infeng_convert.quantizers import choice_of
+from infeng_convert.providers import reader_of
+from infeng_convert.quantizers import quantizer_of
 from infeng_convert.sources import refuse, source_of
 from infeng_convert.spec import ConversionSpec
 from infeng_convert.tokenizer_files import MADE
-from infeng_core.api import EngineConfig, get_logger, locked, require_own
+from infeng_core.api import EngineConfig, get_logger, require_own
 from infeng_core.api.formats import (
     ModelConfig,
     Prepared,
+    Providers,
     artifact_manifest,
-    cached_model,
     choose,
+    format_lookup,
     mark_used,
-    most_bytes,
-    trim,
 )
 
 
@@ -45,8 +46,8 @@ class ArtifactConverter:
 
     def prepare(self, source: Path, *, progress: bool) -> Prepared:
         """Return the conversion of ``source``, kept in the cache as ``model.cache`` says; raises as ``convert_to``."""
-        config, lookup = self._config, self._plugins.quant_format
-        quantizer = choice_of(self._plugins.quantizer(config.model.quantizer))
+        config, lookup = self._config, format_lookup(self._plugins)
+        quantizer = quantizer_of(config.model.quantizer, self._plugins)
         spec = ConversionSpec(choose(config, lookup), lookup, quantizer, reader=self._reader)
         directory = source_of(source, self._plugins) or source
         key = spec.key(directory)
@@ -57,7 +58,7 @@ class ArtifactConverter:
 
     def outline(self, source: Path) -> tuple[ModelConfig, Mapping[str, str]]:
         """Return the sizes of ``source`` and the format that each tensor would have; raises ModelError."""
-        lookup = self._plugins.quant_format
+        lookup = format_lookup(self._plugins)
         directory = source_of(source, self._plugins) or source
         return plan(directory, choose(self._config, lookup), lookup, self._reader)
 
@@ -79,7 +80,7 @@ def _cached(
     if not artifact_manifest.is_native(destination):
         seconds += (done := made(destination)).seconds
         _say_converted(done, source)
-        trim(most(), destination)
+        trim_models(most(), destination)
     mark_used(destination)
 
     def again() -> Prepared:

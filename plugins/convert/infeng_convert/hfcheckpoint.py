@@ -13,22 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_convert.huggingface import INDEX, SINGLE, read_config, weight_files
+from infeng_convert.interfaces.quantizers import Kept
+from infeng_convert.safetensors_file import FLOAT_DTYPES, SafetensorsFile, as_matrix
 from infeng_convert.tokenizer_files import with_tokenizer
 from infeng_core.api import ModelError, get_logger
 from infeng_core.api.adapters import outside, prefixes
 from infeng_core.api.formats import (
-    FLOAT_DTYPES,
     IGNORED,
     FormatChoice,
     FormatLookup,
-    Kept,
     Layout,
     ModelConfig,
     Part,
     QuantFormat,
-    SafetensorsFile,
     TensorInfo,
-    as_matrix,
     inside,
     layout,
 )

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from infeng_core.api import hookimpl
 
 if TYPE_CHECKING:
+    from infeng_convert.interfaces.quantizers import Quantizer
+    from infeng_convert.interfaces.readers import ModelReader
     from infeng_core.api import Command, ConverterFactory
-    from infeng_core.api.formats import Locator, ModelReader, Quantizer
+    from infeng_core.api.formats import Locator
 
 
 @hookimpl
@@ -19,7 +21,7 @@ def infeng_converters() -> dict[str, ConverterFactory]:
     return {"artifacts": ArtifactConverter}
 
 
-@hookimpl
+@hookimpl(optionalhook=True)
 def infeng_model_readers() -> dict[str, ModelReader]:
     """Return the reader of Hugging Face directories."""
     from infeng_convert.checkpoints import BUILTIN
@@ -27,7 +29,7 @@ def infeng_model_readers() -> dict[str, ModelReader]:
     return dict(BUILTIN)
 
 
-@hookimpl
+@hookimpl(optionalhook=True)
 def infeng_quantizers() -> dict[str, Quantizer]:
     """Return the rounding to nearest."""
     from infeng_convert.quantizers import DEFAULT
@@ -46,7 +48,8 @@ def infeng_locators() -> dict[str, Locator]:
 @hookimpl
 def infeng_commands() -> list[Command]:
     """Return the commands; their modules import the engine only inside ``run``."""
+    from infeng_convert.cli.cache import Cache
     from infeng_convert.cli.convert import Convert
     from infeng_convert.cli.models import Models
 
-    return [Convert(), Models()]
+    return [Cache(), Convert(), Models()]

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from infeng_convert.checkpoints import builtin_reader
+from infeng_convert.interfaces.readers import ReaderLookup
 from infeng_convert.kept_integers import RULES as STORAGE
 from infeng_convert.quantizers import DEFAULT, QuantizerChoice
 from infeng_convert.recipes import digest
 from infeng_convert.tokenizer_files import is_needed
-from infeng_core.api.formats import BUILT_IN, FORMAT_MAJOR, FORMAT_MINOR, FormatChoice, ReaderLookup, reading
+from infeng_core.api.formats import BUILT_IN, FORMAT_MAJOR, FORMAT_MINOR, FormatChoice, reading
 
 RULES = 3  # raised whenever a conversion makes other bytes of the same files
 

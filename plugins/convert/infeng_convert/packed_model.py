@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_convert.interfaces.quantizers import Quantized
+from infeng_convert.interfaces.readers import ModelSource as Source
+from infeng_convert.interfaces.readers import ReaderLookup
 from infeng_core.api.formats import (
     Layout,
     ModelConfig,
     PackedTensor,
     Part,
     QuantFormat,
-    Quantized,
-    ReaderLookup,
     builtin_format,
     is_native,
     layout,
     read_native,
     reading,
 )
-from infeng_core.api.formats import ModelSource as Source
 from infeng_core.api.servers import side_files
 
 

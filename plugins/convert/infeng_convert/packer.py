@@ -7,16 +7,16 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_convert.interfaces.calibrators import Statistics
+from infeng_convert.interfaces.readers import Checkpoint
 from infeng_convert.packing import chosen_bytes, gather_vector, pack_tensor, statistic_bytes
 from infeng_convert.quantizers import QuantizerChoice
 from infeng_core.api import available_bytes
 from infeng_core.api.formats import (
     ALIGN,
-    Checkpoint,
     Entry,
     PackedTensor,
     QuantFormat,
-    Statistics,
     TensorSpec,
     VectorSpec,
     aligned_bytes,

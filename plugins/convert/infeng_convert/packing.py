@@ -10,23 +10,11 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_convert.interfaces.quantizers import Moments, QuantTarget, Seen, WithMinima
+from infeng_convert.interfaces.readers import Checkpoint
 from infeng_convert.quantizers import DEFAULT, QuantizerChoice
 from infeng_core.api import ModelError, NativeError
-from infeng_core.api.formats import (
-    PANEL_ROWS,
-    Checkpoint,
-    Layout,
-    Moments,
-    Part,
-    QuantFormat,
-    QuantTarget,
-    Seen,
-    TensorSpec,
-    VectorSpec,
-    WithMinima,
-    rotated,
-    widened,
-)
+from infeng_core.api.formats import PANEL_ROWS, Layout, Part, QuantFormat, TensorSpec, VectorSpec, rotated, widened
 
 
 def pack_tensor(

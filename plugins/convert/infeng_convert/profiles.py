@@ -7,20 +7,11 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from infeng_convert.activations import all_over, fitting
+from infeng_convert.interfaces.calibrators import Losses, Text
 from infeng_convert.recipes import Recipe, patterns
 from infeng_core.api import UsageError
-from infeng_core.api.formats import (
-    ROUTER,
-    SUB_SCALED,
-    FormatLookup,
-    Layout,
-    Losses,
-    TensorSpec,
-    Text,
-    all_over,
-    fitting,
-    is_router,
-)
+from infeng_core.api.formats import ROUTER, SUB_SCALED, FormatLookup, Layout, TensorSpec, is_router
 
 OUTER = "int8-row"
 """The format of embeddings and head, which lose more than they save, and of every tensor outside the layers."""

@@ -2,50 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from infeng_convert import checkpoints, hub
+from infeng_convert.interfaces.hooks import MODEL_READERS, QUANTIZERS
+from infeng_convert.interfaces.readers import ModelReader
 from infeng_convert.quantizers import DEFAULT
-from infeng_core.api import ModelError, UsageError, unknown_key_remedy
-from infeng_core.api.formats import Core, Locator, ModelReader, OfferedQuantizer, Source
-from infeng_core.api.formats import Providers as CoreProviders
-
-
-class Providers(CoreProviders, Protocol):
-    """The plugins of an engine, as far as conversion is concerned."""
-
-    def model_readers(self) -> Iterator[tuple[str, ModelReader]]:
-        """Yield the readers of model files with their names, the project's first."""
-
-    def sources(self) -> Mapping[str, Source]:
-        """Return the sources, which write model files as Hugging Face directories."""
-
-    def quantizer(self, name: str) -> OfferedQuantizer:
-        """Return a quantizer by name; raises an InfengError that lists the known ones."""
+from infeng_core.api import LOCATORS, Hook, ModelError, UsageError
+from infeng_core.api.formats import Core, Providers
 
 
 class Own(Core):
     """The core and this wheel, without any other plugin."""
 
-    def model_readers(self) -> Iterator[tuple[str, ModelReader]]:
-        """Yield the reader of Hugging Face directories."""
-        yield from checkpoints.BUILTIN.items()
-
-    def locators(self) -> Iterator[tuple[str, Locator]]:
-        """Yield the hub."""
-        yield from hub.BUILTIN.items()
-
-    def sources(self) -> Mapping[str, Source]:
-        """Return nothing."""
-        return {}
-
-    def quantizer(self, name: str) -> OfferedQuantizer:
-        """Return the built-in rounding."""
-        if name != DEFAULT.name:
-            raise UsageError(f"quantizer {name}", "unknown", unknown_key_remedy(name, [DEFAULT.name]))
-        return DEFAULT
+    def parts(self, hook: Hook[Any]) -> Mapping[str, Any]:
+        """Return the parts of a kind by name."""
+        own: dict[Hook[Any], Mapping[str, Any]] = {
+            MODEL_READERS: checkpoints.BUILTIN,
+            LOCATORS: hub.BUILTIN,
+            QUANTIZERS: {DEFAULT.name: DEFAULT.quantizer},
+        }
+        return own[hook] if hook in own else super().parts(hook)
 
 
 OWN: Providers = Own()
@@ -69,7 +48,7 @@ def reader_of(path: Path, providers: Providers) -> ModelReader:
 
 def recognizing(path: Path, providers: Providers) -> ModelReader | None:
     """Return the first reader that recognizes ``path``, or None."""
-    return next((reader for _, reader in providers.model_readers() if reader.recognizes(path)), None)
+    return next((reader for _, reader in providers.each(MODEL_READERS) if reader.recognizes(path)), None)
 
 
 def _refuse_models_inside(directory: Path, providers: Providers) -> None:

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import PluginError, UsageError
-from infeng_core.api.formats import (
-    BUILT_IN,
-    BUILTIN,
-    Grid,
-    OfferedQuantizer,
-    QuantFormat,
-    Quantized,
-    QuantTarget,
-    aligned_bytes,
-)
+from infeng_convert.interfaces.hooks import QUANTIZERS
+from infeng_convert.interfaces.quantizers import Quantized, Quantizer, QuantTarget
+from infeng_core.api import PluginError, Plugins, UsageError
+from infeng_core.api.formats import BUILT_IN, BUILTIN, Grid, Providers, QuantFormat, aligned_bytes
 
 REMEDY = "convert with another quantizer (--quantizer nearest), or ask the plugin's author for a repair"
 
@@ -44,8 +37,14 @@ class Nearest:
 
 
 @dataclass(frozen=True)
-class QuantizerChoice(OfferedQuantizer):
+class QuantizerChoice:
     """The quantizer of a conversion, with everything that the identity of an artifact depends on."""
+
+    name: str
+    quantizer: Quantizer = field(repr=False)
+    plugin: str
+    version: str  # of the plugin
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the plugin
 
     @property
     def is_built_in(self) -> bool:
@@ -100,9 +99,18 @@ class QuantizerChoice(OfferedQuantizer):
 DEFAULT = QuantizerChoice("nearest", Nearest(), "convert", "1")
 
 
-def choice_of(offered: OfferedQuantizer) -> QuantizerChoice:
-    """Return a quantizer as a conversion uses it."""
-    made = QuantizerChoice(offered.name, offered.quantizer, offered.plugin, offered.version, offered.settings)
+def quantizer_of(name: str, plugins: Providers) -> QuantizerChoice:
+    """Return the quantizer called ``name`` as a conversion uses it; raises an InfengError with the known names."""
+    quantizer = plugins.get(QUANTIZERS, name)
+    if not isinstance(plugins, Plugins):
+        return DEFAULT  # the only one without plugins
+    plugin = plugins.provider(QUANTIZERS, name)
+    assert plugin.manifest is not None
+    known_as = getattr(quantizer, "identity", (plugin.name, plugin.manifest.version))
+    if not isinstance(known_as, tuple | list) or [type(word) for word in known_as] != [str, str]:
+        why = f"quantizer {name}: its identity is not a name and a version, two texts"
+        raise PluginError(f"plugin {plugin.name}", why, REMEDY)
+    made = QuantizerChoice(name, quantizer, known_as[0], known_as[1], plugins.settings(plugin))
     return DEFAULT if made.is_built_in else made
 
 

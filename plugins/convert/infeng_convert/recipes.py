@@ -11,8 +11,9 @@ from typing import Any
 
 import yaml
 
+from infeng_convert.interfaces.calibrators import Text
 from infeng_core.api import ModelError, UsageError, read_text
-from infeng_core.api.formats import Fields, FormatChoice, Text, by_format, show, yamltree
+from infeng_core.api.formats import Fields, FormatChoice, by_format, show, yamltree
 
 NAME = "recipe.yaml"
 VERSION = 1

@@ -11,8 +11,9 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_convert.atomic import JOURNAL
 from infeng_core.api import ResourceError, read_own
-from infeng_core.api.formats import JOURNAL, Entry
+from infeng_core.api.formats import Entry
 
 PORTION = 16 << 20  # bytes per read
 

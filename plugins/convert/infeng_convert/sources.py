@@ -6,10 +6,13 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from infeng_convert.atomic import locked, replacing
 from infeng_convert.huggingface import refuse_file
-from infeng_convert.providers import OWN, Providers, reader_of, recognizing
-from infeng_core.api import cache_root, locked, replacing, require_own
-from infeng_core.api.formats import Source, is_native, reading
+from infeng_convert.interfaces.hooks import SOURCES
+from infeng_convert.interfaces.sources import Source
+from infeng_convert.providers import OWN, reader_of, recognizing
+from infeng_core.api import cache_root, require_own
+from infeng_core.api.formats import Providers, is_native, reading
 from infeng_core.api.formats import find as find_path
 
 
@@ -32,7 +35,7 @@ def source_of(path: Path, plugins: Providers) -> Path | None:
     """
     if (path / "config.json").exists() or recognizing(path, plugins) is not None:
         return path
-    return written(path, plugins.sources())
+    return written(path, dict(plugins.each(SOURCES)))
 
 
 def refuse(path: Path, plugins: Providers) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from infeng_convert.checkpoints import builtin_reader
 from infeng_convert.identity import conversion_key
+from infeng_convert.interfaces.calibrators import Statistics
+from infeng_convert.interfaces.readers import ReaderLookup
 from infeng_convert.quantizers import DEFAULT, QuantizerChoice
 from infeng_convert.recipes import Recipe
-from infeng_core.api.formats import FormatChoice, FormatLookup, ReaderLookup, Statistics, builtin_format
+from infeng_core.api.formats import FormatChoice, FormatLookup, builtin_format
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,10 @@ from typing import Any
 
 from infeng_convert.checkpoints import BUILTIN as BUILTIN_READERS
 from infeng_convert.checkpoints import has_template, tokenizer_bytes
+from infeng_convert.interfaces.hooks import MODEL_READERS, SOURCES
+from infeng_convert.interfaces.readers import ModelReader
 from infeng_convert.providers import OWN as OWN
-from infeng_convert.providers import Providers, recognizing
+from infeng_convert.providers import recognizing
 from infeng_core.api import InfengError, ModelError
 from infeng_core.api.adapters import find_adapter, is_adapter
 from infeng_core.api.formats import (
@@ -22,7 +24,7 @@ from infeng_core.api.formats import (
     FormatLookup,
     Layout,
     ModelConfig,
-    ModelReader,
+    Providers,
     artifact_manifest,
     by_format,
     families,
@@ -64,13 +66,13 @@ class Survey:
 
 def readable(plugins: Providers = OWN) -> dict[str, Any]:
     """Return the supported models: families with their classes, variants of each reader of a plugin, weight formats."""
-    others = {name: reader.supports() for name, reader in plugins.model_readers() if name not in BUILTIN_READERS}
+    others = {name: reader.supports() for name, reader in plugins.each(MODEL_READERS) if name not in BUILTIN_READERS}
     return {
         "families": {name: list(family.ARCHITECTURES) for name, family in families().items()},
         **BUILTIN_READERS["huggingface"].supports(),
         **others,
         "formats": list(BUILTIN),
-        "readers": sorted([*others, *plugins.sources()]),
+        "readers": sorted([*others, *dict(plugins.each(SOURCES))]),
     }
 
 
@@ -134,7 +136,7 @@ def shape_of(base: str, choice: FormatChoice, lookup: FormatLookup, providers: P
 
 
 def _is_none(path: Path, plugins: Providers) -> str:
-    kinds = [reader.kind for name, reader in plugins.model_readers() if name not in BUILTIN_READERS]
+    kinds = [reader.kind for name, reader in plugins.each(MODEL_READERS) if name not in BUILTIN_READERS]
     looked_for = f"neither config.json nor a {' or '.join(kinds)} file" if kinds else "no config.json"
     return f"it is no model: {looked_for}{', nor a folder with some' if path.is_dir() else ''}"
 

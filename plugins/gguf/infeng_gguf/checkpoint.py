@@ -10,22 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from infeng_convert.api import halved
+from infeng_convert.api import Kept, Quantized, WithMinima, halved
 from numpy.typing import NDArray
 
 from infeng_core.api import ModelError
-from infeng_core.api.formats import (
-    FormatChoice,
-    FormatLookup,
-    Kept,
-    Layout,
-    ModelConfig,
-    Part,
-    QuantFormat,
-    Quantized,
-    WithMinima,
-    layout,
-)
+from infeng_core.api.formats import FormatChoice, FormatLookup, Layout, ModelConfig, Part, QuantFormat, layout
 from infeng_gguf import experts, metadata, storage
 from infeng_gguf.file import open_files
 from infeng_gguf.header import Tensor

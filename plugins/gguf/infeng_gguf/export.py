@@ -10,18 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from infeng_convert.api import Export, ExportPlan, ModelSource, Quantized, locked
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from infeng_core.api import ModelError, ResourceError, UsageError, available_bytes, locked, unknown_key_remedy
+from infeng_core.api import ModelError, ResourceError, UsageError, available_bytes, unknown_key_remedy
 from infeng_core.api.formats import (
     BUILTIN,
-    Export,
-    ExportPlan,
     ModelConfig,
-    ModelSource,
     Part,
-    Quantized,
     RopeConfig,
     gigabytes,
     inverse_frequencies,

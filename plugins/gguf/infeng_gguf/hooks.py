@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 from infeng_core.api import hookimpl
 
 if TYPE_CHECKING:
+    from infeng_convert.api import ModelReader, ModelWriter
+
     from infeng_core.api.adapters import AdapterReader
-    from infeng_core.api.formats import Locator, ModelReader, ModelWriter
+    from infeng_core.api.formats import Locator
 
 
-@hookimpl
+@hookimpl(optionalhook=True)
 def infeng_model_readers() -> dict[str, ModelReader]:
     """Return the reader of GGUF models."""
     from infeng_gguf.reader import GgufReader
@@ -19,7 +21,7 @@ def infeng_model_readers() -> dict[str, ModelReader]:
     return {"gguf": GgufReader()}
 
 
-@hookimpl
+@hookimpl(optionalhook=True)
 def infeng_model_writers() -> dict[str, ModelWriter]:
     """Return the writer of GGUF models."""
     from infeng_gguf.reader import GgufWriter

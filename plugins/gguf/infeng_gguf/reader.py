@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from infeng_core.api.formats import (
-    Checkpoint,
-    Description,
-    Export,
-    ExportPlan,
-    ModelFiles,
-    ModelSource,
-    families,
-)
+from infeng_convert.api import Checkpoint, Description, Export, ExportPlan, ModelFiles, ModelSource
+
+from infeng_core.api.formats import families
 from infeng_gguf.architectures import ARCHITECTURES
 from infeng_gguf.checkpoint import GgufCheckpoint
 from infeng_gguf.export import export_gguf, planned

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from infeng_convert.api import MXFP4_VALUES
+from infeng_convert.api import MXFP4_VALUES, WithMinima
 from numpy.typing import NDArray
-
-from infeng_core.api.formats import WithMinima
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from infeng_convert.api import Quantized
 from numpy.typing import NDArray
 
-from infeng_core.api.formats import Quantized
 from infeng_gguf.header import ARRAY, MAGIC, SCALARS, STRING
 from infeng_gguf.types import BY_NAME, TensorType
 

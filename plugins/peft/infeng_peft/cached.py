@@ -103,6 +103,6 @@ def _keep(entry: Path, image: AdapterImage, model: LoadedModel, most_bytes: int)
             with contextlib.suppress(OSError):  # another process was faster
                 os.rename(folder, entry)  # noqa: PTH104
                 Path(folder).mkdir()  # replaces it for the later removal
-        trim(most_bytes, entry, is_artifact, rest=0.0)
+        trim(most_bytes, entry, is_artifact)
     except (OSError, ResourceError) as error:
         _log.info("an adapter is not kept in the cache", entry=str(entry), reason=str(error))

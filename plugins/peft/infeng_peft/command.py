@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from infeng_convert.api import add_conversion_options, say_converted
+
 from infeng_core.api import config_from
-from infeng_core.api.servers import add_conversion_options, say_converted
 
 
 class ConvertAdapter:

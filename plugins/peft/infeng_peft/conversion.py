@@ -7,7 +7,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from infeng_core.api import AdapterError, Plugins, get_logger, locked, replacing
+from infeng_convert.api import locked, replacing, require_ours
+
+from infeng_core.api import AdapterError, Plugins, get_logger
 from infeng_core.api.adapters import (
     ARTIFACT_FILE,
     AdapterDtype,
@@ -16,7 +18,6 @@ from infeng_core.api.adapters import (
     find_adapter,
     read_artifact,
     read_header,
-    require_ours,
 )
 from infeng_core.api.formats import LoadedModel
 from infeng_peft.artifact import describe, write_artifact

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import InfengError, get_logger, read_own, replace_file
+from infeng_core.api import InfengError, get_logger, read_own
 from infeng_prefix_store.records import (
     HEAD_BYTES,
     HEADER_BYTES,
@@ -117,7 +117,7 @@ class Segments:
     def write_index(self, writer: Writer) -> None:
         """Write the index of a writer's segment if it lacks records."""
         if writer.is_dirty and writer.is_there():
-            replace_file(self.index_path(writer.number), self._kind.index(writer.heads()))
+            _replace_file(self.index_path(writer.number), self._kind.index(writer.heads()))
             writer.is_dirty = False
 
 
@@ -211,3 +211,18 @@ def _write(handle: int, parts: Sequence[bytes | memoryview], begin: int) -> None
                 done -= len(left.pop(0))
             if left:
                 left[0] = left[0][done:]
+
+
+def _replace_file(path: Path, data: bytes) -> None:
+    """Replace the contents of ``path``: readers see the old file or the new one. Only the owner may read it."""
+    partial = path.with_name(f".{path.name}.infeng-partial")
+    partial.unlink(missing_ok=True)  # left by a killed process
+    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(handle)
+        partial.rename(path)
+    finally:
+        partial.unlink(missing_ok=True)

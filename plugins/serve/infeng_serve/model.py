@@ -117,7 +117,7 @@ def load(
 def check_processors(engine: Engine, names: Sequence[str]) -> None:
     """Raise UsageError for a logit processor that no plugin provides; the engine's own have request parameters."""
     plugins = [found for found in engine.plugins.manifests if found.usable and found.name != "core"]
-    known = {name for found in plugins if found.manifest for name in found.manifest.provides["logit_processors"]}
+    known = {name for found in plugins for name in found.names("logit_processors")}
     for name in names:
         if name not in known:
             there = ", ".join(sorted(known)) or "none"

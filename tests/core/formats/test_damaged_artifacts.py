@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 from infeng_convert.conversion import convert
+from infeng_convert.manifest_file import write_manifest
 
 from infeng_core.errors import InfengError, ModelError
-from infeng_core.formats.artifacts.manifest import read_manifest, write_manifest
+from infeng_core.formats.artifacts.manifest import read_manifest
 from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.quant import builtin_format

@@ -14,10 +14,11 @@ import pytest
 from drawn import examples
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from infeng_convert.safetensors_file import SafetensorsFile
 from safetensors.numpy import save
 
 from infeng_core.errors import ModelError
-from infeng_core.formats.safetensors import SafetensorsFile, read_header
+from infeng_core.formats.safetensors import read_header
 
 GOOD = save({"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.ones(4, np.float16)}, {"format": "pt"})
 

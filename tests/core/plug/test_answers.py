@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from infeng_core.plug.assembly import load_config
+from infeng_core.plug.hookspecs import DRAFTERS
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.markers import hookspec
 
@@ -62,4 +63,4 @@ def test_an_undeclared_hook_does_not_disable_a_plugins_other_parts(tmp_path: Pat
     path = plugin(tmp_path, "both", "{}", "{hooks: [infeng_test_words], drafters: [both]}")
     code = path.with_name("__init__.py")
     code.write_text(code.read_text() + "@hookimpl\ndef infeng_drafters(settings):\n    return {'both': print}\n")
-    assert plugins_of(monkeypatch, path).drafter("both")
+    assert plugins_of(monkeypatch, path).get(DRAFTERS, "both")

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from infeng_core import builtin
 from infeng_core.errors import ManifestError, PluginError
+from infeng_core.formats.lookup import format_lookup
 from infeng_core.kernels.libraries import libraries, library_states
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.discovery import sources
+from infeng_core.plug.hookspecs import BACKENDS, POLICIES, QUANT_FORMATS, TOKENIZERS
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.plugin import API_VERSION, read_plugin
 
@@ -88,10 +91,10 @@ def test_only_requested_parts_are_imported(install):
     plugins = discover()
     assert "shout" in plugins.commands() and "whisper" in plugins.names("tokenizers")
     assert not {"infeng_shout.hooks", "infeng_whisper.hooks"} & sys.modules.keys()
-    assert plugins.tokenizer("shout")(None, None).whose == "shout"
+    assert plugins.get(TOKENIZERS, "shout")(None, None).whose == "shout"
     assert "infeng_shout.hooks" in sys.modules
     assert "infeng_whisper.hooks" not in sys.modules
-    assert [*map(list, plugins.hook.infeng_tokenizers(settings={}))].count(["shout"]) == 1
+    assert [name for name, _ in plugins.each(TOKENIZERS)].count("shout") == 1
 
 
 def test_the_working_directory_is_never_searched(install, tmp_path, monkeypatch):
@@ -114,7 +117,7 @@ def test_a_plugin_that_a_manifest_names_needs_no_installation(tmp_path, package)
     path.write_text(GOOD.format(name="here").replace("infeng_here.hooks", module))
     before = list(sys.path)
     try:
-        assert discover(plugins__paths=str(path)).tokenizer("here")(None, None).whose == "here"
+        assert discover(plugins__paths=str(path)).get(TOKENIZERS, "here")(None, None).whose == "here"
         assert sys.path == [*before, str(tmp_path)]
     finally:
         sys.path[:] = before
@@ -175,8 +178,8 @@ def test_a_broken_plugin_costs_one_warning(install, capsys, kind):
     install("whisper")
     plugins = discover()
     with pytest.raises(PluginError):
-        plugins.tokenizer("shout")
-    assert plugins.tokenizer("whisper")(None, None).whose == "whisper"
+        plugins.get(TOKENIZERS, "shout")
+    assert plugins.get(TOKENIZERS, "whisper")(None, None).whose == "whisper"
     assert libraries(plugins)
     assert not plugins.plugin("shout").usable
     warnings = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
@@ -184,7 +187,7 @@ def test_a_broken_plugin_costs_one_warning(install, capsys, kind):
     for word in ("plugin shout is not used", "code=invalid", "remedy=", words):
         assert word in warnings[0]
     with pytest.raises(PluginError, match="plugin shout"):
-        discover(kernels__strict=True).tokenizer("shout")
+        discover(kernels__strict=True).get(TOKENIZERS, "shout")
 
 
 def test_a_plugin_for_newer_hooks_is_refused_by_name(install, capsys):
@@ -196,7 +199,7 @@ def test_a_plugin_for_newer_hooks_is_refused_by_name(install, capsys):
     assert why in capsys.readouterr().err
     assert plugins.plugin("whisper").usable
     with pytest.raises(PluginError, match=f"tokenizer shout: plugin shout cannot be used: {why}: update infeng-core"):
-        plugins.tokenizer("shout")
+        plugins.get(TOKENIZERS, "shout")
 
 
 def test_a_missing_plugin_yaml_is_named(install, capsys):
@@ -208,26 +211,26 @@ def test_a_missing_plugin_yaml_is_named(install, capsys):
 def test_a_name_that_no_plugin_provides_is_an_error_that_lists_the_known_ones(install):
     install("shout")
     with pytest.raises(PluginError, match=r"tokenizer shuot: no plugin provides it: did you mean `shout`\?"):
-        discover().tokenizer("shuot")
+        discover().get(TOKENIZERS, "shuot")
     with pytest.raises(PluginError, match=r"backend nothing: no plugin provides it: known here: .*native"):
-        discover().backend("nothing")
+        discover().get(BACKENDS, "nothing")
     with pytest.raises(PluginError, match="scheduler x: no plugin provides it"):
-        discover().policy("x")
+        discover().get(POLICIES, "x")
     with pytest.raises(PluginError, match=r"quant format int4-g6: no plugin provides it: did you mean `int4-g64`\?"):
-        discover().quant_format("int4-g6")
+        format_lookup(discover())("int4-g6")
 
 
 def test_a_name_of_a_disabled_plugin_is_an_error_that_says_so(install):
     install("shout")
     with pytest.raises(PluginError, match=r"tokenizer shout: plugin shout cannot be used: listed in plugins.disable"):
-        discover(plugins__disable="shout").tokenizer("shout")
+        discover(plugins__disable="shout").get(TOKENIZERS, "shout")
 
 
 def test_a_name_that_two_plugins_provide_is_an_error(install):
     install("shout")
     install("whisper", yaml=GOOD.replace("tokenizers: [{name}]", "tokenizers: [shout]"))
     with pytest.raises(PluginError, match="tokenizer shout: provided by several plugins: shout, whisper"):
-        discover().tokenizer("shout")
+        discover().get(TOKENIZERS, "shout")
 
 
 def test_a_library_can_come_from_a_hook(install, workshop):
@@ -303,13 +306,11 @@ def test_a_mistake_in_plugin_yaml_is_named_with_its_line(tmp_path, text):
 
 def test_the_core_provides_exactly_what_its_plugin_yaml_announces():
     plugins = discover()
-    core = plugins.plugin("core").manifest
-    assert plugins.tokenizer("hf")  # imports the hooks
-    for kind in ("tokenizers", "policies", "quant_formats", "backends"):
-        brought = [name for found in getattr(plugins.hook, f"infeng_{kind}")(settings={}) for name in found]
-        assert sorted(core.provides[kind]) == sorted(brought)
-    commands = {command.name: command.help for found in plugins.hook.infeng_commands(settings={}) for command in found}
-    assert dict(core.commands) == commands
+    core = plugins.plugin("core")
+    for hook in (TOKENIZERS, POLICIES, QUANT_FORMATS, BACKENDS):
+        assert sorted(core.names(hook.kind)) == sorted(getattr(builtin, hook.name)())
+    assert plugins.commands().keys() >= core.manifest.commands.keys()
+    assert dict(core.manifest.commands) == {command.name: command.help for command in builtin.infeng_commands()}
 
 
 def test_installed_kernel_plugins_provide_exactly_what_they_announce():

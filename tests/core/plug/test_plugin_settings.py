@@ -10,6 +10,7 @@ import pytest
 from infeng_core import cli
 from infeng_core.errors import ManifestError
 from infeng_core.plug.assembly import load_config
+from infeng_core.plug.hookspecs import TOKENIZERS
 from infeng_core.plug.manager import Plugins
 
 YAML = """infeng_plugin: 1
@@ -69,7 +70,7 @@ def voice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         manifest.write_text(f"infeng: 1\n{text}")
         config = load_config(manifest, overrides={f"loud-voice.{key}": value for key, value in overrides.items()})
         plugins = Plugins.discover(config)
-        plugins.tokenizer("voice")
+        plugins.get(TOKENIZERS, "voice")
         import voice_hooks
 
         found = voice_hooks.seen.pop()

@@ -9,6 +9,7 @@ import pytest
 import tiny_model
 import yaml
 from infeng_convert.conversion import convert
+from infeng_convert.interfaces.hooks import CALIBRATORS, QUANTIZERS
 
 from infeng_core import cli
 from infeng_core.errors import AdapterError, PluginError
@@ -16,6 +17,7 @@ from infeng_core.formats.adapters.artifact import FILE
 from infeng_core.formats.adapters.load import find_adapter
 from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.plug.assembly import load_config
+from infeng_core.plug.hookspecs import ADAPTER_READERS, BACKENDS, LOGIT_PROCESSORS, POLICIES, PREFIX_STORES, Hook
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.wheels import WHEELS
 
@@ -40,21 +42,21 @@ def test_the_table_is_what_the_projects_wheels_provide() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plugin", "kind", "name"),
+    ("plugin", "hook", "name"),
     [
-        ("fair", "policy", "fair"),
-        ("prefix-store", "prefix_store", "disk"),
-        ("numpy", "backend", "numpy"),
-        ("grammar", "logit_processor", "grammar"),
-        ("calibrate", "calibrator", "text"),
-        ("calibrate", "quantizer", "gptq"),
+        ("fair", POLICIES, "fair"),
+        ("prefix-store", PREFIX_STORES, "disk"),
+        ("numpy", BACKENDS, "numpy"),
+        ("grammar", LOGIT_PROCESSORS, "grammar"),
+        ("calibrate", CALIBRATORS, "text"),
+        ("calibrate", QUANTIZERS, "gptq"),
     ],
 )
-def test_a_part_of_a_missing_wheel_is_an_error_that_names_the_wheel(plugin: str, kind: str, name: str) -> None:
+def test_a_part_of_a_missing_wheel_is_an_error_that_names_the_wheel(plugin: str, hook: Hook[object], name: str) -> None:
     plugins = Plugins.discover(load_config())
     plugins.manifests = [found for found in plugins.manifests if found.name != plugin]
     with pytest.raises(PluginError, match=f"no plugin provides it: install the wheel infeng-{plugin}$"):
-        getattr(plugins, kind)(name)
+        plugins.get(hook, name)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +93,7 @@ def test_files_of_a_missing_wheel_are_an_error_that_names_the_wheel(
         ["plugins", "why", "linear", "--model", "DIR/model"],
         ["convert", "DIR/model", "DIR/made"],
         ["models", "DIR/model"],
+        ["cache", "list"],
     ],
 )
 def test_models_that_are_not_converted_are_an_error_that_names_the_wheel_which_converts_them(
@@ -138,7 +141,7 @@ def test_an_adapter_of_a_missing_wheel_is_an_error_that_names_the_wheel(
 def test_an_engine_native_adapter_needs_no_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INFENG_PLUGINS_DISABLE", "gguf,peft")
     plugins = Plugins.discover(load_config())
-    assert not dict(plugins.adapter_readers())
+    assert not dict(plugins.each(ADAPTER_READERS))
     (tmp_path / FILE).touch()
     assert find_adapter(tmp_path, plugins) == (tmp_path, None)
 

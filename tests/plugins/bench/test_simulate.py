@@ -19,6 +19,7 @@ from infeng_bench.verbs import simulate as simulate_verb
 from infeng_core.api import Plugins, UsageError, load_config
 from infeng_core.api.engines import Limits, Schedulers
 from infeng_core.cli import main
+from infeng_core.plug.hookspecs import POLICIES
 
 COSTS = StepCosts({1: 0.010, 32: 0.041}, single=0.0, attended=0.0, sampled=0.0, adapter_load=0.5)
 LIMITS = Limits(max_rows=32, max_samples=8, max_segments=8, context=256, kv_blocks=64)
@@ -26,7 +27,7 @@ LIMITS = Limits(max_rows=32, max_samples=8, max_segments=8, context=256, kv_bloc
 
 def schedulers(limits: Limits = LIMITS, **settings: object) -> Schedulers:
     config = load_config(overrides={"scheduler.step_ms": 0, **{f"scheduler.{k}": v for k, v in settings.items()}})
-    return Schedulers(config, limits, Plugins.discover().policy("fcfs"), "simulated", None)
+    return Schedulers(config, limits, Plugins.discover().get(POLICIES, "fcfs"), "simulated", None)
 
 
 def simulated(

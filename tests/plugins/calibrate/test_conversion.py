@@ -13,11 +13,11 @@ from infeng_calibrate.forward import quantized
 from infeng_calibrate.stages import stages
 from infeng_calibrate.statistics import moments
 from infeng_calibrate.texts import read
+from infeng_convert.interfaces.calibrators import digest
 
 from infeng_core import Engine
 from infeng_core.cli import main
 from infeng_core.errors import UsageError
-from infeng_core.formats.calibrators import digest
 from infeng_core.formats.quant import BUILTIN
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.families import families

@@ -15,12 +15,12 @@ import pytest
 import tiny_model
 import yaml
 from infeng_calibrate import calibrator, gptq
+from infeng_convert.interfaces.quantizers import Quantized, QuantTarget
 from numpy.typing import NDArray
 
 from infeng_core import Engine
 from infeng_core.cli import main
 from infeng_core.errors import KernelError
-from infeng_core.formats.quantizers import Quantized, QuantTarget
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,13 @@ from infeng_calibrate.calibrator import forward
 from infeng_calibrate.forward import Forward
 from infeng_calibrate.gptq import Gptq
 from infeng_calibrate.statistics import Statistics, moments, sums
+from infeng_convert.activations import fitting
 from infeng_convert.checkpoints import open_checkpoint
+from infeng_convert.interfaces.quantizers import Quantized, QuantTarget, Seen
 from infeng_convert.packing import gather_vector, pack_tensor
 from infeng_convert.profiles import is_inner
 
-from infeng_core.formats.quant import BUILTIN, QuantFormat, builtin_format, fitting
-from infeng_core.formats.quantizers import Quantized, QuantTarget, Seen
+from infeng_core.formats.quant import BUILTIN, QuantFormat, builtin_format
 from infeng_core.formats.shards import aligned_bytes
 from infeng_core.formats.tensors import PackedTensor
 from infeng_core.plug.assembly import load_config

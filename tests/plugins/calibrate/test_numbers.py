@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from infeng_calibrate import _native
 from infeng_calibrate.gptq import Gptq
+from infeng_convert.interfaces.quantizers import Quantized, QuantTarget
 from infeng_convert.quantizers import Nearest
 
 from infeng_core.formats.quant import BUILTIN
-from infeng_core.formats.quantizers import Quantized, QuantTarget
 
 
 def moments(k: int, rows: int = 700) -> np.ndarray:

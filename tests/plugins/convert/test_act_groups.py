@@ -10,6 +10,7 @@ import pytest
 import quantized_parts as parts
 import tiny_model
 import yaml
+from infeng_convert.activations import choice_over, fitting
 from infeng_convert.conversion import convert
 from infeng_convert.identity import conversion_key
 from quantized_parts import Kind
@@ -18,7 +19,7 @@ from infeng_core.cli import main
 from infeng_core.errors import ModelError, UsageError
 from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.format_choice import FormatChoice
-from infeng_core.formats.quant import BUILTIN, ROW, VARIANTS, builtin_format, fitting, misfit, over
+from infeng_core.formats.quant import BUILTIN, ROW, VARIANTS, builtin_format, misfit, over
 from infeng_core.formats.rotation import rotated, rotated_inputs
 
 SHAPE = tiny_model.Shape(hidden=128, intermediate=176, heads=2, kv_heads=1, head_dim=64, tie=False)
@@ -120,7 +121,10 @@ def test_defaults_keep_the_conversion_key(source: Path, made: Path, tmp_path: Pa
     assert main(["convert", str(source), str(plain), *options]) == 0
     assert main(["convert", str(source), str(asked), *options, "--act-group", "64", "--rotate", "none"]) == 0
     assert (plain / "manifest.yaml").read_bytes() == (asked / "manifest.yaml").read_bytes()
-    choices = [FormatChoice("int4-p32"), FormatChoice("int4-p32").over(128, is_rotated=False, lookup=builtin_format)]
+    choices = [
+        FormatChoice("int4-p32"),
+        choice_over(FormatChoice("int4-p32"), 128, is_rotated=False, lookup=builtin_format),
+    ]
     assert len({conversion_key(source, choice) for choice in choices}) == 2
 
 
@@ -133,7 +137,7 @@ def test_unset_options_keep_the_formats_own_setting() -> None:
         (64, False, "int4-p32", "int5-p32"),
         (ROW, None, "int4-p32-arow-h256", "int5-p32-arow-h256"),
     ):
-        made = named.over(group, is_rotated=turned, lookup=builtin_format)
+        made = choice_over(named, group, is_rotated=turned, lookup=builtin_format)
         head = "int8-row-arow-h256" if group == ROW else "int8-row"
         assert (made.base, made.patterns) == (base, {**named.patterns, "layers.0.*": first, "lm_head": head})
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from convert_parts import load
+from infeng_convert.cached import REST_SECONDS
 
-from infeng_core.formats.cache import REST_SECONDS
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.plug.assembly import load_config
 

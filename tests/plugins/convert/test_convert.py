@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from infeng_convert.atomic import locked
 from infeng_convert.conversion import convert
 
 from infeng_core.cli import main
 from infeng_core.errors import InfengError, ModelError
 from infeng_core.formats.artifacts.reader import read_native
-from infeng_core.formats.atomic import locked
 from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.quant import builtin_format
 
@@ -67,7 +67,7 @@ def infeng(capfd: pytest.CaptureFixture[str]) -> Callable[..., Done]:
 def test_waiting_for_other_writers_is_reported_once(tmp_path):
     from threading import Thread
 
-    from infeng_core.formats.atomic import locked
+    from infeng_convert.atomic import locked
 
     told: list[str] = []
 
@@ -383,7 +383,7 @@ def test_the_lock_admits_one_process_at_a_time(tmp_path: Path) -> None:
     code = """
         import os, sys, time
         from pathlib import Path
-        from infeng_core.formats.atomic import locked
+        from infeng_convert.atomic import locked
         log = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         for _ in range(20):
             with locked(Path(sys.argv[1])):

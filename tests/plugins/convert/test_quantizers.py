@@ -16,15 +16,15 @@ import yaml
 from convert_parts import load
 from infeng_convert.conversion import convert
 from infeng_convert.identity import conversion_key
-from infeng_convert.quantizers import DEFAULT, Nearest, QuantizerChoice, choice_of
+from infeng_convert.interfaces.quantizers import Quantized, Quantizer, QuantTarget
+from infeng_convert.quantizers import DEFAULT, Nearest, QuantizerChoice, quantizer_of
 from numpy.typing import NDArray
 
 from infeng_core.errors import ModelError, PluginError, UsageError
-from infeng_core.formats.artifacts.manifest import read_manifest
+from infeng_core.formats.artifacts.manifest import BUILT_IN, read_manifest
 from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.quant import BUILTIN, Grid, QuantFormat, builtin_format
-from infeng_core.formats.quantizers import BUILT_IN, Quantized, Quantizer, QuantTarget
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
 
@@ -251,7 +251,7 @@ PLUGIN = """
 import numpy as np
 from infeng_convert.api import Nearest
 from infeng_core.api import ModelError, hookimpl
-from infeng_core.api.formats import Quantized
+from infeng_convert.api import Quantized
 class Bad:
     def quantize(self, weights, target):
         made = Nearest().quantize(weights, target)
@@ -260,7 +260,7 @@ class Bad:
         codes, scales = made.codes, made.scales
         {body}
         return Quantized(codes, scales)
-@hookimpl
+@hookimpl(optionalhook=True)
 def infeng_quantizers(settings): return {{"bad": Bad()}}
 """
 HOME = "layers.1.self_attn.o_proj.weight"
@@ -304,7 +304,7 @@ def test_a_wrong_answer_names_plugin_tensor_and_remedy_and_leaves_nothing(
         r"convert with another quantizer \(--quantizer nearest\), or ask"
     )
     with pytest.raises(PluginError, match=message):
-        convert(source, tmp_path / "out" / "m", INT4, quantizer=choice_of(found.quantizer("bad")))
+        convert(source, tmp_path / "out" / "m", INT4, quantizer=quantizer_of("bad", found))
     assert not list((tmp_path / "out").iterdir())
 
 
@@ -314,7 +314,7 @@ def test_an_old_directory_stays_when_a_quantizer_fails(
     found, source = plugins(tmp_path, "raise ValueError", monkeypatch), make_model()
     old = convert(source, tmp_path / "out" / "m", INT4)
     with pytest.raises(PluginError, match="raised ValueError"):
-        convert(source, old.path, INT4, quantizer=choice_of(found.quantizer("bad")), force=True)
+        convert(source, old.path, INT4, quantizer=quantizer_of("bad", found), force=True)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["m"]
     assert convert(source, old.path, INT4).reused
 
@@ -322,27 +322,27 @@ def test_an_old_directory_stays_when_a_quantizer_fails(
 def test_version_and_settings_of_a_plugin_come_with_its_quantizer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choice = choice_of(plugins(tmp_path, "pass", monkeypatch).quantizer("bad"))
+    choice = quantizer_of("bad", plugins(tmp_path, "pass", monkeypatch))
     assert choice.record == {"name": "bad", "plugin": "maker", "version": "0.3.0", "settings": {"scale": 1.5}}
-    assert choice_of(Plugins.discover(load_config()).quantizer("nearest")) is DEFAULT
+    assert quantizer_of("nearest", Plugins.discover(load_config())) is DEFAULT
 
 
 def test_a_quantizers_identity_may_differ_from_its_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = plugins(tmp_path, "pass", monkeypatch)
-    choice_of(found.quantizer("bad"))  # which imports it
+    quantizer_of("bad", found)  # which imports it
     bad = sys.modules[f"bad_{abs(hash('pass'))}"].Bad
     monkeypatch.setattr(bad, "identity", ("core", "1"), raising=False)
-    record = choice_of(found.quantizer("bad")).record
+    record = quantizer_of("bad", found).record
     assert record == {"name": "bad", "plugin": "core", "version": "1", "settings": {"scale": 1.5}}
     for wrong in ("core", ("core",), ("core", 1)):
         monkeypatch.setattr(bad, "identity", wrong)
         with pytest.raises(PluginError, match="plugin maker: quantizer bad: its identity is not a name and a version"):
-            choice_of(found.quantizer("bad"))
+            quantizer_of("bad", found)
 
 
 def test_an_unknown_quantizer_error_lists_the_known_ones(make_model: Maker) -> None:
     with pytest.raises(PluginError, match="quantizer neerest: no plugin provides it: did you mean `nearest`"):
-        choice_of(Plugins.discover(load_config()).quantizer("neerest"))
+        quantizer_of("neerest", Plugins.discover(load_config()))
     with pytest.raises(UsageError, match="quantizer gptq: unknown: known here: nearest"):
         load(make_model(), load_config(overrides={"model.quantizer": "gptq"}))
 

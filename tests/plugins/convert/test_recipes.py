@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from infeng_convert.interfaces.calibrators import Text
 from infeng_convert.recipes import EVERY, MAX_NODES, Recipe, parse, patterns, read
 
 from infeng_core.errors import UsageError
-from infeng_core.formats.calibrators import Text
 
 SHA = "0123456789abcdef" * 4
 LAYERS = [f"layers.{i}.{name}" for i in range(3) for name in ("qkv_proj", "o_proj", "down_proj")]

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from infeng_convert.interfaces.quantizers import QuantTarget
 from infeng_convert.quantizers import Nearest
 from numpy.typing import NDArray
 
 from infeng_core.formats.quant import BUILTIN
-from infeng_core.formats.quantizers import QuantTarget
 
 F32 = np.float32
 Floats = NDArray[np.float32]

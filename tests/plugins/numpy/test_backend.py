@@ -14,6 +14,7 @@ from goldens.shapes import BIASED
 from infeng_core import Engine
 from infeng_core.errors import InfengError, KernelError
 from infeng_core.formats.quant import BUILTIN
+from infeng_core.plug.hookspecs import BACKENDS
 
 NUMPY = {"backend.use": "numpy"}
 
@@ -73,7 +74,7 @@ def test_over_integer_weights_it_differs_from_native_only_by_int8_rounding(direc
 
 def test_another_family_is_refused(directory: Path) -> None:
     with harness.engine(directory, harness.F32, NUMPY) as engine:
-        backend = engine.plugins.backend("numpy")
+        backend = engine.plugins.get(BACKENDS, "numpy")
         config = dataclasses.replace(engine.model.config, family="mamba")
         model = dataclasses.replace(engine.model, config=config)
         with pytest.raises(KernelError, match="mamba"):

@@ -19,12 +19,12 @@ from drawn import examples
 from goldens.adapted import ADAPTED, Adapted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from infeng_convert.safetensors_file import SafetensorsFile
 from infeng_peft.adapter import read_peft
 from safetensors.numpy import load_file, save_file
 
 from infeng_core.errors import AdapterError
 from infeng_core.formats.floats import widened
-from infeng_core.formats.safetensors import SafetensorsFile
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.models.config import ModelConfig
 

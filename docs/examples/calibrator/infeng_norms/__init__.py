@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from infeng_convert.api import CalibrationSample, Checkpoint, Losses, Moments, Seen
 from numpy.typing import NDArray
 
 from infeng_core.api import EngineConfig, Plugins, UsageError, hookimpl
-from infeng_core.api.formats import CalibrationSample, Checkpoint, Losses, Moments, PackedTensor, QuantFormat, Seen
+from infeng_core.api.formats import PackedTensor, QuantFormat
 
 NORMS = {"qkv_proj": "attn_norm", "gate_up_proj": "mlp_norm"}
 """The norm of a layer that a packed tensor reads."""
@@ -70,7 +71,7 @@ class Norms:
         raise UsageError("--quality", "norms measures no losses", "give a --format, or --calibrate none")
 
 
-@hookimpl
+@hookimpl(optionalhook=True)
 def infeng_calibrators() -> dict[str, Callable[[EngineConfig, Plugins], Norms]]:
     """Return the calibrator."""
     return {"text": lambda config, plugins: Norms()}

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from infeng_core.api import Plugins, add_config_options, config_from, hookimpl, say
+from infeng_core.api import TOKENIZERS, Plugins, add_config_options, config_from, hookimpl, say
 from infeng_core.api.formats import find
 
 
@@ -29,7 +29,7 @@ class Count:
     def run(self, arguments: argparse.Namespace) -> int:
         """Print the number; raises InfengError for a model without a tokenizer."""
         config = config_from(arguments)
-        tokenizer = Plugins.discover(config).tokenizer(config.tokenizer.use)(find(arguments.model), config)
+        tokenizer = Plugins.discover(config).get(TOKENIZERS, config.tokenizer.use)(find(arguments.model), config)
         say(f"{sum(map(len, tokenizer.encode(arguments.text)))} {self._unit}")
         return 0
 

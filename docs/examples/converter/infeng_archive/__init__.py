@@ -12,18 +12,10 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from infeng_core.api import (
-    ConverterFactory,
-    EngineConfig,
-    ModelError,
-    Plugins,
-    cache_root,
-    hookimpl,
-    locked,
-    replacing,
-    require_own,
-)
-from infeng_core.api.formats import ModelConfig, Prepared, is_native, read_manifest
+from infeng_convert.api import locked, replacing
+
+from infeng_core.api import ConverterFactory, EngineConfig, ModelError, Plugins, cache_root, hookimpl, require_own
+from infeng_core.api.formats import ModelConfig, Prepared, format_lookup, is_native, read_manifest
 
 
 class Archive:
@@ -31,7 +23,7 @@ class Archive:
 
     def __init__(self, config: EngineConfig, plugins: Plugins) -> None:
         """Find weight formats in ``plugins``."""
-        self._lookup = plugins.quant_format
+        self._lookup = format_lookup(plugins)
 
     def recognizes(self, source: Path) -> bool:
         """Return whether ``source`` is called as an archive."""

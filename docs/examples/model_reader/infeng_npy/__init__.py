@@ -10,22 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from infeng_convert.api import Checkpoint, Description, Kept, ModelFiles, ModelReader
 from numpy.typing import NDArray
 
 from infeng_core.api import ModelError, hookimpl
-from infeng_core.api.formats import (
-    Checkpoint,
-    Description,
-    FormatChoice,
-    FormatLookup,
-    Kept,
-    ModelConfig,
-    ModelFiles,
-    ModelReader,
-    Part,
-    QuantFormat,
-    layout,
-)
+from infeng_core.api.formats import FormatChoice, FormatLookup, ModelConfig, Part, QuantFormat, layout
 
 CONFIG = "model.json"
 DTYPES = ("float32", "float16")
@@ -136,7 +125,7 @@ class NpyReader:
         return NpyCheckpoint(path)
 
 
-@hookimpl
+@hookimpl(optionalhook=True)
 def infeng_model_readers() -> dict[str, ModelReader]:
     """Return the reader."""
     return {"npy": NpyReader()}

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from infeng_convert.api import Quantized, QuantTarget
 from numpy.typing import NDArray
 
 from infeng_core.api import hookimpl
-from infeng_core.api.formats import Grid, Quantized, QuantTarget
+from infeng_core.api.formats import Grid
 
 Floats = NDArray[np.float32]
 AT_ONCE = 1 << 20  # weights, so that what is needed beside the matrix stays small
@@ -69,7 +70,7 @@ def _codes(w: Floats, scale: Floats, grid: Grid) -> Floats:
     return np.clip(np.rint(w * inverse[..., None]), grid.low, grid.high)
 
 
-@hookimpl
+@hookimpl(optionalhook=True)
 def infeng_quantizers(settings: Mapping[str, Any]) -> dict[str, Clip]:
     """Return the quantizer."""
     return {"clip": Clip(settings["ranges"])}

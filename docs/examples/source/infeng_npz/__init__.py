@@ -42,7 +42,7 @@ class Npz:
         save_file({name: np.ascontiguousarray(value) for name, value in found.items()}, directory / "model.safetensors")
 
 
-@hookimpl
+@hookimpl(optionalhook=True)
 def infeng_sources(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the source."""
     return {"npz": Npz(settings["suffix"])}

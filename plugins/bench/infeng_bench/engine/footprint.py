@@ -20,7 +20,7 @@ from infeng_convert.api import pack_checkpoint
 from infeng_bench.engine.running import greedy
 from infeng_bench.models.random_checkpoint import Drawn
 from infeng_core.api import Engine, EngineConfig, InfengError, Plugins, ResourceError, add_config_options, config_from
-from infeng_core.api.formats import choose
+from infeng_core.api.formats import choose, format_lookup
 from infeng_core.api.kernels import Footprint, footprint
 
 
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def packed(folder: Path, destination: Path, config: EngineConfig) -> dict[str, Any]:
     """Pack random weights; return their bytes, the peak growth of the process in bytes, and seconds."""
-    lookup = Plugins.discover(config).quant_format
+    lookup = format_lookup(Plugins.discover(config))
     files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
     drawn = Drawn(folder.name, json.loads(files["config.json"]), files)
     choice, before, begin = choose(config, lookup), _taken().total, time.perf_counter()

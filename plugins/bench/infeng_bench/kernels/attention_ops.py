@@ -6,7 +6,7 @@ from infeng_bench.engine.work import Work
 from infeng_bench.kernels.programs import Choice, Choices, KernelProgram, pool
 from infeng_core.api import EngineConfig
 from infeng_core.api import kernels as kernels_api
-from infeng_core.api.formats import FormatLookup, ModelConfig
+from infeng_core.api.formats import FormatLookup, ModelConfig, format_lookup
 from infeng_core.api.kernels import OneOp
 
 BLOCK = 16
@@ -26,7 +26,7 @@ class AttentionOps:
     @property
     def lookup(self) -> FormatLookup:
         """Weight formats by name."""
-        return self._choices.plugins.quant_format
+        return format_lookup(self._choices.plugins)
 
     def close(self) -> None:
         """End the processes that tried libraries."""

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from infeng_convert.api import locked, replacing
+
 from infeng_core import api
 from infeng_core.api import get_logger
 
@@ -44,8 +46,8 @@ def made_once(destination: Path, file: str, fill: Callable[[Path], None]) -> Pat
     """
     api.require_own(destination)
     warn = get_logger(__name__).warning
-    with api.locked(destination, waiting=lambda: warn(f"{destination}: another process writes it; waiting")):
+    with locked(destination, waiting=lambda: warn(f"{destination}: another process writes it; waiting")):
         if not (destination / file).exists():
-            with api.replacing(destination) as folder:
+            with replacing(destination) as folder:
                 fill(folder)
     return destination

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from infeng_convert.api import Quantized
 from numpy.typing import NDArray
 
-from infeng_core.api.formats import FormatChoice, FormatLookup, ModelConfig, Part, QuantFormat, Quantized, layout
+from infeng_core.api.formats import FormatChoice, FormatLookup, ModelConfig, Part, QuantFormat, layout
 
 POOL = (1 << 22) + 39  # values; a prime, so that rows of a matrix begin at different places of the pool
 DEVIATION = 0.02

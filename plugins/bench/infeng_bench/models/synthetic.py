@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from infeng_convert.api import conversion_key, convert, pack_checkpoint
+from infeng_convert.api import cached_model, conversion_key, convert, pack_checkpoint
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tqdm import tqdm
 
@@ -22,7 +22,7 @@ from infeng_bench.models.cache import digest, header, made_once
 from infeng_bench.models.random_checkpoint import Drawn
 from infeng_bench.models.shapes import hugging_face_config
 from infeng_core.api import cache_root
-from infeng_core.api.formats import FormatChoice, ModelConfig, cached_model, layout
+from infeng_core.api.formats import FormatChoice, ModelConfig, format_lookup, layout
 
 VERSION = 1  # part of the cache key; raised when the written files change
 EMBED_FORMAT = "int8-row"  # of embeddings beside integer linears, as in the engine's default
@@ -49,7 +49,7 @@ def native_directory(name_or_config: str | Path, format: str) -> Path:
     """
     from infeng_core.api import Plugins
 
-    lookup = Plugins.discover().quant_format
+    lookup = format_lookup(Plugins.discover())
     patterns = {} if lookup(format).is_float else {"embed": EMBED_FORMAT}
     choice = FormatChoice(format, patterns)
     config = hugging_face_config(name_or_config)

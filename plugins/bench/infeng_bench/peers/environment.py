@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
+from infeng_convert.api import locked
+
 from infeng_bench.peers import Peer, PeerError
-from infeng_core import api
 from infeng_core.api import UsageError, cache_root, get_logger, require_own
 from infeng_core.api.kernels import detect
 
@@ -86,7 +87,7 @@ class Environment:
     def install(self, *, force: bool = False) -> dict[str, Any]:
         """Build the environment if it is missing or incomplete; return its record. force: always. Raises PeerError."""
         warn = get_logger(__name__).warning
-        with api.locked(self.folder, waiting=lambda: warn(f"{self.folder}: another process installs it; waiting")):
+        with locked(self.folder, waiting=lambda: warn(f"{self.folder}: another process installs it; waiting")):
             if not force and not self.missing():
                 return self.require()
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -102,7 +103,7 @@ class Environment:
 
     def remove(self) -> bool:
         """Delete the environment and its log; return whether there was one."""
-        with api.locked(self.folder):
+        with locked(self.folder):
             there = self.folder.is_symlink() or self.folder.exists()
             if self.folder.is_symlink():
                 self.folder.unlink()

@@ -16,6 +16,7 @@ from infeng_bench.options import Column
 from infeng_bench.stats.rates import Ceiling, rates
 from infeng_bench.verbs import single_op
 from infeng_core.api import EngineConfig
+from infeng_core.api.formats import format_lookup
 
 NAME = "gemm"
 
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     config = options.config(arguments)
     threads = options.threads(arguments)
     with contextlib.closing(programs.Choices(config, "linear", arguments.kernel)) as choices:
-        lookup = choices.plugins.quant_format
+        lookup = format_lookup(choices.plugins)
         shape = model_shape(arguments, config, lookup)
         every = linears.linears(shape, lookup)
         wanted = linears.named(every, arguments.linear)

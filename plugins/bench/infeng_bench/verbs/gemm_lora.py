@@ -20,7 +20,7 @@ from infeng_bench.reports import results
 from infeng_bench.stats import paired
 from infeng_bench.stats.summary import spread
 from infeng_core.api import EngineConfig, ResourceError, UsageError, unknown_key_remedy
-from infeng_core.api.formats import ModelConfig
+from infeng_core.api.formats import ModelConfig, format_lookup
 from infeng_core.api.kernels import A_FORMATS
 
 NAME = "gemm-lora"
@@ -120,7 +120,7 @@ class _Bench:
 
     def __init__(self, config: EngineConfig, threads: int, adapters: int) -> None:
         self._choices = {op: programs.Choices(config, op, []) for op in ("linear", "shrink", "epilogue")}
-        self.lookup = self._choices["linear"].plugins.quant_format
+        self.lookup = format_lookup(self._choices["linear"].plugins)
         self._pool = programs.pool(config, threads)
         self._threads = threads
         self._adapters = adapters

@@ -23,9 +23,9 @@ from infeng_bench.options import Column
 from infeng_bench.reports import results
 from infeng_bench.sim import cost_source
 from infeng_bench.sim.simulator import Machine, PreemptedError, Simulation, simulate
-from infeng_core.api import EngineConfig, Plugins, UsageError
+from infeng_core.api import POLICIES, EngineConfig, Plugins, UsageError
 from infeng_core.api.engines import Limits, Schedulers
-from infeng_core.api.formats import ModelConfig
+from infeng_core.api.formats import ModelConfig, format_lookup
 from infeng_core.api.kernels import KvCache, detect
 
 NAME = "simulate"
@@ -63,10 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
     begin = time.monotonic()
     config = options.config(arguments, **AS_SERVED)
     plugins = Plugins.discover(config)
-    shape = model_shape.model_shape(arguments, config, plugins.quant_format)
+    shape = model_shape.model_shape(arguments, config, format_lookup(plugins))
     policies = list(dict.fromkeys(arguments.policies or [config.scheduler.use]))
     for name in policies:
-        plugins.policy(name)  # raises for an unknown name
+        plugins.get(POLICIES, name)  # raises for an unknown name
     costs = cost_source.find(arguments, config, shape)
     engine = Machine(limits(config, shape.config), costs, config.adapters.max_resident)
     traffic = draw(arguments.load, arguments.requests, arguments.seed, _context(engine.limits), engine.capacity)
@@ -106,7 +106,7 @@ def _one(arguments: argparse.Namespace, policy: str, traffic: Traffic, engine: M
     """Simulate one policy; return its figures."""
     begin = time.monotonic()
     config, alike = (options.config(arguments, **{**AS_SERVED, **more}) for more in ({}, WITHOUT_PREFIXES))
-    make = Plugins.discover(config).policy(policy)
+    make = Plugins.discover(config).get(POLICIES, policy)
     clients = arguments.clients or math.inf
 
     def served(some: Traffic) -> Simulation:

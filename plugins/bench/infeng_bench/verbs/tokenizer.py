@@ -14,7 +14,7 @@ from infeng_convert.api import find
 from infeng_bench import options
 from infeng_bench.reports import results
 from infeng_bench.stats.summary import spread
-from infeng_core.api import Plugins, Tokenizer, UsageError
+from infeng_core.api import TOKENIZERS, Plugins, Tokenizer, UsageError
 
 NAME = "tokenizer"
 
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         directory = synthetic.hf_directory(arguments.synthetic)
     else:
         directory = find(arguments.model, plugins)
-    tokenizer = plugins.tokenizer(config.tokenizer.use)(directory, config)
+    tokenizer = plugins.get(TOKENIZERS, config.tokenizer.use)(directory, config)
     nbytes = sum(len(text.encode()) for text in texts)
     ids = tokenizer.encode(texts)  # warms up threads and caches
     tokens = sum(map(len, ids))

@@ -25,7 +25,7 @@ from infeng_bench.peers import OURS, adapter_comparison, lineup, models
 from infeng_bench.peers.process import EngineProcess
 from infeng_bench.verbs import zipf_options
 from infeng_core.api import EngineConfig, Plugins, UsageError
-from infeng_core.api.formats import ModelConfig
+from infeng_core.api.formats import ModelConfig, format_lookup
 from infeng_core.api.kernels import shape_and_formats
 
 NAME = "zipf"
@@ -114,7 +114,7 @@ def _sizes(file: Path) -> ModelConfig:
     """Return the sizes of a GGUF; raises ModelError if it is not a model."""
     config = EngineConfig()
     plugins = Plugins.discover(config)
-    return shape_and_formats(str(file), config, plugins.quant_format, plugins)[0]
+    return shape_and_formats(str(file), config, format_lookup(plugins), plugins)[0]
 
 
 def _workload(arguments: argparse.Namespace, source: Path, context: int) -> Workload:

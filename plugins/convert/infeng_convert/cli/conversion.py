@@ -8,16 +8,19 @@ from functools import partial
 from pathlib import Path
 
 from infeng_convert import recipes
+from infeng_convert.activations import choice_over
 from infeng_convert.calibration import fitted_to, measured_losses
 from infeng_convert.conversion import known_recipe, require_free, require_original, require_place
+from infeng_convert.interfaces.calibrators import Calibrator, Text
+from infeng_convert.interfaces.hooks import CALIBRATORS
 from infeng_convert.profiles import PROFILES, Profile, budget_of, recipe_of
 from infeng_convert.providers import reader_of
-from infeng_convert.quantizers import DEFAULT, choice_of
+from infeng_convert.quantizers import DEFAULT, quantizer_of
 from infeng_convert.recipes import Recipe
 from infeng_convert.sources import find
 from infeng_convert.spec import ConversionSpec
 from infeng_core.api import EngineConfig, PluginError, Plugins, UsageError
-from infeng_core.api.formats import ROW, Calibrator, FormatChoice, Text, choose, reading, use_families
+from infeng_core.api.formats import ROW, FormatChoice, choose, format_lookup, reading, use_families
 
 CALIBRATOR = "text"
 
@@ -95,7 +98,7 @@ class Asked:
         """
         use_families(plugins)
         calibrator = self._calibrator(config, plugins)
-        quantizer, lookup = choice_of(plugins.quantizer(config.model.quantizer)), plugins.quant_format
+        quantizer, lookup = quantizer_of(config.model.quantizer, plugins), format_lookup(plugins)
         source = find(self.source, plugins)
         require_original(source)
         if not self.is_dry:
@@ -114,7 +117,9 @@ class Asked:
             self._require_text(self.recipe, text)
             return source, spec(self.recipe.choice, self.recipe)
         if self.profile is None:
-            return source, spec(choose(config, lookup).over(self.group, is_rotated=self.is_rotated, lookup=lookup))
+            return source, spec(
+                choice_over(choose(config, lookup), self.group, is_rotated=self.is_rotated, lookup=lookup)
+            )
         known = known_recipe(self.destination, lookup, lambda recipe: spec(recipe.choice, recipe).key(source))
         if known is None or not _answers(known, self.profile, text):
             if self.has_to_be_free:
@@ -133,7 +138,8 @@ class Asked:
         if self.text in (None, "none"):
             return None
         try:
-            return plugins.calibrator(CALIBRATOR)(config, plugins)
+            made: Calibrator = plugins.get(CALIBRATORS, CALIBRATOR)(config, plugins)
+            return made
         except PluginError as error:
             remedy = f"{error.remedy}, or give --calibrate none"
             raise UsageError(f"--calibrate {self.text}", f"{error.what}: {error.why}", remedy) from error

@@ -9,14 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from infeng_convert.cli.options import add_conversion_options, say_converted
 from infeng_core.api import UsageError, config_from, say
 from infeng_core.api.formats import SCHEMA, WEIGHT_FORMATS, default_of, gigabytes
-from infeng_core.api.servers import add_conversion_options, say_converted
 
 if TYPE_CHECKING:
     from infeng_convert.forecast import Forecast
+    from infeng_convert.interfaces.writers import ModelWriter
     from infeng_core.api import Plugins
-    from infeng_core.api.formats import ModelWriter
 
 QUALITIES = ("small", "balanced", "faithful", "int8")
 
@@ -63,10 +63,11 @@ class Convert:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Convert; the summary goes to stdout."""
+        from infeng_convert.interfaces.hooks import MODEL_WRITERS
         from infeng_core.api import Plugins
 
         plugins = Plugins.discover(config_from(arguments))
-        writer = next((writer for _, writer in plugins.model_writers() if writer.writes(arguments.dest)), None)
+        writer = next((writer for _, writer in plugins.each(MODEL_WRITERS) if writer.writes(arguments.dest)), None)
         if writer is not None:
             return self._export(arguments, writer, plugins)
         if wheel := plugins.missing_wheel(str(arguments.dest)):

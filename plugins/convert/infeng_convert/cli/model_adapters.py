@@ -20,12 +20,16 @@ def look_at_adapters(paths: Sequence[Path], base: str, config: EngineConfig, plu
     """Print a description of each adapter; return 1 if one does not fit ``base``, else 0."""
     if not paths:
         raise UsageError("--base", "no adapter is named", "give PATH: infeng models ADAPTER --base MODEL")
-    from infeng_peft.api import survey_adapter
+    try:
+        from infeng_peft.api import survey_adapter
+    except ModuleNotFoundError:
+        raise UsageError("--base", "adapters are packed by the wheel infeng-peft", "pip install infeng-peft") from None
 
     from infeng_convert.survey import shape_of
-    from infeng_core.api.formats import choose
+    from infeng_core.api.formats import choose, format_lookup
 
-    shape = shape_of(base, choose(config, plugins.quant_format), plugins.quant_format, plugins)
+    lookup = format_lookup(plugins)
+    shape = shape_of(base, choose(config, lookup), lookup, plugins)
     found = [survey_adapter(str(path.expanduser()), shape, config.adapters.dtype, plugins) for path in paths]
     if as_json:
         print(json.dumps([facts(one, base) for one in found], indent=2))

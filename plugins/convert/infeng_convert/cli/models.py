@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infeng_convert.cli.model_adapters import look_at_adapters
-from infeng_core.api import InfengError, KernelError, Plugins, add_config_options, available_bytes, config_from, say
+from infeng_core.api import (
+    BACKENDS,
+    InfengError,
+    KernelError,
+    Plugins,
+    add_config_options,
+    available_bytes,
+    config_from,
+    say,
+)
 from infeng_core.api.formats import gigabytes
 
 if TYPE_CHECKING:
@@ -70,15 +79,16 @@ class Models:
 def _found(paths: Iterable[Path], config: EngineConfig, plugins: Plugins) -> Iterator[tuple[dict[str, Any], bool]]:
     """Yield each model with its needs, and whether it was named itself or found in a folder."""
     from infeng_convert.survey import models_below, survey
-    from infeng_core.api.formats import choose, locate
+    from infeng_core.api.formats import choose, format_lookup, locate
 
-    choice = choose(config, plugins.quant_format)
+    lookup = format_lookup(plugins)
+    choice = choose(config, lookup)
     with closing(_Sizes(config, plugins)) as sizes:
         for path in (path.expanduser() for path in paths):
             found = None if path.exists() else locate(str(path), plugins, "configuration")
             for one in models_below(found or path, plugins):
                 needs_weights = found is None or found.is_file()
-                made = survey(one, choice, plugins.quant_format, needs_weights=needs_weights, plugins=plugins)
+                made = survey(one, choice, lookup, needs_weights=needs_weights, plugins=plugins)
                 yield sizes.facts(made), one == (found or path)
 
 
@@ -103,7 +113,7 @@ class _Sizes:
         from infeng_core.api.kernels import Selector
 
         self._config, self._plugins = config, plugins
-        self._backend = plugins.backend(config.backend.use)
+        self._backend = plugins.get(BACKENDS, config.backend.use)
         self._selector = Selector(plugins, config, plugins.cpu) if self._backend.uses_kernels else None
         self._own: int | None = None  # bytes of this process, once measured
 
@@ -129,6 +139,7 @@ class _Sizes:
     def _needs(self, made: Survey) -> dict[str, int]:
         """Return the bytes of cache, scratch and process, and their sum; raises an InfengError if it cannot run."""
         from infeng_core.api.engines import limits_of
+        from infeng_core.api.formats import format_lookup
         from infeng_core.api.kernels import Outline
 
         shape, config = made.config, self._config
@@ -136,7 +147,7 @@ class _Sizes:
         limits, _ = limits_of(config, shape, self._backend, made.weight_bytes if config.model.load == "copy" else 0)
         scratch = 0
         if self._selector is not None:
-            lookup = self._plugins.quant_format
+            lookup = format_lookup(self._plugins)
             scratch = Outline(shape, made.format_of, lookup, config, self._selector, limits).scratch_bytes()
         cache = limits.kv_blocks * self._backend.block_bytes(shape, config)
         process = self._process_bytes() + (LIBRARY + GROWTH * made.tokenizer_bytes if made.has_tokenizer else 0)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_convert.interfaces.quantizers import Quantized
 from infeng_convert.kept_integers import MXFP4_VALUES, halved
 from infeng_convert.quantized.module import Module
 from infeng_convert.quantized.raw import Raw, along
-from infeng_core.api.formats import Quantized
 
 GROUP = 32
 HALVED = 128  # the exponent's offset for MXFP4_VALUES, which are doubled

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_convert.hfcheckpoint import FloatCheckpoint
+from infeng_convert.interfaces.quantizers import Kept, Quantized
 from infeng_convert.quantized import storage
 from infeng_convert.quantized.blocks import Blocks
 from infeng_convert.quantized.columns import Columns
@@ -20,7 +21,7 @@ from infeng_convert.quantized.module import Integers, Module
 from infeng_convert.quantized.raw import FLOATS, MISMATCH, Raw
 from infeng_convert.quantized.rows import SCALES, Rows, floats
 from infeng_convert.quantized.scheme import Scheme
-from infeng_core.api.formats import FormatChoice, FormatLookup, Kept, ModelConfig, Part, QuantFormat, Quantized
+from infeng_core.api.formats import FormatChoice, FormatLookup, ModelConfig, Part, QuantFormat
 
 WEIGHT = ".weight"
 HEAD = "lm_head.weight"

@@ -8,8 +8,9 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_convert.safetensors_file import SafetensorsFile
 from infeng_core.api import ModelError
-from infeng_core.api.formats import SafetensorsFile, widened
+from infeng_core.api.formats import widened
 
 Codes = NDArray[np.uint8]
 Words = NDArray[np.uint32]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from infeng_convert.interfaces.quantizers import Quantized, WithMinima
 from infeng_convert.kept_integers import NEAREST, require_unturned
 from infeng_convert.quantized.blocks import Blocks
 from infeng_convert.quantized.module import Integers, Module
@@ -19,9 +20,7 @@ from infeng_core.api.formats import (
     Layout,
     MinimaGrid,
     QuantFormat,
-    Quantized,
     TensorSpec,
-    WithMinima,
 )
 
 EXACT = ("int4-g64", "int4-g32", "int4-a256", "int4-a128", "int8-row", "int8-g32")

@@ -10,13 +10,13 @@ import pytest
 from convert_parts import load
 from e2e import harness
 from infeng_convert.checkpoints import open_checkpoint
+from infeng_convert.interfaces.readers import Checkpoint
 from infeng_convert.survey import survey
 from mxfp4_parts import CASE, HIDDEN, STACKS, meaning, tensors, write
 from quantized_parts import Tensors, save
 
 from infeng_core.errors import ModelError
 from infeng_core.formats.format_choice import choose
-from infeng_core.formats.model_readers import Checkpoint
 from infeng_core.formats.quant import builtin_format
 from infeng_core.plug.assembly import load_config
 

@@ -13,13 +13,13 @@ import pytest
 import quantized_parts as parts
 from convert_parts import load
 from infeng_convert.checkpoints import open_checkpoint
+from infeng_convert.interfaces.readers import Checkpoint
 from infeng_convert.kept_integers import NEAREST
 from infeng_convert.survey import survey
 from quantized_parts import Kind, Model, Tensors
 
 from infeng_core import Engine
 from infeng_core.formats.format_choice import choose
-from infeng_core.formats.model_readers import Checkpoint
 from infeng_core.formats.quant import BUILTIN, builtin_format
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.plug.assembly import load_config

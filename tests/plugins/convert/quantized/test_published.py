@@ -14,8 +14,7 @@ from infeng_convert.quantized.module import Module
 from infeng_convert.quantized.raw import Raw
 from infeng_convert.quantized.rows import Rows, floats
 from infeng_convert.quantized.scheme import read
-
-from infeng_core.formats.safetensors import SafetensorsFile
+from infeng_convert.safetensors_file import SafetensorsFile
 
 FILES = sorted((Path(goldens.__path__[0]) / "quantized").glob("*.safetensors"))
 

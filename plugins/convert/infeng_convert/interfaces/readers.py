@@ -9,14 +9,11 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from infeng_core.formats.format_choice import FormatChoice
-from infeng_core.formats.quant import FormatLookup, QuantFormat
-from infeng_core.formats.quantizers import Kept
-from infeng_core.models.config import ModelConfig
-from infeng_core.models.weights import Layout, Part
+from infeng_convert.interfaces.quantizers import Kept
+from infeng_core.api.formats import FormatChoice, FormatLookup, Layout, ModelConfig, Part, QuantFormat
 
 
-class Source(Protocol):
+class ModelSource(Protocol):
     """A model whose tensors are read one by one: a checkpoint, or an engine-native directory for export."""
 
     directory: Path
@@ -40,7 +37,7 @@ class Source(Protocol):
         """Return the configuration and tokenizer files that a converted model keeps, contents by name."""
 
 
-class Checkpoint(Source, Protocol):
+class Checkpoint(ModelSource, Protocol):
     """An opened model whose tensors are all there, in the right shapes."""
 
     def name(self, part: Part) -> str:

@@ -6,15 +6,17 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.formats.model_readers import Checkpoint
-from infeng_core.formats.quant import QuantFormat
-from infeng_core.formats.quantizers import Moments
-from infeng_core.formats.tensors import PackedTensor
+from infeng_convert.interfaces.quantizers import Moments
+from infeng_convert.interfaces.readers import Checkpoint
+from infeng_core.api.formats import PackedTensor, QuantFormat
+
+CalibratorFactory = Callable[..., Any]
+"""Called once by a conversion as ``factory(config: EngineConfig, plugins: Plugins)``; returns a ``Calibrator``."""
 
 Losses = Mapping[str, Mapping[str, float]]
 """The loss of each format of each tensor, {tensor: {format: loss}}; losses of several tensors add up."""

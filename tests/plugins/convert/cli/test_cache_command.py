@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import tiny_adapter
 import tiny_model
+from infeng_convert.atomic import locked
+from infeng_convert.cache_entries import Entry, chosen
 
 from infeng_core import cli
 from infeng_core.engine import Engine
-from infeng_core.formats.atomic import locked
-from infeng_core.formats.cache_entries import Entry, chosen
 
 DAY = 86400.0
 Infeng = Callable[..., tuple[int, Any]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from infeng_core.formats.model_readers import Source
+from infeng_convert.interfaces.readers import ModelSource
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class ModelWriter(Protocol):
     def writes(self, path: Path) -> bool:
         """Return whether this writer writes files of this name."""
 
-    def plan(self, source: Source, format: str) -> ExportPlan:
+    def plan(self, source: ModelSource, format: str) -> ExportPlan:
         """Return the plan of ``write``; raises its errors."""
 
-    def write(self, source: Source, destination: Path, format: str, *, force: bool, progress: bool) -> Export:
+    def write(self, source: ModelSource, destination: Path, format: str, *, force: bool, progress: bool) -> Export:
         """Write a model, completely or not at all; an existing file is replaced only with ``force``.
 
         Raises UsageError for an unknown format, ModelError for a model that the format cannot express, ResourceError.

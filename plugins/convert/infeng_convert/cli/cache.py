@@ -10,13 +10,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.cli import say
-from infeng_core.cli.options import add_config_options, config_from
-from infeng_core.errors import UsageError
-from infeng_core.machine.memory import gigabytes
+from infeng_core.api import UsageError, add_config_options, config_from, say
+from infeng_core.api.formats import gigabytes
 
 if TYPE_CHECKING:
-    from infeng_core.formats.cache_entries import Contents, Entry
+    from infeng_convert.cache_entries import Contents, Entry
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
@@ -49,7 +47,7 @@ class Cache:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """List or prune; the status is 1 if a selected entry could not be removed."""
-        from infeng_core.formats.cache_entries import contents
+        from infeng_convert.cache_entries import contents
 
         config = config_from(arguments)
         found = contents([Path(config.kv_cache.prefix_dir)] if config.kv_cache.prefix_dir else [])
@@ -69,7 +67,7 @@ class Cache:
 
 def prune(entries: list[Entry], arguments: argparse.Namespace) -> int:
     """Remove the entries that the options select, or list them; return the exit status."""
-    from infeng_core.formats.cache_entries import chosen, remove
+    from infeng_convert.cache_entries import chosen, remove
 
     if arguments.older_than is None and arguments.max_size is None:
         remedy = "give --older-than AGE, --max-size SIZE or both; --dry-run lists the selection"
@@ -98,7 +96,7 @@ def prune(entries: list[Entry], arguments: argparse.Namespace) -> int:
 
 def listing(found: Contents, entries: Iterable[Entry]) -> Iterator[str]:
     """Yield the lines of ``cache list``: the entries, a sum for each kind, and unrecognized files."""
-    from infeng_core.formats.cache_entries import KINDS as NAMES
+    from infeng_convert.cache_entries import KINDS as NAMES
 
     yield str(found.root)
     sums: dict[str, tuple[int, int]] = {}
@@ -143,7 +141,7 @@ def age(text: str) -> float:
 
 def size(text: str) -> int:
     """Return the bytes of a size such as 500MB or 20GB, 0 for all; raises ArgumentTypeError."""
-    from infeng_core.settings.schema import Size
+    from infeng_core.api.servers import Size
 
     if text.strip() == "0":
         return 0

@@ -19,12 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from infeng_core.errors import InfengError, ResourceError
-from infeng_core.files import cache_root, distrusted
-from infeng_core.formats.adapters.artifact import FILE, read_artifact
-from infeng_core.formats.artifacts.manifest import written_files
-from infeng_core.formats.atomic import locked
-from infeng_core.formats.cache import REMEDY, REST_SECONDS
+from infeng_convert.atomic import locked
+from infeng_convert.cached import REST_SECONDS
+from infeng_core.api import InfengError, ResourceError, cache_root
+from infeng_core.api.adapters import ARTIFACT_FILE, read_artifact
+from infeng_core.api.formats import CACHE_REMEDY, artifact_manifest, distrusted
 
 Kind = Literal["model", "adapter", "source", "prefix", "verdict", "leftover"]
 KINDS: dict[Kind, str] = {
@@ -79,7 +78,7 @@ def contents(prefixes: Iterable[Path] = ()) -> Contents:
     if not root.is_dir():
         return Contents(root, (), 0, skipped)
     if why := distrusted(root.stat()):
-        raise ResourceError(f"{root}", f"{why}: it is not trusted", REMEDY)
+        raise ResourceError(f"{root}", f"{why}: it is not trusted", CACHE_REMEDY)
     found: dict[Path, Entry] = {}
     try:
         folders = [folder for folder in sorted(root.iterdir()) if _is_folder(folder, skipped)]
@@ -223,7 +222,7 @@ def _own_file(path: Path) -> os.stat_result | None:
 
 def _adapter_files(directory: Path) -> set[str]:
     read_artifact(directory)
-    return {FILE}
+    return {ARTIFACT_FILE}
 
 
 def _source_files(directory: Path) -> set[str]:
@@ -233,7 +232,7 @@ def _source_files(directory: Path) -> set[str]:
 
 
 _FILES: dict[Kind, Callable[[Path], set[str]]] = {
-    "model": written_files,
+    "model": artifact_manifest.written_files,
     "adapter": _adapter_files,
     "source": _source_files,
 }

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.formats.quant import Grid
+from infeng_core.api.formats import Grid
 
 
 @dataclass(frozen=True)
@@ -87,18 +86,3 @@ class Quantizer(Protocol):
         It is called once for each matrix, in the order of the layers, and may write to ``weights``. Equal matrices
         and targets must give equal results: a conversion is reproducible.
         """
-
-
-@dataclass(frozen=True)
-class OfferedQuantizer:
-    """A quantizer and its identity."""
-
-    name: str
-    quantizer: Quantizer = field(repr=False)
-    plugin: str
-    version: str  # of the plugin
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the plugin
-
-
-BUILT_IN: Mapping[str, Any] = MappingProxyType({"name": "nearest"})
-"""The record of the rounding that every conversion knows, of which a manifest says nothing."""

@@ -1,4 +1,4 @@
-"""Directories and files that are either complete or absent: a temporary name, fsync, rename, and one writer at a
+"""Directories that are either complete or absent: a temporary name, fsync, rename, and one writer at a
 time."""
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from infeng_core.errors import InfengError, ResourceError, UsageError
-from infeng_core.files import read_own
+from infeng_core.api import InfengError, ResourceError, UsageError, read_own
 
 KEY, JOURNAL = TRACES = ("key", "journal")
 """Files in interrupted work: its key, and the list of finished entries. They are removed at the end."""
@@ -144,26 +143,6 @@ def interrupted(destination: Path) -> str:
         return read_own(partial / KEY, MAX_KEY).decode("utf-8")
     except (OSError, ResourceError, UnicodeError):
         return ""
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Replace the contents of ``path`` with ``data`` atomically: readers see the old file or the new one. Only the
-    owner may read it.
-
-    A full disk is a ResourceError. A file left by a killed process is replaced by the next call.
-    """
-    partial = path.with_name(f".{path.name}.infeng-partial")
-    with _disk_errors(path):
-        partial.unlink(missing_ok=True)
-        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(handle)
-            partial.rename(path)
-        finally:
-            partial.unlink(missing_ok=True)
 
 
 def _restore(old: Path, destination: Path) -> None:

@@ -1,0 +1,1 @@
+"""The interfaces of conversion that other wheels implement, and their hooks."""
