@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from infeng_peft.api import AdapterWeights, Delta
 from numpy.typing import NDArray
 
 from infeng_core.api import AdapterError
-from infeng_core.api.adapters import AdapterWeights, Delta
 from infeng_core.api.formats import ModelConfig
 from infeng_gguf.architectures import BY_FAMILY
 from infeng_gguf.export import interleaved

@@ -4,7 +4,7 @@
 """
 
 from infeng_peft.conversion import AdapterConversion, convert_adapter
-from infeng_peft.reading import WeightsReader
+from infeng_peft.reading import WeightsReader, weights_of
 from infeng_peft.survey import AdapterSurvey, survey_adapter
 from infeng_peft.weights import AdapterWeights, Delta
 
@@ -16,4 +16,5 @@ __all__ = [
     "WeightsReader",
     "convert_adapter",
     "survey_adapter",
+    "weights_of",
 ]

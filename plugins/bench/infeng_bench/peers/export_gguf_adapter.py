@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from infeng_gguf.api import write_gguf_adapter
+from infeng_peft.api import weights_of
 
 from infeng_core.api import EngineConfig, InfengError, Plugins, UsageError
 from infeng_core.api.adapters import find_adapter
+from infeng_core.api.formats import format_lookup
 from infeng_core.api.kernels import shape_and_formats
 
 
@@ -34,11 +36,11 @@ def export(adapter: Path, model: Path, out: Path, kind: str = "f16") -> None:
     """Write an adapter over ``model`` as a GGUF. Raises InfengError or OSError."""
     config = EngineConfig()
     plugins = Plugins.discover(config)
-    base = shape_and_formats(str(model), config, plugins.quant_format, plugins)[0]
+    base = shape_and_formats(str(model), config, format_lookup(plugins), plugins)[0]
     path, reader = find_adapter(adapter, plugins)
     if reader is None:
         raise UsageError(f"{path}", "is an engine-native adapter", "give the PEFT directory that it was made from")
-    write_gguf_adapter(reader.read(path, base), base, out, kind)
+    write_gguf_adapter(weights_of(reader, path, base), base, out, kind)
 
 
 if __name__ == "__main__":
