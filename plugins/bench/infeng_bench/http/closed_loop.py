@@ -20,16 +20,15 @@ def drive(
 
     timeout: seconds without a byte. name: for errors. Raises PeerError if an answer is not a stream or lacks tokens.
     """
-    requests = [address.request(wire, job) for job in jobs]
-    coming = deque(range(min(clients, len(jobs)), len(jobs)))
+    dues = deque(Due(0.0, address.request(wire, job), place) for place, job in enumerate(jobs))
+    first = [dues.popleft() for _ in range(min(clients, len(jobs)))]
+
+    def following(reply: Reply) -> Due | None:
+        _check(name, reply, wire, jobs[reply.due.place])
+        return dues.popleft() if dues else None
+
     with Client(name, address, timeout, mark=wire.mark, kept=KEPT) as client:
-        client.connect(min(clients, len(jobs)))
-
-        def following(reply: Reply) -> Due | None:
-            _check(name, reply, wire, jobs[reply.due.place])
-            return Due(client.now(), requests[coming[0]], coming.popleft()) if coming else None
-
-        first = [Due(0.0, requests[place], place) for place in range(min(clients, len(jobs)))]
+        client.connect(len(first))
         replies, effort = client.run(first, following)
     replies.sort(key=lambda reply: reply.due.place)
     return [Trace(jobs[reply.due.place], reply.sent, reply.pieces) for reply in replies], effort

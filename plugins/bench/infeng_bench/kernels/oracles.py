@@ -72,6 +72,8 @@ class OracleOp:
 class Oracle(EngineProcess):
     """A process with the protocol of its program."""
 
+    when_late = ""
+
     def __init__(self, name: str, python: str | None, threads: int) -> None:
         """Start the process; raises UsageError or PeerError."""
         program = Path(__file__).parent / SCRIPTS.get(name, "")

@@ -23,6 +23,8 @@ SHOWN = 120  # characters of an invalid answer in an error
 class EngineProcess(ChildProcess):
     """A process that answers lines of JSON."""
 
+    when_late = "or give a longer --timeout"  # the remedy for an answer that takes too long
+
     def __init__(self, name: str, command: Sequence[str], log: Path, timeout: float) -> None:
         """Start ``command``. timeout: seconds of loading and of one answer. Raises PeerError."""
         super().__init__(name, command, log, timeout, has_pipes=True)
@@ -117,7 +119,7 @@ class EngineProcess(ChildProcess):
             selector.register(self.process.stdout, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
                 if not selector.select(max(0.0, end - time.monotonic())):
-                    raise self.error(f"{doing}: no answer in {self.timeout:g} s", "or give a longer --timeout")
+                    raise self.error(f"{doing}: no answer in {self.timeout:g} s", self.when_late)
                 chunk = os.read(self.process.stdout.fileno(), 1 << 16)
                 if not chunk:
                     raise self.ended(doing)
