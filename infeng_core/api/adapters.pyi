@@ -7,7 +7,6 @@ from infeng_core.formats.adapters.bounds import MAX_RANK
 from infeng_core.formats.adapters.image import AdapterImage, Pieces, rotation_of
 from infeng_core.formats.adapters.load import find_adapter, is_adapter
 from infeng_core.formats.adapters.packed import AdapterDtype
-from infeng_core.formats.adapters.range_check import check_range
 from infeng_core.formats.adapters.readers import AdapterReader
 from infeng_core.formats.adapters.snapshot import Snapshot, as_adapter_error, read_settled
 from infeng_core.formats.adapters.snapshot import digest as adapter_digest
@@ -28,7 +27,7 @@ from infeng_core.models.multimodal import outside, prefixes
 __all__ = [
     "ARTIFACT_FILE", "ARTIFACT_VERSION", "A_FORMAT", "EMBED", "HEAD", "MAX_RANK", "AdapterDtype", "AdapterImage",
     "AdapterReader", "AdapterSpec", "Artifact", "Header", "PartSpec", "Pieces", "Snapshot", "TargetModule",
-    "TargetModules", "adapter_digest", "as_adapter_error", "base_tensor", "check_range", "find_adapter",
-    "folded_inputs", "is_adapter", "load_artifact", "load_model", "outside", "prefixes", "read_artifact",
-    "read_header", "read_settled", "rotation_of", "shapes_of", "stacked_panels", "target_modules",
+    "TargetModules", "adapter_digest", "as_adapter_error", "base_tensor", "find_adapter", "folded_inputs",
+    "is_adapter", "load_artifact", "load_model", "outside", "prefixes", "read_artifact", "read_header",
+    "read_settled", "rotation_of", "shapes_of", "stacked_panels", "target_modules",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from time import perf_counter
 from infeng_core import _native
 from infeng_core.errors import KernelError, unknown_key_remedy
 from infeng_core.kernels import problems
-from infeng_core.kernels.check.check import FirstUse
+from infeng_core.kernels.check.first_use import FirstUse
 from infeng_core.kernels.libraries import REFERENCE, LibraryState, library_states, rank
 from infeng_core.kernels.lock import Lock
 from infeng_core.log import get_logger, warn_once

@@ -221,21 +221,8 @@ class EngineConfig(Record):
         return values | {f"{s}.{k}": value for s, given in self.extra.items() for k, value in given.items()}
 
 
-SECTIONS: dict[str, type[Any]] = {
-    "model": ModelSection,
-    "kernels": KernelsSection,
-    "kv_cache": KvCacheSection,
-    "scheduler": SchedulerSection,
-    "speculation": SpeculationSection,
-    "sampling": SamplingSection,
-    "adapters": AdaptersSection,
-    "tokenizer": TokenizerSection,
-    "threads": ThreadsSection,
-    "memory": MemorySection,
-    "backend": BackendSection,
-    "observers": ObserversSection,
-    "plugins": PluginsSection,
-}
+SECTIONS = {name: type(value) for name, value in vars(EngineConfig()).items() if isinstance(value, Record)}
+"""The class of each section, by its name."""
 
 Schema = Mapping[str, Mapping[str, Entry]]
 """Sections to keys to entries made by ``setting``."""

@@ -15,8 +15,7 @@ from infeng_core.telemetry import process, table, trace
 from infeng_core.telemetry.counters import Counters, Counts
 from infeng_core.telemetry.observers import Observers
 from infeng_core.telemetry.process import HugePages, Meter, Usage
-from infeng_core.telemetry.stages import Stages, StageTotal
-from infeng_core.telemetry.totals import OpTotal, op_totals
+from infeng_core.telemetry.totals import OpTotal, Stages, StageTotal, op_totals
 
 
 class Profile:

@@ -8,8 +8,7 @@ from typing import Protocol
 from infeng_core.backends.interface import Measured
 from infeng_core.telemetry.counters import Counts
 from infeng_core.telemetry.process import HugePages, Usage
-from infeng_core.telemetry.stages import StageTotal
-from infeng_core.telemetry.totals import OpTotal, op_classes
+from infeng_core.telemetry.totals import OpTotal, StageTotal, op_classes
 
 
 class Profile(Protocol):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from infeng_core.backends.interface import Measured
-from infeng_core.telemetry.stages import Slice
+from infeng_core.telemetry.totals import Slice
 
 RUN = "run"  # the stage in which the program runs; its thread is worker 0
 

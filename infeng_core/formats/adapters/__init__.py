@@ -1,1 +1,1 @@
-"""Adapters on disk: readers that plugins bring, packing over a base, and the engine-native file."""
+"""Adapters: the engine-native file, its layout in memory, and the interface of readers of other files."""

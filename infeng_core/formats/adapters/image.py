@@ -26,6 +26,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core._native import NativeError
+from infeng_core.errors import AdapterError
+from infeng_core.formats.adapters.bounds import MAX_MAGNITUDE
 from infeng_core.formats.adapters.packed import (
     AdapterDtype,
     LoraEmbedding,
@@ -33,15 +36,15 @@ from infeng_core.formats.adapters.packed import (
     LoraTensor,
     PackedAdapter,
 )
-from infeng_core.formats.adapters.range_check import Arrays, check_range
 from infeng_core.formats.adapters.spec import A_FORMAT, AdapterSpec, PartSpec
-from infeng_core.formats.adapters.stacked import stacked_bytes
+from infeng_core.formats.adapters.stacked import int8_scales, stacked_bytes
 from infeng_core.formats.adapters.target_modules import EMBED, base_tensor, target_modules
 from infeng_core.formats.shards import ALIGN
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.models.weights import PANEL_ROWS, Part
 
 B_TYPE: Mapping[AdapterDtype, Any] = {"f32": np.float32, "bf16": np.uint16, "int8": np.int8}
+Arrays = Mapping[str, NDArray[Any]]
 Shape = tuple[str, Any, tuple[int, ...]]  # name, dtype, shape of an array
 ITEM_BYTES = {np.float32: 4, np.uint16: 2, np.int8: 1, np.uint8: 1}
 
@@ -76,8 +79,7 @@ class AdapterImage:
         return self.pieces.views(self.data)
 
     def adapter(self, model: LoadedModel, source: Path) -> PackedAdapter:
-        """Return the adapter whose arrays are views of ``data``; raises the AdapterError of ``check_range``."""
-        reach = check_range(self.spec, self.arrays, model, source)
+        """Return the adapter whose arrays are views of ``data``; raises the AdapterError of ``reach``."""
         content = json.dumps([self.spec.to_dict(), self.digest, model.id], sort_keys=True)
         views = Views(self.spec, model, self.arrays)
         return PackedAdapter(
@@ -90,8 +92,35 @@ class AdapterImage:
             saved_tensors=views.saved_tensors,
             saved_vectors=views.saved_vectors,
             base_name=self.base_name,
-            reach=reach,
+            reach=self.reach(model, source),
         )
+
+    def reach(self, model: LoadedModel, source: Path) -> float:
+        """Return the largest magnitude that an adapter may add to a weight of the base.
+
+        Raises AdapterError if a number is NaN or infinite, or so large that results would become so, and if a saved
+        matrix is not in the base's format.
+        """
+        reach = 0.0
+        for name in self.spec.saved_tensors:
+            base = base_tensor(model, name)
+            try:
+                base.quant.check(self.arrays[f"saved.{name}"]["panels"], 0, base.panels, base.k)
+            except NativeError as error:
+                why = f"its {name} is no {base.format} ({error})"
+                raise AdapterError(f"{source}", why, "use another copy, or convert the adapter again") from None
+        for name, arrays in self.arrays.items():
+            peaks = {key: _peak(self.spec, model, name, key, array) for key, array in arrays.items()}
+            bad = next((key for key, peak in peaks.items() if not math.isfinite(peak)), None)
+            if bad is not None:
+                remedy = "use another copy, or convert the adapter again"
+                raise AdapterError(f"{source}", f"{name} holds NaN or infinity in its {bad}", remedy)
+            most = max([*peaks.values(), *_reaches(self.spec, name, peaks)], default=0.0)
+            if not most <= MAX_MAGNITUDE:
+                why = f"{name} may add numbers of {most:.3g}, whose squares float32 does not hold"
+                raise AdapterError(f"{source}", why, "use another copy, or a smaller scale: its training has diverged")
+            reach = max(reach, most)
+        return reach
 
 
 class Pieces:
@@ -205,3 +234,35 @@ def _part(place: Part, part: PartSpec, column: int, arrays: Arrays, prefix: str,
         row_scale=arrays.get(f"{prefix}row_scale"),
         bias=arrays.get(f"{prefix}bias"),
     )
+
+
+def _reaches(spec: AdapterSpec, name: str, peaks: Mapping[str, float]) -> Iterator[float]:
+    """Yield the product of scaling and largest values for each part of a piece."""
+    parts = (spec.embedding,) if name == "embedding" else spec.tensors.get(name, ())
+    for index, part in enumerate(parts):
+        if part is not None and part.rank:
+            prefix = "" if name == "embedding" else f"{index}."
+            yield abs(part.scaling)
+            b = peaks.get(f"{prefix}b_scale", peaks[f"{prefix}b"])
+            yield part.rank * abs(part.scaling) * peaks["a"] * b * peaks.get(f"{prefix}row_scale", 1.0)
+
+
+def _peak(spec: AdapterSpec, model: LoadedModel, name: str, key: str, array: NDArray[Any]) -> float:
+    """Return the largest magnitude in an array of a piece, NaN if it contains one; int8 counts by its scales."""
+    if key == "panels":
+        base = base_tensor(model, name.removeprefix("saved."))
+        array = base.quant.unpack(array, 0, base.panels, base.k)
+    elif key == "a" and array.dtype == np.uint8:
+        if spec.dtype == "int8":
+            k = target_modules(model.config).specs[name].k
+            return 127.0 * _largest(int8_scales(A_FORMAT["int8"], array, spec.rank(name), k))
+        array = array.view(np.float32 if spec.dtype == "f32" else np.uint16)
+    if key.endswith("b_scale"):
+        return 127.0 * _largest(array)
+    return 0.0 if array.dtype == np.int8 else _largest(array)
+
+
+def _largest(array: NDArray[Any]) -> float:
+    if array.dtype == np.uint16:  # bf16: without signs, the bits sort like the values
+        array = ((array & 0x7FFF).max(initial=0).astype(np.uint32) << np.uint32(16)).reshape(1).view(np.float32)
+    return float(max(array.max(initial=0.0), -array.min(initial=0.0)))

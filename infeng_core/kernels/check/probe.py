@@ -89,11 +89,11 @@ def _fits(kernel: _native.Kernel, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _difference(kernel: _native.Kernel, reference: _native.Library, fields: dict[str, Any]) -> str | None:
-    from infeng_core.kernels.check import firstuse
+    from infeng_core.kernels.check import comparison
     from infeng_core.kernels.check.judges import NoJudgeError
 
     try:
-        return firstuse.difference(kernel, reference, fields)
+        return comparison.difference(kernel, reference, fields)
     except NoJudgeError:
         return None
 

@@ -14,7 +14,6 @@ from infeng_core.api.adapters import (
     ARTIFACT_FILE,
     AdapterDtype,
     Artifact,
-    check_range,
     find_adapter,
     read_artifact,
     read_header,
@@ -57,7 +56,7 @@ def convert_adapter(
     if reader is None:
         raise AdapterError(f"{path}", "is converted already", "convert the original PEFT directory")
     image = pack(weights_of(reader, path, model.config), model, dtype)
-    check_range(image.spec, image.arrays, model, path)
+    image.reach(model, path)  # raises
     artifact = describe(image, model)
     destination = destination.absolute()
     wait = f"{destination}: another process writes it; waiting"

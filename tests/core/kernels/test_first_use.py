@@ -13,7 +13,7 @@ from workshop import Workshop
 from infeng_core import _native
 from infeng_core.errors import KernelError
 from infeng_core.kernels import problems
-from infeng_core.kernels.check import firstuse, lora, trial
+from infeng_core.kernels.check import comparison, lora, trial
 from infeng_core.kernels.check.case import OneOp
 from infeng_core.kernels.check.operands import wide_rounding
 from infeng_core.kernels.check.small import small
@@ -263,7 +263,7 @@ def test_the_reference_agrees_with_itself_on_every_op(fields):
     kernel = next(k for k in reference.kernels if k.op == fields["op"] and k.accepts(problem))
     case = small(problem, kernel)
     assert case is not None
-    assert firstuse.difference(kernel, reference, case) is None
+    assert comparison.difference(kernel, reference, case) is None
 
 
 WIDE = [fields for fields in PROBLEMS if "quantize_wide" in fields.get("epilogues", ())]
@@ -300,7 +300,7 @@ def test_the_smallest_models_pose_problems_that_can_be_checked(fields):
     kernel = next(k for k in reference.kernels if k.op == fields["op"] and k.accepts(problem))
     case = small(problem, kernel)
     assert case is not None
-    assert firstuse.difference(kernel, reference, case) is None  # NoJudgeError where the case is at fault
+    assert comparison.difference(kernel, reference, case) is None  # NoJudgeError where the case is at fault
 
 
 def test_a_child_that_only_answers_fits_does_not_import_numpy():
@@ -322,8 +322,8 @@ def variants(fields):
     problem = problems.problem(fields)
     kernel = next(k for k in reference.kernels if k.op == fields["op"] and k.accepts(problem))
     case = small(problem, kernel)
-    for adapters, rows in firstuse.variants(case, firstuse.row_counts(case)):
-        steps = [firstuse.sequences(case, count) for count in rows]
+    for adapters, rows in comparison.variants(case, comparison.row_counts(case)):
+        steps = [comparison.sequences(case, count) for count in rows]
         yield OneOp(case, None, reference, steps, adapters=adapters), adapters, rows
 
 
