@@ -113,10 +113,19 @@ def _lost_append(layer: int, slot: int) -> Callable[..., Real]:
     return attention
 
 
-def _last_value_lost(self: Llama, q: Real, keys: Real, values: Real, positions: Real) -> Real:
-    values = values.copy()
-    values[-1] = 0
-    return Llama.attend(self, q, keys, values, positions)
+def _last_value_lost(self: Llama, q: Real, slots: Real, positions: Real) -> Real:
+    read = self.cache.read
+
+    def lossy(layer: int, slots: Real) -> tuple[Real, Real]:
+        keys, values = read(layer, slots)
+        values[-1] = 0
+        return keys, values
+
+    self.cache.read = lossy  # type: ignore[method-assign]
+    try:
+        return Llama.attend(self, q, slots, positions)
+    finally:
+        self.cache.read = read  # type: ignore[method-assign]
 
 
 def _gelu(self: Llama, x: Real) -> Real:

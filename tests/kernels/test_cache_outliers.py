@@ -33,13 +33,14 @@ def hard_rows(dim: int) -> np.ndarray:
     return x
 
 
-def run(library: native.Library, fmt: str, dim: int, features: set[str]) -> tuple[bytes, bytes]:
+def run(library: native.Library, fmt: str, dim: int, features: set[str], stale: int = 0) -> tuple[bytes, bytes]:
     """Return the cache and the attention of hard rows, by a library's first kernels for them.
 
-    Where it has none, the reference's.
+    Where it has none, the reference's. stale: what every byte of the cache was before.
     """
     x = hard_rows(dim)
     cache = native.KvCache(fmt, layers=1, blocks=3, kv_heads=1, head_dim=dim)
+    cache.layer(0)[:] = stale
     op = OneOp(ROWS, context=ROWS, segments=[(0, ROWS, 0, 0)], block_tables=[2, 0, 1])
     shape = {"heads": HEADS, "kv_heads": 1, "head_dim": dim, "context": ROWS, "rows": (1, ROWS)}
     kernels = []
@@ -62,3 +63,9 @@ def test_rows_with_outliers_equal_the_reference_byte_for_byte(library: native.Li
         assert found[0] == expected[0], f"the cache, heads of {dim}"
         assert found[1] == expected[1], f"attention, heads of {dim}"
         assert np.isfinite(np.frombuffer(expected[1], np.float32)).all()
+
+
+@pytest.mark.parametrize("fmt", native.CACHE_FORMATS)
+@pytest.mark.parametrize("library", [reference(), *LIBRARIES], ids=lambda library: library.name)
+def test_what_a_block_held_before_reaches_no_row(library: native.Library, fmt: str) -> None:
+    assert run(library, fmt, 64, FEATURES, stale=255)[1] == run(library, fmt, 64, FEATURES)[1]  # NaN as f32

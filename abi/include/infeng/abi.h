@@ -321,15 +321,12 @@ typedef struct infeng_lora_epilogue {
 
 /* One layer's paged KV cache. A block holds `block_tokens` (16) positions of every head. The slab of kv head h in block
  * b is at base + b * block_stride + h * head_stride; K, V and scales lie at the offsets below, in bytes.
- *
  *   f32, f16: K [head_dim][16 tokens], V [16 tokens][v_head_dim]
  *   int8: K [head_dim / 4][16 tokens][4] u8 = q + 128, V [16 tokens][v_head_dim] int8, k_scale and v_scale [16] f32
- *   int8h: as int8; the formats below have its scales too
- *   k8v4h: K as int8, V as int4h
+ *   int8h: as int8; the formats below have its scales too. k8v4h: K as int8, V as int4h
  *   int4h: K [head_dim / 8][16 tokens][4] u8, V [16 tokens][(v_head_dim + 15) / 16][8] u8, nibbles q + 8
  *   fp8h: K [head_dim][16 tokens], V [16 tokens][v_head_dim], codes of sign, 4 bits of exponent, 3 of fraction
  *   int8i, int8hi: K as int8, V [16 tokens / 4][(v_head_dim + 15) / 16][16 columns][4 tokens] int8
- *
  * In K of int4h, byte j of a token in line l holds elements 4 l + j (low nibble) and 32 + 4 l + j (high) of each 64,
  * and elements 8 l + j and 8 l + 4 + j of the last head_dim mod 64. In V, byte i of 8 holds elements i and 8 + i of 16.
  * Padding of V is q = 0. */

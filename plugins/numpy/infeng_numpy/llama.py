@@ -201,10 +201,10 @@ class Llama(Adapted, Rotary):
         # keys (heads, head_dim, length), values (heads, length, head_dim)
         s = self.capped(q @ keys * self.score_scale(), self.config.attention_softcap)  # (heads, rows, length)
         s = np.where(self.visible(positions, s.shape[-1]), s, -np.inf)  # (heads, rows, length)
-        shares: list[Real] = [
-            self.cache.shares(self.layer, slots, one, g) for one, g in zip(self.shares_of(s), group, strict=True)
-        ]  # (rows, length) for each head
-        mixed: Real = (np.stack(shares) @ values).transpose(1, 0, 2)  # (rows, heads, head_dim)
+        shares: Real = np.stack(
+            [self.cache.shares(self.layer, slots, one, g) for one, g in zip(self.shares_of(s), group, strict=True)]
+        )  # (heads, rows, length)
+        mixed: Real = (shares @ values).transpose(1, 0, 2)  # (rows, heads, head_dim)
         return mixed
 
     def shares_of(self, s: Real) -> Real:

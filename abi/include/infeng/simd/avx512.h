@@ -381,6 +381,9 @@ struct Vnni : Base {
         INFENG_EACH (c, C) acc[m][c] = _mm512_dpbusd_epi32(acc[m][c], shares, v[c]);
       }
     }
+    // As in `add_biased`.
+    INFENG_EACH (m, M)
+      INFENG_EACH (c, C) __asm__("" : "+v"(acc[m][c]));
   }
 
   // With few rows, high nibbles are not shifted: their sum is 16 times too large and divided once per group. That saves
