@@ -17,7 +17,6 @@
 
 #include <stddef.h>
 #include <stdint.h>
-
 #ifdef __FAST_MATH__
 #error "INF-ENG kernels promise equal bytes: build without -ffast-math (flags: python -m infeng_abi --cflags)"
 #endif
@@ -32,16 +31,9 @@ extern "C" {
 #define INFENG_ABI_MAJOR 0
 #define INFENG_ABI_MINOR 10
 #define INFENG_ABI_SINCE 10
-
-/* The revision of what ops compute (docs/numerics.md). A new op, format or function keeps it; a definition that gives
- * other bytes than before raises it, and the host refuses libraries of another revision. */
+/* The revision of what ops compute (docs/numerics.md); the host refuses libraries of another one. */
 #define INFENG_NUMERICS 1
-
-#if defined(_WIN32)
-#define INFENG_EXPORT __declspec(dllexport)
-#else
 #define INFENG_EXPORT __attribute__((visibility("default")))
-#endif
 
 /* -------------------------------------------------------------------------------------------------- status --- */
 
@@ -98,8 +90,7 @@ enum {
   INFENG_ACT_INT8_G256 = 4, /* the same, but 4 groups share a scale */
   INFENG_ACT_INT8_ROW = 5   /* the same, but all groups of a row share a scale */
 };
-/* The group of INFENG_ACT_INT8_ROW: larger than any row. A row of it has at most INFENG_MOST_ROW_INPUTS inputs, so that
- * the sum of all products of two int8 numbers fits in an int32. */
+/* The group of INFENG_ACT_INT8_ROW, and the most inputs of such a row: all products of it fit in an int32. */
 #define INFENG_GROUP_ROW 0x40000000
 #define INFENG_MOST_ROW_INPUTS 131072
 
@@ -254,8 +245,8 @@ typedef struct infeng_weight {
 } infeng_weight;
 
 /* Rows of activations, f32 or int8 or both. x[m][c] is about q[m][c] * scale[m][c / 64]; in a wider group, every 64
- * inputs repeat its scale and have their own sum. Rotated in blocks of 64, 128 or 256, q represents H x / 8, H x / 8 or
- * H x / 16 of each block (H: docs/numerics.md); groups of 64, 128 and 256 are rotated in blocks of 64 only. */
+ * inputs repeat its scale and have their own sum. Rotated, q represents H x / 8 of each block, H x / 16 of a block of
+ * 256 (H: docs/numerics.md); groups of 64, 128 and 256 are rotated in blocks of 64 only. */
 typedef struct infeng_activation {
   uint32_t struct_size;
   uint32_t group;      /* 64, 128, 256 or INFENG_GROUP_ROW */
@@ -263,7 +254,7 @@ typedef struct infeng_activation {
   infeng_tensor q;     /* (rows, k padded to 64) int8, padding is 0; optional */
   infeng_tensor scale; /* (rows, k / 64 rounded up) f32 */
   infeng_tensor sum;   /* (rows, k / 64 rounded up) int32: sum of 64 q */
-  uint64_t rotated;    /* inputs of a block, which divides k; 0: not rotated */
+  uint64_t rotated;    /* inputs of a block, 64, 128 or 256, which divides k; 0: none */
 } infeng_activation;
 
 /* Rows [row_begin, row_end) use one adapter. Segments are sorted by row_begin, may overlap (adapters combine) and apply
@@ -305,12 +296,10 @@ typedef struct infeng_operand_epilogue {
   infeng_epilogue head;
   infeng_tensor operand;
 } infeng_operand_epilogue;
-
 typedef struct infeng_quantize_epilogue {
   infeng_epilogue head;
   const infeng_activation* act; /* q, scale and sum are written */
 } infeng_quantize_epilogue;
-
 typedef struct infeng_lora_epilogue {
   infeng_epilogue head;
   infeng_tensor u; /* (rows, columns) f32 */
@@ -598,7 +587,6 @@ typedef struct infeng_range {
   const void* data;
   int64_t bytes;
 } infeng_range;
-
 typedef struct infeng_fetch {
   infeng_extension head;
   const infeng_range* ranges;
