@@ -43,7 +43,6 @@ from infeng_core.formats.safetensors import TensorInfo
 from infeng_core.formats.safetensors import fail as fail_safetensors
 from infeng_core.formats.safetensors import header_of as safetensors_header
 from infeng_core.formats.shards import ALIGN, Entry, aligned_bytes, write_all
-from infeng_core.formats.shards import header as shard_header
 from infeng_core.formats.shards import header as tensor_header
 from infeng_core.formats.side_files import CHAT_TEMPLATES, CONFIG_FILES, CONVERTED_TEMPLATES, TOKENIZER_FILES
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
@@ -107,6 +106,6 @@ __all__ = [
     "format_over", "gigabytes", "inside", "inverse_frequencies", "is_artifact", "is_name", "is_native", "is_router",
     "layout", "llama", "locate", "mark_used", "merges_of", "open_tokenizer", "opened", "parse_json", "read_manifest",
     "read_native", "read_settings", "reading", "reads", "require_memory", "rotated", "rotated_inputs",
-    "safetensors_header", "shard_header", "show", "steps_of", "tensor_header", "to_bf16", "trim", "use_families",
+    "safetensors_header", "show", "steps_of", "tensor_header", "to_bf16", "trim", "use_families",
     "variable_formats", "widened", "write_all", "writes", "yamltree",
 ]  # fmt: skip

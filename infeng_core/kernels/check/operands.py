@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from infeng_core import _native
 from infeng_core._native import Epilogue, Program, Weight
-from infeng_core.formats.rotation import largest_block
 from infeng_core.kernels import problems
 from infeng_core.kernels.check.steps import BLOCK
 
@@ -256,7 +255,8 @@ def wide_rounding(columns: int) -> dict[str, Any]:
 
 def row_rounding(columns: int) -> dict[str, Any]:
     """Return how ``columns`` are rounded under one scale: rotated in the largest blocks that divide them."""
-    return {"group": _native.ROW_GROUP, "rotated": largest_block(columns)}
+    block = min(columns & -columns, 256)  # a power of two
+    return {"group": _native.ROW_GROUP, "rotated": block if block >= 64 else 0}
 
 
 ROUNDINGS: dict[str, Callable[[int], dict[str, Any]]] = {

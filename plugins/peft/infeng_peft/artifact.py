@@ -7,7 +7,7 @@ from pathlib import Path
 
 from infeng_core.api import __version__
 from infeng_core.api.adapters import ARTIFACT_FILE, ARTIFACT_VERSION, AdapterImage, Artifact, shapes_of
-from infeng_core.api.formats import Entry, LoadedModel, shard_header, write_all
+from infeng_core.api.formats import Entry, LoadedModel, tensor_header, write_all
 
 
 def describe(image: AdapterImage, model: LoadedModel) -> Artifact:
@@ -33,5 +33,5 @@ def write_artifact(image: AdapterImage, artifact: Artifact, directory: Path) -> 
         "adapter": json.dumps(document, separators=(",", ":")),
     }
     with (directory / ARTIFACT_FILE).open("wb", buffering=0) as file:
-        write_all(file.write, shard_header(entries, metadata))
+        write_all(file.write, tensor_header(entries, metadata))
         write_all(file.write, image.data.data)

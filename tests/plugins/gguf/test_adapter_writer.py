@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import tiny_adapter
 import tiny_model
-from infeng_core.formats.adapters.weights import AdapterWeights, Delta
 from infeng_gguf.adapter import read_gguf_adapter
 from infeng_gguf.api import write_gguf_adapter
 from infeng_peft.adapter import read_peft
+from infeng_peft.api import AdapterWeights, Delta
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
