@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tiny_adapter
 import tiny_model
-from infeng_gguf.adapter import read_gguf_adapter
+from infeng_gguf.adapter import GgufAdapterReader
 from infeng_gguf.api import write_gguf_adapter
 from infeng_peft.adapter import read_peft
 from infeng_peft.api import AdapterWeights, Delta
@@ -83,7 +83,7 @@ def test_a_written_adapter_is_read_back_with_the_same_products(
     (peft / "adapter_config.json").write_text(json.dumps({**config, **settings}))
     adapter = read_peft(peft, base)
     write_gguf_adapter(adapter, base, tmp_path / "a.gguf", "f32")
-    found, wanted = products(read_gguf_adapter(tmp_path / "a.gguf", base)), products(adapter)
+    found, wanted = products(GgufAdapterReader().read(tmp_path / "a.gguf", base)), products(adapter)
     assert found.keys() == wanted.keys()
     for name, values in wanted.items():
         assert np.allclose(found[name], values, rtol=1e-5, atol=1e-7), name
@@ -102,7 +102,7 @@ def test_an_adapter_of_the_embedding_is_written_by_rows(base: ModelConfig, tmp_p
     adapter = made(base, "model.embed_tokens")
     write_gguf_adapter(adapter, base, tmp_path / "a.gguf", "f32")
     assert tensors_of(tmp_path / "a.gguf")["token_embd.weight.lora_a"].shape == (SHAPE.vocab, 2)
-    [found] = read_gguf_adapter(tmp_path / "a.gguf", base).deltas.values()
+    [found] = GgufAdapterReader().read(tmp_path / "a.gguf", base).deltas.values()
     assert np.array_equal(found.a, adapter.deltas["model.embed_tokens"].a)
 
 
