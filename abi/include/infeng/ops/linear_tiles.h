@@ -4,13 +4,13 @@
 //   out = fma(float(acc), wscale * xscale[m][g], out)               steps ascending
 // or, over weights with integer sub-scales, those of linear_p32.h: wscale is applied at the end, and a wide group of
 // the activation is several steps, whose products a C tile adds. If a row of the activation has one scale, the products
-// of a chunk are added to integers in `cur`, which are scaled when all of k is added. A step of a panel is unpacked to
-// signed lines in scratch, which form a B tile; 16 rows of the activation form an A tile in place. Their product, a C
-// tile of int32, passes through memory to the vector unit. The unit of work is a chunk: a few steps of one panel. The A
-// tiles of a chunk serve all panels; the sums of 16 rows stay in vector registers over a chunk. The stages overlap:
-// while one chunk is added to its sums, the next is multiplied, and with up to 16 rows, which need a chunk only once,
-// the one after that is unpacked. More rows unpack a chunk of four panels, which stays in the L1 cache while all rows
-// pass. SPDX-License-Identifier: Apache-2.0
+// of a chunk are added to integers in `cur`, through C tiles alone where there are 16 rows for each, and scaled when
+// all of k is added. A step of a panel is unpacked to signed lines in scratch, which form a B tile; 16 rows of the
+// activation form an A tile in place. Their product, a C tile of int32, passes through memory to the vector unit. The
+// unit of work is a chunk: a few steps of one panel. The A tiles of a chunk serve all panels; the sums of 16 rows stay
+// in vector registers over a chunk. The stages overlap: while one chunk is added to its sums, the next is multiplied,
+// and with up to 16 rows, which need a chunk only once, the one after that is unpacked. More rows unpack a chunk of
+// four panels, which stays in the L1 cache while all rows pass. SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LINEAR_TILES_H
 #define INFENG_OPS_LINEAR_TILES_H
 
@@ -185,6 +185,23 @@ struct TileCore {
       T::template dot<C, A, B>();
       T::template store<C>(out + S * kSlot, kLine);
     }
+
+    // Adds a chunk of `Steps` steps to integer sums of 16 rows.
+    template <int Steps>
+    INFENG_INLINE void add_to(float* sums, bool first) const {
+      constexpr int64_t kStride = kTileWidth * int64_t(sizeof(float));
+      if (first)
+        T::template zero<0>();
+      else
+        T::template load<0>(sums, kStride);
+      unrolled<Steps>([&](auto s) INFENG_INLINE_LAMBDA {
+        constexpr int B = 2 + s.value % 2, A = 4 + s.value;
+        if (fresh) T::template load<A>(a + s.value * kStepK, stride);
+        T::template load<B>(b + s.value * kStepLines * kLine, kLine);
+        T::template dot<0, A, B>();
+      });
+      T::template store<0>(sums, kStride);
+    }
   };
 
   // The sums of 16 rows and a panel over a chunk.
@@ -335,7 +352,12 @@ struct TileCore {
         const uint8_t* ahead = last ? (after ? after : panel) + step_at(0) : panel + step_at(step + kChunk);
         const Chunk chunk{panel, ahead, p, count.value, step, int(min_of(kChunk, steps - step)), last};
         unpack_panels<V>(chunk, bytes, scratch);
-        dispatch<kChunk>(chunk.steps, [&](auto n) INFENG_INLINE_LAMBDA { add_chunk<V, n.value>(t, chunk, scratch); });
+        dispatch<kChunk>(chunk.steps, [&](auto n) INFENG_INLINE_LAMBDA {
+          if (kReadsRows && sums_rows(t))
+            add_to_sums<V, n.value>(t, chunk, scratch);
+          else
+            add_chunk<V, n.value>(t, chunk, scratch);
+        });
       }
     });
   }
@@ -355,7 +377,6 @@ struct TileCore {
   static INFENG_NOINLINE void add_chunk(const LinearTile& t, const Chunk& chunk, Scratch& scratch) {
     const int64_t bytes = t.weight.panel_bytes;
     const int of_group = steps_of_group(t);
-    const bool whole = kReadsRows && sums_rows(t);
     const auto products = [&](int64_t row, int p, int turn) INFENG_INLINE_LAMBDA {
       return Products(t, row, chunk.step, scratch.lines[p][0], scratch.products[0][turn][0], p == 0, Steps);
     };
@@ -367,22 +388,44 @@ struct TileCore {
       for (int p = 0; p < chunk.panels; ++p, cur += kLanes, turn ^= 1) {
         const bool last = p + 1 == chunk.panels, more = !last || row + kTileRows < t.rows;
         if (more) next = last ? products(row + kTileRows, 0, turn ^ 1) : products(row, p + 1, turn ^ 1);
-        const int32_t* product = scratch.products[0][turn][rows_again(t, row)];
-        Sums<V> sums(product, xscales(t, row, chunk.step));
-        if (!whole) sums.load(cur, chunk.step == 0);
+        Sums<V> sums(scratch.products[0][turn][rows_again(t, row)], xscales(t, row, chunk.step));
+        sums.load(cur, chunk.step == 0);
         unrolled<Steps>([&](auto s) INFENG_INLINE_LAMBDA {
           if (more) next.template step<s.value>();
           if (row == 0) {
             fetch<V>(chunk.ahead + p * bytes + step_at(s.value) - step_at(0));
             t.feed.template step<V>();
           }
-          if (!whole && is_last<s.value>(of_group, Steps))
+          if (is_last<s.value>(of_group, Steps))
             sums.template step<s.value>(kSubScaled ? V::zero() : V::load(scratch.scales[p][s.value]));
         });
-        if (whole)
-          add_sums<V>(product, Steps, cur, chunk.step == 0);
-        else
-          sums.store(cur, chunk.data + p * bytes, chunk.last);
+        sums.store(cur, chunk.data + p * bytes, chunk.last);
+      }
+    }
+  }
+
+  // Adds a chunk of `Steps` steps to the integer sums of all rows. Only the last rows need the vector unit: their tile
+  // begins with rows to which the chunk was added before.
+  template <Vector V, int Steps>
+  static INFENG_NOINLINE void add_to_sums(const LinearTile& t, const Chunk& chunk, Scratch& scratch) {
+    const int64_t bytes = t.weight.panel_bytes;
+    const bool first = chunk.step == 0;
+    for (int64_t row = 0; row < t.rows; row += kTileRows) {
+      const int64_t again = rows_again(t, row);
+      float* cur = t.cur + row * kTileWidth + chunk.panel * kLanes;
+      for (int p = 0; p < chunk.panels; ++p, cur += kLanes) {
+        const Products products(t, row, chunk.step, scratch.lines[p][0], scratch.products[0][0][0], p == 0, Steps);
+        if (row == 0)
+          unrolled<Steps>([&](auto s) INFENG_INLINE_LAMBDA {
+            fetch<V>(chunk.ahead + p * bytes + step_at(s.value) - step_at(0));
+            t.feed.template step<V>();
+          });
+        if (again == 0) {
+          products.template add_to<Steps>(cur, first);
+        } else {
+          unrolled<Steps>([&](auto s) INFENG_INLINE_LAMBDA { products.template step<s.value>(); });
+          add_sums<V>(scratch.products[0][0][again], Steps, cur, first);
+        }
       }
     }
   }
