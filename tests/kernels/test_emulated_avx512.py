@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from infeng_abi import CFLAGS, include_dir
-from kernels.test_native_conformance import REFERENCE, ROOT, SOURCES, compile_to, run
+from kernels.driver import REFERENCE, ROOT, compile_to, run
 
 from infeng_core import _native as native
 
@@ -31,13 +31,6 @@ UNITS = [
     *(pytest.param(f"attention_{name}", "vnni", marks=nightly) for name in ("int8hi", "int8", "k8v4h")),
     pytest.param("linear_int4", "gfni", marks=nightly),
 ]
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_to(
-        tmp_path_factory.mktemp("driver") / "conformance", "c++", "-std=c++20", "-O1", SOURCES / "main.cc"
-    )
 
 
 def library_of(source: Path, unit: str, folder: Path) -> Path:

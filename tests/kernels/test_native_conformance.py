@@ -1,44 +1,19 @@
 """The C++ conformance driver: exact ends of memory, sanitizers and scalar vectors, which programs cannot test."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from infeng_abi import CFLAGS, include_dir
+from infeng_abi import include_dir
+from kernels.driver import REFERENCE, ROOT, SOURCES, compile_to, run
 
-import infeng_core
 from infeng_core import _native as native
 from infeng_core.kernels.libraries import libraries
 from infeng_core.plug.manager import Plugins
 
-ROOT = Path(__file__).parents[2]
-SOURCES = ROOT / "tests" / "kernels" / "conformance"
-REFERENCE = Path(infeng_core.__file__).parent / "libinfeng_reference.so"
 LIBRARIES = sorted(path.parent.name for path in (ROOT / "plugins").glob("*/library.cc"))
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
-
-
-def compile_to(output: Path, compiler: str, *arguments: str | Path) -> Path:
-    flags = [f"-I{include_dir()}", *CFLAGS, "-fPIC", "-o", str(output)]
-    subprocess.run([compiler, *map(str, arguments), *flags, "-ldl", "-lm"], check=True)
-    return output
-
-
-def run(driver: Path, *arguments: str | Path) -> str:
-    """Run the driver, fail with its output if it finds a difference, and return that output."""
-    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
-    done = subprocess.run([str(driver), *map(str, arguments)], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_to(
-        tmp_path_factory.mktemp("driver") / "conformance", "c++", "-std=c++20", "-O1", SOURCES / "main.cc"
-    )
 
 
 def installed(name: str) -> Path:

@@ -6,37 +6,15 @@ A rotation spreads outliers over all elements of a head, so that one scale fits 
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .rounding import SMALLEST, Float, quantize
+from .rounding import SMALLEST, quantize
 
 Array = NDArray[np.floating]
 LEAST_BLOCK = 8  # smaller ones would not spread outliers
-
-
-@cache
-def hadamard(size: int) -> NDArray[np.float64]:
-    """Return Sylvester's matrix of +-1 in blocks of the largest power of two that divides ``size``, (size, size)."""
-    block = size & -size
-    matrix = np.ones((1, 1))
-    while len(matrix) < block:
-        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    return np.kron(np.eye(size // block), matrix).astype(np.float64)
-
-
-def rotate(x: NDArray[Float]) -> NDArray[Float]:
-    """Return H x of the last axis; H is symmetric and H H = block."""
-    rotated: NDArray[Float] = x @ hadamard(x.shape[-1]).astype(x.dtype)
-    return rotated
-
-
-def unrotated(x: NDArray[Float]) -> NDArray[Float]:
-    """Invert ``rotate``."""
-    return rotate(x) / x.dtype.type(x.shape[-1] & -x.shape[-1])
 
 
 class Codes(Protocol):

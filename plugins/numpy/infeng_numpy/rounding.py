@@ -7,14 +7,14 @@ Functions compute in the type of their input, so that binary64 inputs get no add
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .hadamard import Float, rotate_blocks
+
 ACTIVATION_GROUP = 64  # inputs of a linear that share a scale
 SPLIT = 256  # positions that attention adds up at a time
-Float = TypeVar("Float", bound=np.floating)
 SMALLEST = 2.0**-100  # below it a group counts as zero, so that 127 / amax cannot overflow
 
 
@@ -53,18 +53,6 @@ class Rounding:
 
 
 PLAIN = Rounding()
-
-
-def rotate_blocks(x: NDArray[np.floating], block: int) -> NDArray[np.floating]:
-    """Return x (rows, k), each ``block`` along k times an orthogonal Hadamard matrix, which is its own inverse.
-
-    Kernels take a power of two instead of the square root of 128; the scale of a row takes that difference out again.
-    """
-    matrix = np.ones((1, 1), x.dtype)
-    while len(matrix) < block:
-        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    turned: NDArray[np.floating] = (x.reshape(-1, block) @ (matrix / np.sqrt(block))).reshape(x.shape)
-    return turned
 
 
 def round_activations(x: NDArray[np.floating], how: Rounding = PLAIN) -> NDArray[np.floating]:

@@ -8,8 +8,8 @@ neighbours; its ``open_model(model, threads, options)`` returns an object with t
 - ``open(kind, rows, positions)``: allocate ``rows`` sequences of ``positions`` for "decode", "prefill" or "serve"; not
   timed.
 - ``admit(slot, prompt, adapter)``: begin a sequence in a free slot; adapter is a name, or None for the base.
-- ``advance(slots)``: run one step of these slots, or all steps until those that are new have a token; returns
-  ``[(slot, token), ...]``.
+- ``advance(slots)``: run one step of these slots, or all steps until each new slot has a token; returns ``[(slot,
+  token), ...]``.
 - ``stop()``: drop the sequences; not timed.
 
 A peer that serves requests with adapters also has the members that ``slots.py`` describes.
