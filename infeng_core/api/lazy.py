@@ -15,7 +15,7 @@ _IMPORT = re.compile(r"^from (\S+) import (?:\(([^)]*)\)|(.*))$", re.MULTILINE)
 def attach(module: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a module, given its ``__name__`` and ``__file__``.
 
-    The names are those that the stub beside the module imports, by absolute ``from HOME import NAME [as OTHER]``.
+    The stub beside the module imports each name, by an absolute ``from HOME import NAME [as OTHER]``.
     """
     homes = _homes(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
     names = sorted(homes)

@@ -1,4 +1,4 @@
-"""The weight formats of an engine by name: the core's, and those that plugins bring by a hook or in a library."""
+"""The weight formats of an engine by name: the core's formats, and the formats of plugins and their libraries."""
 
 from __future__ import annotations
 
