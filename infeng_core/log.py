@@ -98,7 +98,7 @@ def announce(text: str, level: str = "info") -> None:
         print(printable(text), file=sys.stderr)
 
 
-def hear_others() -> None:
+def capture_library_logs() -> None:
     """Print what other libraries log through Python's logging, warnings and above, as events of the engine.
 
     This is for commands, whose process is their own; a surrounding application decides for itself.

@@ -8,7 +8,7 @@ from infeng_core.backends.interface import NotFiniteError
 from infeng_core.batch import Batch, RunningRequest, Segment, part
 
 
-def culprits(run: Callable[[Batch], object], batch: Batch) -> list[RunningRequest]:
+def failing_requests(run: Callable[[Batch], object], batch: Batch) -> list[RunningRequest]:
     """Return the sequences whose rows alone make ``run`` raise NotFiniteError, often none.
 
     The batch is halved repeatedly: rows may run again, in any company.

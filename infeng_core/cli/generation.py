@@ -85,7 +85,7 @@ def sampling_fields(arguments: argparse.Namespace) -> dict[str, Any]:
 def sampling_params(arguments: argparse.Namespace, **defaults: Any) -> SamplingParams:
     """Return the given sampling parameters; others come from ``defaults``, or else from the library.
 
-    ``without_words`` adds bad words later, since they need the model's tokenizer.
+    ``drop_bad_words`` adds bad words later, since they need the model's tokenizer.
     """
     from infeng_core.requests.request import SamplingParams
 
@@ -93,7 +93,7 @@ def sampling_params(arguments: argparse.Namespace, **defaults: Any) -> SamplingP
     return SamplingParams(**{**defaults, **given})
 
 
-def without_words(arguments: argparse.Namespace, params: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
+def drop_bad_words(arguments: argparse.Namespace, params: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
     """Return ``params`` with the words of ``--bad-words``; raises RequestError."""
     if not arguments.bad_words:
         return params

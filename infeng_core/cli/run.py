@@ -19,9 +19,9 @@ from infeng_core.cli import emit, say
 from infeng_core.cli.generation import (
     add_model_options,
     add_sampling_options,
+    drop_bad_words,
     model_options,
     sampling_params,
-    without_words,
 )
 from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras
 from infeng_core.cli.options import add_config_options, config_from
@@ -81,7 +81,7 @@ class Run:
 
         begin = time.perf_counter()
         with Engine(config=config) as engine:
-            params = without_words(arguments, params, engine.tokenizer)
+            params = drop_bad_words(arguments, params, engine.tokenizer)
             requests = [replace(request, params=params) for request in requests]
             for name, path, scale in loras(arguments):
                 engine.adapters.load(name, path, scale=scale)

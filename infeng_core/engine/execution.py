@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.backends.interface import Executable, InterruptedStepError, NotFiniteError
-from infeng_core.backends.isolation import culprits
+from infeng_core.backends.isolation import failing_requests
 from infeng_core.batch import Batch
 from infeng_core.engine.embedding import pool
 from infeng_core.engine.in_flight import InFlight
@@ -43,7 +43,7 @@ class Execution:
                 pool(batch, executable.hidden_states())  # type: ignore[attr-defined]  # from HiddenStates
             return logits
         except NotFiniteError:
-            found = culprits(executable.run, batch)
+            found = failing_requests(executable.run, batch)
             if not found:
                 raise
             self._in_flight.end_not_finite(found)

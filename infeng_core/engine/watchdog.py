@@ -12,7 +12,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from infeng_core.log import get_logger
-from infeng_core.plug.border import inside
+from infeng_core.plug.plugin_boundary import inside
 from infeng_core.record import Record
 
 _log = get_logger(__name__)

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 from infeng_core.errors import PluginError
 from infeng_core.formats.providers import Providers
-from infeng_core.formats.quant import VARIANTS, FormatLookup, QuantFormat, brought_by
+from infeng_core.formats.quant import VARIANTS, FormatLookup, QuantFormat, formats_of_library
 from infeng_core.kernels.libraries import state_of
 from infeng_core.plug.discovery import Plugin
 from infeng_core.plug.hookspecs import QUANT_FORMATS
@@ -41,4 +41,4 @@ def _formats_of_library(plugins: Plugins, name: str, plugin: Plugin) -> dict[str
     if state.native is None:
         why = f"library {state.name}, which brings it, is not open"
         raise PluginError(f"{QUANT_FORMATS.singular} {name}", why, str(state.reason))
-    return brought_by(state.native)
+    return formats_of_library(state.native)

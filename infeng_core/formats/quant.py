@@ -303,7 +303,7 @@ VARIANTS = {
 """Formats that read other activations than int8 in groups of 64, by name."""
 
 
-def brought_by(library: _native.Library) -> dict[str, QuantFormat]:
+def formats_of_library(library: _native.Library) -> dict[str, QuantFormat]:
     """Return the weight formats that an opened library defines or reads; its functions pack and unpack them."""
     return {name: QuantFormat(name, _native.activation(name)) for name in library.formats}
 

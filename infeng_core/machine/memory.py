@@ -20,10 +20,10 @@ def available_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgr
 def require(needed: int, what: str, available: int | None) -> None:
     """Raise ResourceError with needed and available bytes if ``needed`` and a margin do not fit."""
     if available is not None and needed + MARGIN > available:
-        raise too_little(needed, what, available)
+        raise memory_shortage(needed, what, available)
 
 
-def too_little(needed: int, what: str, available: int | None) -> ResourceError:
+def memory_shortage(needed: int, what: str, available: int | None) -> ResourceError:
     """Return the error for ``needed`` bytes that are not available."""
     why = f"needs {needed} bytes ({gigabytes(needed)})"
     if available is None:

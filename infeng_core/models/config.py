@@ -13,7 +13,7 @@ from infeng_core.models.families import describe, families
 from infeng_core.models.multimodal import text_fields, wrapped_family
 from infeng_core.models.rope_config import RopeConfig
 from infeng_core.models.typed_fields import Fields, show, written
-from infeng_core.models.unread import refuse_unread
+from infeng_core.models.unsupported_keys import refuse_unread
 
 __all__ = ["ModelConfig", "RopeConfig"]
 

@@ -9,7 +9,7 @@ from typing import Any, get_origin, get_type_hints
 
 import pluggy
 
-from infeng_core.plug import border
+from infeng_core.plug import plugin_boundary
 from infeng_core.plug.discovery import Plugin
 from infeng_core.plug.hookspecs import HOOKS, Hook, KernelLibrary
 from infeng_core.plug.markers import PROJECT, hookimpl, hookspec
@@ -74,7 +74,7 @@ class Hooks:
             raise
         except BaseException as error:  # panics of libraries in other languages are not Exceptions
             return None, f"{name}() raised {type(error).__name__}: {error}"
-        fault = next((text for answer in answers if (text := border.wrong(answer, owed))), "")
+        fault = next((text for answer in answers if (text := plugin_boundary.wrong(answer, owed))), "")
         if fault:
             return None, f"the result of {name}() {fault}"
         if get_origin(owed) is dict:
@@ -94,17 +94,17 @@ def hook_name(hook: Hook[Any] | Callable[..., Any]) -> str:
 
 def checked(hook: Hook[Any], plugin: str, what: str, found: Any) -> Any:
     """Return a part of a plugin, or its factory, whose use is checked. what: the part in messages, "tokenizer loud"."""
-    owner = border.Owner(plugin, what, hook.raises)
+    owner = plugin_boundary.Owner(plugin, what, hook.raises)
     if hook.gives == "factories":
         return partial(_make, hook, owner, found)
-    return border.hold(found, hook.face(), owner)
+    return plugin_boundary.hold(found, hook.face(), owner)
 
 
-def _make(hook: Hook[Any], owner: border.Owner, factory: Callable[..., Any], *args: Any) -> Any:
+def _make(hook: Hook[Any], owner: plugin_boundary.Owner, factory: Callable[..., Any], *args: Any) -> Any:
     try:
         made = factory(*args)
-    except border.PASSING:
+    except plugin_boundary.PASSING:
         raise
     except BaseException as error:
         owner.blame("making it", error)
-    return border.hold(made, hook.face(), owner)
+    return plugin_boundary.hold(made, hook.face(), owner)

@@ -46,7 +46,7 @@ class Part:
         self.is_queued = False  # whether it is in the heap
 
 
-class Near(Part):
+class WindowBlocks(Part):
     """Blocks of the groups with a window."""
 
     __slots__ = ("node",)
@@ -59,15 +59,17 @@ class Near(Part):
 class Node(Part):
     """A block of tokens in its place, with the blocks of the groups with full attention; a root has none."""
 
-    __slots__ = ("children", "grips", "near", "parent", "tokens")
+    __slots__ = ("children", "near", "parent", "references", "tokens")
 
     def __init__(self, parent: Node | None, tokens: bytes, blocks: tuple[int, ...], used: int) -> None:
         super().__init__(blocks, used)
         self.parent = parent
         self.tokens = tokens  # a root's: its key
         self.children: dict[bytes, Node] = {}
-        self.near: Near | None = None
-        self.grips = int(self.is_shared)  # is_shared + number of children with grips; with one or more, the node stays
+        self.near: WindowBlocks | None = None
+        self.references = int(
+            self.is_shared
+        )  # is_shared + number of children with references; with one or more, the node stays
 
 
 class Entry(NamedTuple):
@@ -101,10 +103,10 @@ class PrefixTree:
         self.needs = Needs((0,), 1) if needs is None else needs
         """The groups of layers."""
         self._roots: dict[bytes, Node] = {}
-        self._parts: dict[int, Node | Near] = {}  # by the first of their blocks
+        self._parts: dict[int, Node | WindowBlocks] = {}  # by the first of their blocks
         # (used, whether it is a node, number of the entry, part); each evictable part has one, perhaps with an old
         # used.
-        self._heap: list[tuple[int, bool, int, Node | Near]] = []
+        self._heap: list[tuple[int, bool, int, Node | WindowBlocks]] = []
         self._entries = 0
         self._calls = 0
         self.evictable = 0
@@ -188,7 +190,7 @@ class PrefixTree:
             path.append(child)
             node = child
         for index, own in near.items():
-            self._parts[own[0]] = path[index].near = Near(path[index], own, used)
+            self._parts[own[0]] = path[index].near = WindowBlocks(path[index], own, used)
         for seen in path[self.needs.first(BLOCK_TOKENS * len(path)) :] if self.needs.near else ():
             if seen.near is not None:
                 seen.near.used = used
@@ -206,7 +208,7 @@ class PrefixTree:
         while freed < count and self._heap:
             used, _, _, part = heapq.heappop(self._heap)
             part.is_queued = False
-            if not _may_go(part):
+            if not _is_evictable(part):
                 continue  # it is queued again once it may be evicted
             if part.used != used:
                 self._queue(part)
@@ -298,13 +300,13 @@ class PrefixTree:
         self.insertions += len(blocks)
         return len(blocks)
 
-    def _give(self, part: Node | Near) -> tuple[int, ...]:
+    def _give(self, part: Node | WindowBlocks) -> tuple[int, ...]:
         """Remove a node's unshared blocks, or all blocks of a removed node; return them, to be released."""
         blocks, part.blocks = part.blocks, ()
         if blocks:
             del self._parts[blocks[0]]
         if isinstance(part, Node):
-            is_free = not part.grips
+            is_free = not part.references
         else:
             is_free = not part.is_shared
             part.node.near = None
@@ -337,8 +339,8 @@ class PrefixTree:
     def _grip(self, node: Node) -> None:
         """Add a reason to keep a node, and thereby its ancestors."""
         while node.parent is not None:
-            node.grips += 1
-            if node.grips > 1:
+            node.references += 1
+            if node.references > 1:
                 return
             self.evictable -= len(node.blocks)
             node = node.parent
@@ -346,16 +348,16 @@ class PrefixTree:
     def _let_go(self, node: Node) -> None:
         """Remove a reason to keep a node, and thereby its ancestors."""
         while node.parent is not None:
-            node.grips -= 1
-            if node.grips:
+            node.references -= 1
+            if node.references:
                 return
             self.evictable += len(node.blocks)
             self._queue(node)
             node = node.parent
 
-    def _queue(self, part: Node | Near) -> None:
+    def _queue(self, part: Node | WindowBlocks) -> None:
         """Put a part in the heap if it is evictable."""
-        if not part.is_queued and _may_go(part):
+        if not part.is_queued and _is_evictable(part):
             part.is_queued = True
             self._entries += 1
             heapq.heappush(self._heap, (part.used, isinstance(part, Node), self._entries, part))
@@ -368,10 +370,10 @@ def _pieces_of(tokens: NDArray[np.int32], limit: int) -> list[bytes]:
     return [data[begin : begin + _PIECE] for begin in range(0, len(data), _PIECE)]
 
 
-def _may_go(part: Node | Near) -> bool:
+def _is_evictable(part: Node | WindowBlocks) -> bool:
     """Return whether a part may be evicted: no other holder, and for a node no descendant that must stay."""
     if isinstance(part, Node):
-        return bool(part.blocks) and not (part.children or part.grips)
+        return bool(part.blocks) and not (part.children or part.references)
     return bool(part.blocks) and not part.is_shared
 
 

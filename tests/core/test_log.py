@@ -113,8 +113,8 @@ def test_what_other_libraries_log_comes_out_in_the_same_form(capsys):
     root = logging.getLogger()
     before = root.handlers[:]
     try:
-        log.hear_others()
-        log.hear_others()
+        log.capture_library_logs()
+        log.capture_library_logs()
         log.configure_from("info,json")
         logging.getLogger("library.of.others").warning("Invalid %s", "request")
         logging.getLogger("asyncio").error("never retrieved %s", "one")

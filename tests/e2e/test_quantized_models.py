@@ -17,9 +17,9 @@ import pytest
 from e2e import harness
 from goldens import oracle, panels
 from goldens.shapes import CASES, Case
+from infeng_numpy.activations import PLAIN
 from infeng_numpy.backend import CACHES
 from infeng_numpy.llama import Llama
-from infeng_numpy.rounding import PLAIN
 from infeng_numpy.weights import arrange
 from numpy.typing import NDArray
 

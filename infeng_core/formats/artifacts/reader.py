@@ -88,7 +88,7 @@ def _arena(nbytes: int, directory: Path, pages: _native.Pages) -> _native.Arena:
     except (_native.NativeError, MemoryError) as error:
         if getattr(error, "code", "") == "lock_refused":
             raise ResourceError(f"{directory}", str(error), memory.LOCK_REMEDY) from error
-        raise memory.too_little(nbytes, f"{directory}", available) from None
+        raise memory.memory_shortage(nbytes, f"{directory}", available) from None
     placement.report(arena.place_error)
     return arena
 

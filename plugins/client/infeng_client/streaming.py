@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 
 from infeng_client.calls import Call, resumed, streamed
+from infeng_client.collect import Gathering
 from infeng_client.errors import (
     ApiError,
     BrokenStreamError,
@@ -16,7 +17,6 @@ from infeng_client.errors import (
     TimedOutError,
     error_in_stream,
 )
-from infeng_client.gathering import Gathering
 from infeng_client.results import Chunk, Completion, read_chunks
 from infeng_client.sending import Give, Read, Reply, Send, Steps, Terms
 from infeng_client.sse import Event, Parser

@@ -21,7 +21,7 @@ def measured_losses(
         return calibrator.losses(sample, checkpoint, formats, shown.update)
 
 
-def fitted_to(text: Text, quantizer: QuantizerChoice) -> QuantizerChoice:
+def resized_to(text: Text, quantizer: QuantizerChoice) -> QuantizerChoice:
     """Return a quantizer whose record, and thus the identity of the conversion, names the calibration text."""
     settings = {**quantizer.settings, "text": text.sha256, "tokens": text.tokens}
     if rules := getattr(quantizer.quantizer, "rules", None):

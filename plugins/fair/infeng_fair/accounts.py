@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from infeng_core.api.engines import RunningRequest
 from infeng_fair.counts import OTHERS, Counts
-from infeng_fair.terms import Share, Terms, Tier
+from infeng_fair.shares import Share, Terms, Tier
 
 PROMPT_COST = 1.0
 NEW_COST = 2.0

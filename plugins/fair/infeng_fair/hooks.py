@@ -15,7 +15,7 @@ def infeng_policies(settings: Mapping[str, Any]) -> dict[str, PolicyFactory]:
 
     def fair(limits: Limits) -> Any:
         from infeng_fair.policy import Fair
-        from infeng_fair.terms import Terms
+        from infeng_fair.shares import Terms
 
         return Fair(Terms.read(settings), limits)
 

@@ -18,7 +18,7 @@ from infeng_core.api.engines import Limits, Policy, RunningRequest, Served
 from infeng_fair.accounts import NEW_COST, PROMPT_COST, Accounts, Tenant
 from infeng_fair.counts import ByAdapters, Counts
 from infeng_fair.locality import Locality
-from infeng_fair.terms import Terms
+from infeng_fair.shares import Terms
 
 ORDERED = 64
 """Number of requests at the head of the queue that are put in order; the engine rarely reads further."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .rounding import PLAIN, Rounding, round_activations
+from .activations import PLAIN, Rounding, round_activations
 
 if TYPE_CHECKING:
     from .llama import Linear

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from infeng_core.api import KernelError
 
+from .activations import round_shares, round_to_int8
 from .codes import LEAST_BLOCK, Codes, E4m3, Int4, Int8
 from .hadamard import Float, rotate, unrotated
-from .rounding import round_shares, round_to_int8
 
 Array = NDArray[np.floating]
 

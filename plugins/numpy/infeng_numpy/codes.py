@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .rounding import SMALLEST, quantize
+from .activations import SMALLEST, quantize
 
 Array = NDArray[np.floating]
 LEAST_BLOCK = 8  # smaller ones would not spread outliers

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from .activations import PLAIN, Rounding
 from .adapter import Adapted, Rows
 from .cache import PagedCache, slots_of
 from .rotary import Rotary
-from .rounding import PLAIN, Rounding
 
 if TYPE_CHECKING:
     from infeng_core.api.formats import ModelConfig

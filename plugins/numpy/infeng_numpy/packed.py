@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from infeng_core.api.engines import unpack_stacked
 from infeng_core.api.formats import TensorSpec, builtin_format, layout
 
+from .activations import PLAIN, Rounding
 from .adapter import Adapter, Change
 from .hadamard import rotate_blocks
 from .llama import Linear
-from .rounding import PLAIN, Rounding
 from .weights import FAMILIES
 
 if TYPE_CHECKING:

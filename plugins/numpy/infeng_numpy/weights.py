@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .activations import PLAIN, Rounding
 from .llama import Experts, Layer, Linear, Weights
-from .rounding import PLAIN, Rounding
 
 if TYPE_CHECKING:
     from infeng_core.api.formats import LoadedModel, ModelConfig

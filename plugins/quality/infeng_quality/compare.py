@@ -10,7 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from infeng_core.api import Engine, UsageError, say
-from infeng_quality import bytensor, gates, models, page, results, texts
+from infeng_quality import by_tensor, gates, models, page, results, texts
 from infeng_quality.gates import Gate
 from infeng_quality.greedy import divergence
 from infeng_quality.scoring import Scores
@@ -40,8 +40,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         choices=("group", "each"),
         help="also what if only these tensors were quantized: the same of all layers together, or each",
     )
-    help = f"tokens that each of these is measured on ({bytensor.TOKENS})"
-    parser.add_argument("--by-tensor-tokens", type=positive, default=bytensor.TOKENS, metavar="N", help=help)
+    help = f"tokens that each of these is measured on ({by_tensor.TOKENS})"
+    parser.add_argument("--by-tensor-tokens", type=positive, default=by_tensor.TOKENS, metavar="N", help=help)
     parser.add_argument(
         "--gate", action="append", default=[], metavar="G,G", help="such as 'ppl_ratio<=1.008,kl<=0.02,top1>=0.94'"
     )
@@ -120,9 +120,9 @@ def measured(
         figures["worst_documents"] = worst(scores, sources)
         if arguments.by_tensor:
             each, part = arguments.by_tensor == "each", texts.first_tokens(windows, arguments.by_tensor_tokens)
-            count = bytensor.count(reference, other, each) * sum(window.predicted for window in part)
+            count = by_tensor.count(reference, other, each) * sum(window.predicted for window in part)
             with tqdm(total=count, unit="token", desc="by tensor", disable=None, file=sys.stderr, leave=False) as bar:
-                figures["by_tensor"] = bytensor.by_tensor(reference, other, part, each, bar.update)
+                figures["by_tensor"] = by_tensor.by_tensor(reference, other, part, each, bar.update)
             figures["by_tensor_tokens"] = sum(window.predicted for window in part)
     return results.record("quality", figures)
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from infeng_core.api import get_logger
 from infeng_serve.failures import GoneError, failure, reason_of, unauthenticated
-from infeng_serve.hosts import Hosts
+from infeng_serve.host_header import Hosts
 from infeng_serve.http import Call, Receive, Scope, Send
 from infeng_serve.observers import Record
 from infeng_serve.protocol.errors import ApiError

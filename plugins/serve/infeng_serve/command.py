@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from infeng_core.api import UsageError, add_config_options, config_from, get_logger, say
-from infeng_core.api.servers import StartupTimes, hear_others, parse_lora
+from infeng_core.api.servers import StartupTimes, capture_library_logs, parse_lora
 
 _log = get_logger(__name__)
 
@@ -93,13 +93,13 @@ class Serve:
         from infeng_serve.model import Model, load
         from infeng_serve.observability.process import age
         from infeng_serve.observability.tracing import check
+        from infeng_serve.request_observers import request_observers
         from infeng_serve.routes import page, table
         from infeng_serve.server import Server
         from infeng_serve.settings import Settings
         from infeng_serve.warm import Warming
-        from infeng_serve.watchers import watchers
 
-        hear_others()
+        capture_library_logs()
         startup = StartupTimes(age())
         startup.record("imports")
         names = {field.name for field in dataclasses.fields(Settings)} - {"threads"}
@@ -133,7 +133,7 @@ class Serve:
             settings,
             loaded,
             keys=keys,
-            watch=lambda model: watchers(model, settings, startup),
+            watch=lambda model: request_observers(model, settings, startup),
             routes=routes_of(plugins, {**table(), **page.routes(settings)}),
             startup=startup,
         )

@@ -23,7 +23,7 @@ from infeng_serve.keepalive import KeepAlive, comment
 from infeng_serve.observers import Record
 from infeng_serve.protocol.answer import Answer, Context
 from infeng_serve.protocol.errors import ApiError
-from infeng_serve.protocol.unknown import Ignored
+from infeng_serve.protocol.unknown_parameters import Ignored
 from infeng_serve.service import Service
 
 _A = TypeVar("_A", bound=HasRequests)

@@ -24,14 +24,14 @@ from infeng_core.api.servers import StartupTimes, shorten_slice
 from infeng_serve.app import App, Route
 from infeng_serve.auth import Keys
 from infeng_serve.connection import Bounds, Connection, config_of
-from infeng_serve.hosts import Hosts, is_loopback
-from infeng_serve.listening import BACKLOG, listening, pem, raise_open_files
+from infeng_serve.host_header import Hosts, is_loopback
 from infeng_serve.model import Model
 from infeng_serve.observers import Observer
 from infeng_serve.protocol.errors import shutting_down
 from infeng_serve.routes import page, table
 from infeng_serve.service import Service
 from infeng_serve.settings import Settings
+from infeng_serve.sockets import BACKLOG, listening, pem, raise_open_files
 
 if TYPE_CHECKING:
     from infeng_serve.rpc.server import RpcServer

@@ -21,7 +21,7 @@ from infeng_serve.model import Model
 from infeng_serve.observers import Observer
 from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.errors import shutting_down
-from infeng_serve.protocol.unknown import Ignored
+from infeng_serve.protocol.unknown_parameters import Ignored
 from infeng_serve.readers import Readers
 from infeng_serve.settings import Settings
 

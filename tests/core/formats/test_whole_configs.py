@@ -15,7 +15,7 @@ import pytest
 from infeng_core.errors import ModelError
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.families import families
-from infeng_core.models.unread import HARMLESS, NEUTRAL
+from infeng_core.models.unsupported_keys import HARMLESS, NEUTRAL
 from infeng_core.models.weights import layout
 
 WRITTEN: dict[str, dict[str, Any]] = json.loads((Path(goldens.__path__[0]) / "written_configs.json").read_text())

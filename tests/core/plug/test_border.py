@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from infeng_core import cli
 from infeng_core.engine import Engine
 from infeng_core.errors import PluginError, RequestError
-from infeng_core.plug.border import wrong
+from infeng_core.plug.plugin_boundary import wrong
 from infeng_core.requests.request import SamplingParams
 
 

@@ -139,7 +139,7 @@ MUTANTS = [
            "windows:test_a_request_that_diverges_anywhere_in_a_long_prompt_finds_its_blocks"),
     Mutant("a prefix is found whose window is gone", "prefix:PrefixTree._path", Replace("_.first(_) >= _", "True"),
            WINDOWS),
-    Mutant("held window blocks are evicted", "prefix:_may_go",
+    Mutant("held window blocks are evicted", "prefix:_is_evictable",
            Replace("_a and not _.is_shared", "_a"), "prefix_windows:test_held_window_blocks_stay"),
     Mutant("a window that is used again is not the latest", "prefix:PrefixTree.evict", Replace("_.used != _", "False"),
            "prefix_windows:test_blocks_behind_every_window_are_evicted_before_needed_ones"),

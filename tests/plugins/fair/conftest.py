@@ -10,7 +10,7 @@ import infeng_fair
 import pytest
 import yaml
 from infeng_fair.policy import Fair
-from infeng_fair.terms import Terms
+from infeng_fair.shares import Terms
 
 from infeng_core.api.engines import Limits
 

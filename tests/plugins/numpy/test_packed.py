@@ -16,9 +16,9 @@ from goldens import peft_files
 from goldens.adapted import ADAPTED, Adapted
 from goldens.shapes import CASES
 from infeng_convert.conversion import convert
+from infeng_numpy.activations import Rounding
 from infeng_numpy.adapter import Change
 from infeng_numpy.packed import unpacked
-from infeng_numpy.rounding import Rounding
 from infeng_numpy.weights import rounding_of
 from numpy.typing import NDArray
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from infeng_numpy.activations import Rounding, quantize, round_activations, round_shares, round_to_int8
 from infeng_numpy.cache import CACHES, F32Cache, Int8Cache, slots_of
 from infeng_numpy.codes import E4m3, Int4
 from infeng_numpy.hadamard import hadamard, rotate, rotate_blocks, unrotated
-from infeng_numpy.rounding import Rounding, quantize, round_activations, round_shares, round_to_int8
 
 from infeng_core.api import KernelError
 

@@ -20,7 +20,7 @@ pytest.importorskip("infeng_quality", reason="the quality wheel is not installed
 pytest.importorskip("infeng_demo", reason="the demo wheel is not installed")
 
 from infeng_demo import model_dir
-from infeng_quality import bytensor, compare, gates, models, texts
+from infeng_quality import by_tensor, compare, gates, models, texts
 from infeng_quality.scoring import Scores
 from infeng_quality.teacher import Teacher
 
@@ -137,8 +137,8 @@ def test_by_tensor_refuses_two_different_models(reference: Engine) -> None:
     model = reference.model
     vectors = {name: one + 1 for name, one in model.vectors.items()}
     with pytest.raises(UsageError, match="not those of the reference"):
-        bytensor.check(model, replace(model, vectors=vectors))
-    bytensor.check(model, model)
+        by_tensor.check(model, replace(model, vectors=vectors))
+    by_tensor.check(model, model)
 
 
 def test_a_known_fault_is_detected_and_traced_to_its_tensor(reference: Engine) -> None:
@@ -151,7 +151,7 @@ def test_a_known_fault_is_detected_and_traced_to_its_tensor(reference: Engine) -
     ids = reference.tokenizer.encode([STORY])[0]
     windows = texts.windows(ids, 1, 24, 0, 0)
     ours = Teacher(reference.executable, reference.limits)
-    with bytensor._running(reference, model, reference.config) as theirs:
+    with by_tensor._running(reference, model, reference.config) as theirs:
         found = Scores.of(ours, theirs, windows, lambda _: None).figures(200, 0)
     assert found["kl_interval"]["low"] > 0.05
     assert found["ppl_ratio"]["low"] > 1.02

@@ -87,20 +87,20 @@ def test_no_process_or_file_of_a_program_remains(monkeypatch: pytest.MonkeyPatch
 
 
 def without_namespaces(folder: Path) -> Path:
-    """Return a jail that is refused them: it asks for a kind that no kernel knows."""
-    jail = sandbox.JAIL.read_text()
-    refusing = jail.replace("LIBC.unshare(kinds", "LIBC.unshare(1 | kinds")
-    assert refusing != jail
+    """Return a program that is refused them: it asks for a kind that no kernel knows."""
+    program = sandbox.SANDBOXED.read_text()
+    refusing = program.replace("LIBC.unshare(kinds", "LIBC.unshare(1 | kinds")
+    assert refusing != program
     for name in ("judging.py", "wire.py"):
-        shutil.copy(sandbox.JAIL.with_name(name), folder)
-    (folder / "jail.py").write_text(refusing)
-    return folder / "jail.py"
+        shutil.copy(sandbox.SANDBOXED.with_name(name), folder)
+    (folder / "sandboxed.py").write_text(refusing)
+    return folder / "sandboxed.py"
 
 
 def test_without_namespaces_limits_still_hold_and_the_outcome_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox, "JAIL", without_namespaces(tmp_path))
+    monkeypatch.setattr(sandbox, "SANDBOXED", without_namespaces(tmp_path))
     assert sandbox.run("x = 1") == sandbox.Outcome(True, "passed", False)
     assert sandbox.run("import os; os.fork()").reason == "failed"
     assert sandbox.run("x = bytearray(2 << 30)").reason == "failed"
@@ -117,7 +117,7 @@ def test_no_cheating_program_passes_its_tests(name: str) -> None:
 def test_no_cheating_program_passes_its_tests_without_namespaces(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox, "JAIL", without_namespaces(tmp_path))
+    monkeypatch.setattr(sandbox, "SANDBOXED", without_namespaces(tmp_path))
     assert not sandbox.run(CHEATS[name], 5, tests=TESTS).passed
 
 

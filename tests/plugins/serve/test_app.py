@@ -227,11 +227,11 @@ def test_every_route_is_described(served: Running):
 
 def test_metrics_match_the_served_calls(tmp_path: Path):
     from infeng_serve.auth import Keys
-    from infeng_serve.watchers import watchers
+    from infeng_serve.request_observers import request_observers
     from serve_parts import settings_of
 
     keys = Keys(["operator"])
-    with running(keys=keys, watch=lambda model: watchers(model, settings_of())) as found:
+    with running(keys=keys, watch=lambda model: request_observers(model, settings_of())) as found:
         bearer = {"authorization": "Bearer operator"}
         assert found.ask("/metrics").status == 401
         assert found.ask("/tiny", {"prompt": "x", "max_tokens": 3, "model": "bard"}, **bearer).status == 200

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from infeng_serve.auth import Keys
-from infeng_serve.hosts import Hosts
+from infeng_serve.host_header import Hosts
 from infeng_serve.observers import Record
 from infeng_serve.protocol.errors import ApiError
 from serve_parts import Running, connected, read_until, running, slowed

@@ -12,8 +12,8 @@ import pytest
 from infeng_serve.auth import Keys
 from infeng_serve.journal import Journal
 from infeng_serve.observability.scrape import read
+from infeng_serve.request_observers import request_observers
 from infeng_serve.warm import Warming
-from infeng_serve.watchers import watchers
 from serve_parts import Running, running, settings_of, slowed, until
 
 from infeng_core.api import UsageError
@@ -35,7 +35,9 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     (folder / "keys").write_text(KEYS)
     (folder / "prompts").write_text("".join(f"{json.dumps(line)}\n\n" for line in LINES))
     given: dict[str, Any] = {"warm": ("adapters",), "warm_prompts": (str(folder / "prompts"),)}
-    with running(keys=Keys(file=folder / "keys"), watch=lambda m: watchers(m, settings_of()), **given) as found:
+    with running(
+        keys=Keys(file=folder / "keys"), watch=lambda m: request_observers(m, settings_of()), **given
+    ) as found:
         yield found
 
 
@@ -157,7 +159,7 @@ def test_a_prompt_is_counted_once_and_when_its_answer_begins_but_one_that_was_wa
     path.write_text('{"prompt": "Another text, which nobody has asked for."}')
     started = StartupTimes(1.5)
     started.record("imports")
-    watch: Any = lambda model: watchers(model, settings_of(), started)  # noqa: E731
+    watch: Any = lambda model: request_observers(model, settings_of(), started)  # noqa: E731
     with running(watch=watch, warm_prompts=(str(path),)) as served:
 
         def counted(name: str, **labels: str) -> float:

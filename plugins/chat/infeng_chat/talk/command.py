@@ -14,11 +14,11 @@ from infeng_core.api.servers import (
     add_model,
     add_model_options,
     add_sampling_options,
+    drop_bad_words,
     loras,
     model_options,
     processors_of,
     sampling_params,
-    without_words,
 )
 
 MOST_TOKENS = 1024
@@ -67,7 +67,7 @@ class Chat:
             directory = engine.model.tokenizer_dir
             template = find(directory, engine.tokenizer, override=arguments.chat_template)
             params = sampling_params(arguments, max_tokens=MOST_TOKENS, processors=processors, **_defaults(directory))
-            params = without_words(arguments, params, engine.tokenizer)
+            params = drop_bad_words(arguments, params, engine.tokenizer)
             [adapter] = adapters_of(arguments, 1)
             engine.start()
             talk = Conversation(engine, template, params, adapter, arguments.system, variables)

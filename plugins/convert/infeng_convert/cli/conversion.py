@@ -9,7 +9,7 @@ from pathlib import Path
 
 from infeng_convert import recipes
 from infeng_convert.activations import choice_over
-from infeng_convert.calibration import fitted_to, measured_losses
+from infeng_convert.calibration import measured_losses, resized_to
 from infeng_convert.conversion import known_recipe, require_free, require_original, require_place
 from infeng_convert.interfaces.calibrators import Calibrator, Text
 from infeng_convert.interfaces.hooks import CALIBRATORS
@@ -108,7 +108,7 @@ class Asked:
             sample = calibrator.sample(str(self.text), source)
             statistics = calibrator.statistics(sample, aims=bool(getattr(quantizer.quantizer, "aims", False)))
             text = sample.text
-            quantizer = fitted_to(text, quantizer)
+            quantizer = resized_to(text, quantizer)
 
         def spec(choice: FormatChoice, recipe: Recipe | None = None) -> ConversionSpec:
             return ConversionSpec(choice, lookup, quantizer, statistics, recipe, partial(reader_of, providers=plugins))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from infeng_core.api import EngineConfig, Plugins
 
 
-def look_at_adapters(paths: Sequence[Path], base: str, config: EngineConfig, plugins: Plugins, *, as_json: bool) -> int:
+def inspect_adapters(paths: Sequence[Path], base: str, config: EngineConfig, plugins: Plugins, *, as_json: bool) -> int:
     """Print a description of each adapter; return 1 if one does not fit ``base``, else 0."""
     if not paths:
         raise UsageError("--base", "no adapter is named", "give PATH: infeng models ADAPTER --base MODEL")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infeng_convert.cli.model_adapters import look_at_adapters
+from infeng_convert.cli.model_adapters import inspect_adapters
 from infeng_core.api import (
     BACKENDS,
     InfengError,
@@ -63,7 +63,7 @@ class Models:
         plugins = Plugins.discover(config)
         use_families(plugins)
         if arguments.base is not None:
-            return look_at_adapters(arguments.paths, arguments.base, config, plugins, as_json=arguments.json)
+            return inspect_adapters(arguments.paths, arguments.base, config, plugins, as_json=arguments.json)
         if not arguments.paths:
             known = readable(plugins)
             print(json.dumps(known, indent=2)) if arguments.json else say(*_listing(known))

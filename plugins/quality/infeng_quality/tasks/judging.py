@@ -1,7 +1,7 @@
 """A program and its tests in two processes, connected by a line, so that the program cannot forge a verdict.
 
 The tests run in a process without the program. There, names that only the program defines are proxies: a call goes over
-the line, and the tests receive plain data. This file imports only the standard library, like ``jail.py``.
+the line, and the tests receive plain data. This file imports only the standard library, like ``sandboxed.py``.
 """
 
 import ast

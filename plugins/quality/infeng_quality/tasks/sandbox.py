@@ -1,6 +1,6 @@
 """A sandbox for programs that a model wrote: a child process without network, with limited resources and time.
 
-The tests run in another process (``jail.py``), so that the program cannot forge their outcome.
+The tests run in another process (``sandboxed.py``), so that the program cannot forge their outcome.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MEMORY = 1 << 30
 LIMITS = {"AS": MEMORY, "FSIZE": 1 << 20, "NOFILE": 32, "CORE": 0, "NPROC": 0}
 """Limits of setrlimit; NPROC 0 forbids new processes and threads."""
 
-JAIL = Path(__file__).with_name("jail.py")
+SANDBOXED = Path(__file__).with_name("sandboxed.py")
 _MOST = 4096  # bytes read of the child's answer
 
 
@@ -56,7 +56,7 @@ def run(
     with os.fdopen(reading, "rb") as answers, tempfile.TemporaryDirectory(prefix="infeng-task-") as folder:
         try:
             child = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(JAIL), str(writing)],
+                [sys.executable, "-I", "-S", str(SANDBOXED), str(writing)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -84,7 +84,7 @@ def run(
 
 
 def _reason(is_late: bool, status: int, is_done: bool) -> tuple[bool, str]:
-    by_signal = -status if status < 0 else status - 128  # the jail's processes pass signals on as 128 + number
+    by_signal = -status if status < 0 else status - 128  # the sandbox's processes pass signals on as 128 + number
     if is_late or by_signal == signal.SIGXCPU:
         return False, "timeout"
     if by_signal > 0:

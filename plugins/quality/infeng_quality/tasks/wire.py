@@ -2,7 +2,7 @@
 
 A message is eight digits of its length, and JSON. Lists, tuples, sets, mappings and numbers are rebuilt from their
 parts; any other object of the program is sent as a handle, its number. Received data is never executed. This file
-imports only the standard library, like ``jail.py``.
+imports only the standard library, like ``sandboxed.py``.
 """
 
 import json

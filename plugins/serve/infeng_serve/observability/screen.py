@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from infeng_core.api import printable
-from infeng_serve.observability.figures import Figures, Percentiles, Row
+from infeng_serve.observability.interval_statistics import Figures, Percentiles, Row
 
 MOST_ROWS = 20
 """Most tenants, and adapters, that are shown, those with the most tokens first."""

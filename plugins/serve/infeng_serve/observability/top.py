@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from infeng_core.api import InfengError, UsageError
-from infeng_serve.observability.figures import Figures, figures
+from infeng_serve.observability.interval_statistics import Figures, figures
 from infeng_serve.observability.scrape import Scrape, fetch, read
 
 WIDE = 1000

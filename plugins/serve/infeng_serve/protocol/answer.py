@@ -10,7 +10,7 @@ from infeng_chat.template import ChatTemplate
 
 from infeng_core.api import Adapters, Completion, Event, Request, Tokenizer
 from infeng_serve.protocol.errors import ApiError
-from infeng_serve.protocol.unknown import Ignored
+from infeng_serve.protocol.unknown_parameters import Ignored
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from infeng_core.api import Completion, Event, Request
 from infeng_serve.protocol import finish
 from infeng_serve.protocol import usage as counts
 from infeng_serve.protocol.answer import Context
+from infeng_serve.protocol.encoded_frames import Head, Streaming
 from infeng_serve.protocol.frames import DONE, Frames
-from infeng_serve.protocol.head import Head, Streaming
 from infeng_serve.protocol.parameters import Choices
 from infeng_serve.protocol.usage import Usage
 

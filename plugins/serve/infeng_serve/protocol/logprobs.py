@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from infeng_core.api import Logprob, Tokenizer
-from infeng_serve.protocol.spelling import token_bytes
+from infeng_serve.protocol.token_bytes import token_bytes
 
 LOWEST = -9999.0
 """Stands for minus infinity, which JSON lacks."""

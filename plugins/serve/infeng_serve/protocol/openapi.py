@@ -28,7 +28,7 @@ from infeng_serve.protocol import (
     tools,
 )
 from infeng_serve.protocol.errors import ErrorBody
-from infeng_serve.protocol.unknown import described
+from infeng_serve.protocol.unknown_parameters import described
 
 TEXT = "text/plain"
 JSON = "application/json"

@@ -8,7 +8,7 @@ from infeng_core.api import Tokenizer
 from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.bounds import SURE_PER_TOKEN, check_text, check_tokens, encoded
 from infeng_serve.protocol.errors import invalid
-from infeng_serve.protocol.spelling import token_bytes
+from infeng_serve.protocol.token_bytes import token_bytes
 
 _FORMS = "a text, a list of texts, token ids, or a list of lists of them"
 

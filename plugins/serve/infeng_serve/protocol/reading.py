@@ -11,7 +11,7 @@ import msgspec
 from infeng_core.api import printable, unknown_key_remedy
 from infeng_serve.protocol import bounds, counting
 from infeng_serve.protocol.errors import ApiError, invalid
-from infeng_serve.protocol.unknown import Ignored
+from infeng_serve.protocol.unknown_parameters import Ignored
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from itertools import accumulate
 import msgspec
 
 from infeng_core.api import Completion, Tokenizer
-from infeng_serve.protocol.spelling import token_bytes
+from infeng_serve.protocol.token_bytes import token_bytes
 
 
 class PromptTokensDetails(msgspec.Struct, kw_only=True):

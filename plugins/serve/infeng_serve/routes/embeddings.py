@@ -14,7 +14,7 @@ from infeng_serve.protocol.errors import ApiError, not_supported, of
 from infeng_serve.protocol.prompts import ids_of, number
 from infeng_serve.protocol.reading import decode
 from infeng_serve.protocol.requests import place
-from infeng_serve.protocol.unknown import Ignored
+from infeng_serve.protocol.unknown_parameters import Ignored
 from infeng_serve.service import Service
 
 MOST = 2048

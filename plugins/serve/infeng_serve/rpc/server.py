@@ -11,12 +11,12 @@ from grpc_reflection.v1alpha import reflection
 from smg_grpc_proto import vllm_engine_pb2_grpc
 
 from infeng_core.api import UsageError
-from infeng_serve.listening import pem
 from infeng_serve.rpc.call import SERVICE
 from infeng_serve.rpc.guard import Guard
 from infeng_serve.rpc.servicer import Servicer
 from infeng_serve.service import Service
 from infeng_serve.settings import Settings
+from infeng_serve.sockets import pem
 
 NAMES = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
 

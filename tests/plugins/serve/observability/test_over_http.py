@@ -15,11 +15,11 @@ from infeng_demo import model_dir
 from infeng_serve.model import Model
 from infeng_serve.observability.accesslog import AccessLog
 from infeng_serve.observability.families import OPENMETRICS, TEXT
-from infeng_serve.observability.figures import figures
+from infeng_serve.observability.interval_statistics import figures
 from infeng_serve.observability.scrape import read
 from infeng_serve.observability.top import Top
 from infeng_serve.observers import Observer
-from infeng_serve.watchers import watchers
+from infeng_serve.request_observers import request_observers
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from serve_parts import Running, running, settings_of, until
 
@@ -31,7 +31,7 @@ def served() -> Iterator[Running]:
     """A server with metrics and an access log of JSON in LOG, for whoever comes."""
 
     def watch(model: Model) -> Sequence[Observer]:
-        return [*watchers(model, settings_of()), AccessLog(LOG, format="json")]
+        return [*request_observers(model, settings_of()), AccessLog(LOG, format="json")]
 
     with running(watch=watch) as found:
         yield found
@@ -87,7 +87,7 @@ def test_top_watches_it(served: Running, capsys: pytest.CaptureFixture[str]):
 
 def test_the_settings_choose_the_observers(served: Running):
     def names(**given: object) -> list[str]:
-        found = watchers(served.server.service.model, settings_of(**given))
+        found = request_observers(served.server.service.model, settings_of(**given))
         for one in found:
             getattr(one, "close", lambda: None)()
         return [type(one).__name__ for one in found]

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from infeng_serve.observability.figures import figures
+from infeng_serve.observability.interval_statistics import figures
 from infeng_serve.observability.metrics import Metrics
 from infeng_serve.observability.scrape import quantile, read
 from infeng_serve.observability.screen import screen

@@ -11,7 +11,7 @@ from infeng_serve.protocol.chat import ChatRequest
 from infeng_serve.protocol.completions import CompletionRequest
 from infeng_serve.protocol.openapi import document
 from infeng_serve.protocol.responses import ResponsesRequest
-from infeng_serve.protocol.unknown import HARMLESS, NEUTRAL
+from infeng_serve.protocol.unknown_parameters import HARMLESS, NEUTRAL
 from msgspec import Meta
 from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params

@@ -14,7 +14,7 @@ from infeng_serve.protocol.model_types import AdapterScale, LoadAdapter
 from infeng_serve.protocol.openapi import document
 from infeng_serve.protocol.reading import decode
 from infeng_serve.protocol.token_types import DetokenizeRequest, TokenizeRequest
-from infeng_serve.protocol.unknown import HARMLESS, MOST_NAMED, NEUTRAL, Ignored
+from infeng_serve.protocol.unknown_parameters import HARMLESS, MOST_NAMED, NEUTRAL, Ignored
 from jsonschema import Draft202012Validator
 from protocol_parts import SAID, body_of, context_of, scripted
 from serve_parts import Running, running

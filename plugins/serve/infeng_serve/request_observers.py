@@ -11,7 +11,7 @@ from infeng_serve.observers import Observer
 from infeng_serve.settings import Settings
 
 
-def watchers(model: Model, settings: Settings, startup: StartupTimes | None = None) -> list[Observer]:
+def request_observers(model: Model, settings: Settings, startup: StartupTimes | None = None) -> list[Observer]:
     """Return the observers; raises UsageError for an invalid endpoint of traces.
 
     startup: durations of the phases of the start.

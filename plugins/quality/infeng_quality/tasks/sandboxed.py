@@ -1,4 +1,4 @@
-"""The sandbox's program: ``python -I -S jail.py FD`` reads {"program", "tests", ...} from its input, and judges.
+"""The sandbox's program: ``python -I -S sandboxed.py FD`` reads {"program", "tests", ...} from its input, and judges.
 
 One process runs the program, another its tests (``judging.py``); only the second can write a verdict to FD. Before
 that, both give up the network, other processes, the files of this machine, privileges and resources, and report on FD
