@@ -30,9 +30,10 @@ class Record {
 
 namespace records {
 
-extern Record activation_view, adapter_embedding, adapter_part, adapter_tensor, changes, code_grid, codes, cpu_info,
-    filters, masks, minima_grid, op_info, operand, profile_reading, rope_tables, routing_view, sub_grid, units,
-    weight_format_info, workspace;
+// One variable for each NamedTuple of _native.pyi, which says what the fields mean: records::cpu_info for CpuInfo.
+#define RECORD(variable, name, fields) extern Record variable;
+#include "records.inc"
+#undef RECORD
 
 }  // namespace records
 
