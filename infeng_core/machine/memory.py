@@ -30,7 +30,7 @@ def memory_shortage(needed: int, what: str, available: int | None) -> ResourceEr
         why += ", the system refuses them"
     else:
         why += f", {available} bytes ({gigabytes(available)}) are available"
-    remedy = "free memory, use a smaller format (--format int4-g64), or map the file (--set model.load=mmap)"
+    remedy = "free memory, use a smaller format (--format int4-p32), or map the file (--set model.load=mmap)"
     return ResourceError(what, why, remedy)
 
 

@@ -38,7 +38,7 @@ class ModelSection(Record):
     """The model, and the storage of its weights in memory."""
 
     path: str | None = setting(None, Optional(Text()), "directory or hub name", path=True)
-    format: str = setting("int4-g64", Text(), "weight format of every linear")
+    format: str = setting("int4-p32-arow-h256", Text(), "weight format of every linear")
     formats: Mapping[str, str] = setting(
         {"embed": "int8-row"}, MapOf(Text()), "tensor name pattern to format; the last match wins over `format`"
     )

@@ -551,7 +551,7 @@ def test_the_quantizer_leaves_scales_beyond_fp16_to_the_core(tiny: Path, tmp_pat
     with pytest.raises(
         ModelError, match=r"up_proj\.weight: does not fit int4-g64 \(row 3, .*: store it in another format"
     ):
-        engine(source, "quantizer", model__quantizer="clip")
+        engine(source, "quantizer", model__quantizer="clip", model__format="int4-g64")
 
 
 @pytest.mark.slow

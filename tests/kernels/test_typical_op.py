@@ -52,7 +52,7 @@ def test_names_are_unique_and_cover_every_op() -> None:
     assert len(set(names)) == len(names)
     assert {fields["op"] for fields in found} == set(OPS)
     assert {fields["weight"] for fields in found if fields["op"] == "linear"} == set(typical_op.FORMATS)
-    shapes = {(fields["n"], fields["k"]) for fields in found if fields.get("weight") == "int4-g64"}
+    shapes = {(fields["n"], fields["k"]) for fields in found if fields.get("weight") == "int4-p32"}
     assert {(2560, 2048), (2048, 2048), (11264, 2048), (2048, 5632), (32000, 2048)} <= shapes
 
 

@@ -17,6 +17,7 @@ from kernels.harness import reference
 from infeng_core import _native as native
 from infeng_core.backends.native.outline import TINYLLAMA, Outline, shape_and_formats
 from infeng_core.formats.lookup import format_lookup
+from infeng_core.formats.quant import builtin_format
 from infeng_core.kernels import problems
 from infeng_core.kernels.check.case import OneOp
 from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters
@@ -57,15 +58,16 @@ def cases(op: str) -> list[problems.Fields]:
         found |= {key(fields): fields for fields in posed(adapters__dtype=storage) if fields["op"] == op}
     for weight in FORMATS if op != "shrink" else ():
         default = load_config()
+        is_default = weight == builtin_format(default.model.format).stored
         every = SCHEMA["kv_cache"]["dtype"].metadata["kind"].words
+        name = default.model.format if is_default else weight
         # What attention hands on depends on whether activations are rounded, and no more on the weights.
-        for kv in every if weight in (default.model.format, "f32") else (default.kv_cache.dtype,):
+        for kv in every if is_default or weight == "f32" else (default.kv_cache.dtype,):
             asked = [
                 fields
-                for fields in posed(model__format=weight, kv_cache__dtype=kv, adapters__max_resident=0)
+                for fields in posed(model__format=name, kv_cache__dtype=kv, adapters__max_resident=0)
                 if fields["op"] == op
             ]
-            is_default = weight == default.model.format
             if op == "linear" and not is_default:  # down_proj: the longest sums, and a residual
                 asked = [fields for fields in asked if fields["k"] == SHAPE.intermediate]
             if op == "linear" and is_default:

@@ -107,7 +107,7 @@ def test_standard_input_excludes_other_prompts(tiny: Path, capsys: Capture) -> N
 
 DEFAULTS = {
     "run": ["0 is greedy; larger is more even (default: 1)", "most new tokens (default: 256)",
-            "(default: a random one)", "(default: int4-g64)", "(default: the model's)"],
+            "(default: a random one)", "(default: int4-p32-arow-h256)", "(default: the model's)"],
     "chat": ["0 is greedy; larger is more even (default: the model's, else 1)", "most new tokens (default: 1024)"],
     "ask": ["sampling (default: the server's)", "(default: 600)"],
     "demo": ["tokens per answer (default: 96)"],

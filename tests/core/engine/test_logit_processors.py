@@ -241,7 +241,7 @@ def stated(x: np.ndarray, params: SamplingParams, prompt: tuple[int, ...], new: 
 @pytest.mark.parametrize("speculate", ["none", "ngram"])
 @pytest.mark.parametrize("which", OWN)
 def test_the_engines_own_parameters_act_as_they_are_documented(make_engine: MakeEngine, which: str, speculate: str):
-    engine = make_engine(speculation__use=speculate)
+    engine = make_engine(speculation__use=speculate, model__format="int4-g64")  # its greedy text has many tokens
     params = replace(GREEDY, max_tokens=40, logits=True, logprobs=0, **OWN[which])
     plain, completion = engine.generate([Request(LOOP, replace(params, **PLAIN)), Request(LOOP, params)])
     assert completion.logits is not None

@@ -32,7 +32,7 @@ def test_decoding_is_measured_for_every_number_of_rows_and_context(
     for line in result["measurements"]:
         assert line["tokens_per_s"]["min"] <= line["decode_tokens_per_s"] <= line["tokens_per_s"]["max"]
         assert "dram_fraction" not in line
-    assert (result["threads"], result["seed"], result["rounds"], result["format"]) == (1, 0, 2, "int4-g64")
+    assert (result["threads"], result["seed"], result["rounds"], result["format"]) == (1, 0, 2, "int4-p32-arow-h256")
     assert result["peak_rss_bytes"] > 1 << 20
     assert result["cpu_utilization"] > 0
 

@@ -45,8 +45,8 @@ def test_every_linear_is_measured_at_every_number_of_rows(tiny_config: Path, tmp
         macs = line["rows"] * line["n"] * line["k"]
         assert line["gmacs_per_s"] == pytest.approx(macs / line["seconds"]["median"] / 1e9)
         assert line["kernel"] in result["kernels"]
-        assert line["format"] == "int4-g64"
-    assert (result["model"], result["format"], result["threads"]) == ("synthetic:tiny.json", "int4-g64", 1)
+        assert line["format"] == "int4-p32-arow-h256"
+    assert (result["model"], result["format"], result["threads"]) == ("synthetic:tiny.json", "int4-p32-arow-h256", 1)
 
 
 def test_fractions_compare_with_the_ceiling_of_the_kernels_own_instructions(
@@ -56,7 +56,7 @@ def test_fractions_compare_with_the_ceiling_of_the_kernels_own_instructions(
     result = gemm(tmp_path / "out.json", tiny_config, "--rows", "4", "--linear", "down_proj", "--kernel", "reference")
     schema(result)
     [line] = result["measurements"]
-    nbytes = 4 * builtin_format("int4-g64").panel_bytes(128)
+    nbytes = 4 * builtin_format("int4-p32").panel_bytes(128)
     assert line["kernel"].startswith("reference/")
     assert line["dram_fraction"] == pytest.approx(nbytes / 1e10 / line["seconds"]["median"])
     assert "int8_fraction" not in line  # the reference uses none of the instructions that have a ceiling

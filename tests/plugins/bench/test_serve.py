@@ -56,7 +56,7 @@ def test_requests_arrive_on_time_and_step_times_are_recorded(tiny_config: Path, 
     assert result["request_rate"] == 50
     costs = StepCosts.read(fitted)
     assert min(costs.base) == 1
-    assert costs.facts["format"] == "int4-g64"
+    assert costs.facts["format"] == "int4-p32-arow-h256"
 
 
 def test_a_rate_of_auto_is_a_share_of_the_engines_capacity(tiny_config: Path, tmp_path: Path, schema: Any) -> None:

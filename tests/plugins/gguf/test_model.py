@@ -302,7 +302,7 @@ def test_floats_keep_at_least_the_precision_of_the_quantized_tensors_beside_them
 
 def test_a_file_of_floats_alone_follows_the_settings(tmp_path: Path, source: Path) -> None:
     used = loaded(write(tmp_path / "m.gguf", source, lambda name: "F16")).formats_used
-    assert (used.pop("embed"), set(used.values())) == ("int8-row", {"int4-g64"})
+    assert (used.pop("embed"), set(used.values())) == ("int8-row", {"int4-p32-arow-h256"})
 
 
 def test_requested_formats_override_the_files_types(tmp_path: Path, source: Path) -> None:

@@ -51,7 +51,8 @@ class Asked:
         if arguments.quality is not None:
             budget = budget_of(PROFILES[arguments.quality], arguments.budget)
             profile = replace(PROFILES[arguments.quality], budget=budget)
-            profile = profile.over(group, is_rotated=is_rotated)
+            is_plain = group is None and is_rotated is None
+            profile = profile.over(ROW if is_plain else group, is_rotated=is_rotated)
         recipe = None if arguments.recipe is None else recipes.read(arguments.recipe)
         text = None if profile is None else profile.calibrate
         if arguments.calibrate is not None:

@@ -52,8 +52,8 @@ class Convert:
             "except int8) or none",
         )
         help = (
-            "inputs of a linear that share a scale in int8: 64 (the default), 128 or 256 (p32 formats), or row: all of "
-            "them, rotated in blocks of up to 256 (p32 formats and int8-row)"
+            "inputs of a linear that share a scale in int8: 64, 128 or 256 (p32 formats), or row: all of them, rotated "
+            "in blocks of up to 256 (p32 formats and int8-row); default: row with --quality, else the format's own"
         )
         parser.add_argument("--act-group", choices=("64", "128", "256", "row"), help=help)
         help = "rotate each 64 inputs of a linear by a Hadamard matrix before rounding (p32 formats; default: none)"
