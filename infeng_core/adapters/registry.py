@@ -239,7 +239,7 @@ class Registry:
                 self._take_back(reference)
 
     def close_reference(self, reference: AdapterReference) -> None:
-        """Take a request's adapters back for good, or remove it from the waiting ones."""
+        """End a request's hold on its adapters, or its wait for them."""
         with self._cache.lock:
             if reference.is_closed:
                 return

@@ -102,7 +102,7 @@ class Trial:
             return Reason("crashed", "wrote over the answer of the process that tried it", AUTHOR)
 
     def _status(self) -> int:
-        """Return the ended child's exit status; kills a child whose library closed the pipe and goes on."""
+        """Return the child's exit status; a child that closed its pipe and still runs after CPU_S seconds is killed."""
         assert self._child is not None
         try:
             return self._child.wait(timeout=CPU_S)
