@@ -291,6 +291,12 @@ struct SplitBlock {
   // Adds V in integers: all rows pass over a few columns, which stay in the L1 cache.
   void shares(const Slabs& now, const Slabs& next) const {
     const Fetch ahead(now, next, cache.v_offset, width / kLanes);
+    if constexpr (requires { Cache::takes_shares(rows); }) {
+      if (Cache::takes_shares(rows)) {
+        Cache::add_shares(now, scratch, rows, width, ahead);
+        return ahead.fetch_rest(now);
+      }
+    }
     if (rows > kCachedRows)
       share_columns<kRows>(now, ahead);
     else
