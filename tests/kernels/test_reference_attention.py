@@ -245,7 +245,7 @@ def test_attention_is_softmax_of_q_k_times_v(fmt: str) -> None:
     scores = heads.astype(np.float64) @ k.T / 8
     p = np.exp(scores - scores.max(axis=1, keepdims=True))
     truth = cache.finish((p / p.sum(axis=1, keepdims=True)) @ v)
-    error = 3e-3 if cache.shared else 2e-6  # shares are bytes
+    error = 6e-3 if cache.most_share else 2e-6  # shares are bytes
     assert np.allclose(out.reshape(4, 64), truth, rtol=0, atol=error * np.abs(sequence.kv).max())
 
 
