@@ -28,8 +28,10 @@ UNITS = [
         for name in ("linear_p32", "linear_affine", "linear_int4", "linear_int8", "shrink_int8", "attention_int4h")
         for unit in ("bw", "vnni")
     ),
-    *(pytest.param(f"attention_{name}", "bw", marks=nightly) for name in ("int8i", "int8hi", "int8", "k8v4h")),
-    *(pytest.param(f"attention_{name}", "bw", marks=nightly) for name in ("k8v4hi", "int4hi")),
+    *(
+        pytest.param(f"attention_{name}", "bw", marks=nightly)
+        for name in ("int8i", "int8hi", "k8v4hi", "int4hi", "int8", "k8v4h")
+    ),
     *(pytest.param(f"attention_{name}", "vnni", marks=nightly) for name in ("int8hi", "int4hi", "int8", "k8v4h")),
     pytest.param("linear_int4", "gfni", marks=nightly),
 ]

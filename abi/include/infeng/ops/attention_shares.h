@@ -14,6 +14,7 @@
 namespace infeng {
 namespace {
 
+// The type of a share of V of so many bits.
 template <Vector V, int Bits>
 struct ShareOf {
   using Type = typename V::Share;
