@@ -27,6 +27,7 @@ typedef struct query {
 } query;
 
 typedef void (*scores_fn)(const query_head* x, const kv_slab* slab, float s[LANES]);
+typedef int32_t (*integer_fn)(const kv_slab* slab, int64_t token, int64_t d, int64_t dim);
 typedef void (*token_fn)(const kv_slab* slab, int64_t token, float p, float* o, int64_t dim);
 /* o[d] of the split at `start` from p[position - start] of visible positions. */
 typedef void (*values_fn)(const query* x, int64_t start, const float p[SPLIT], float* o);
@@ -82,9 +83,9 @@ INLINE void add_tokens(const query* x, int64_t start, const float p[SPLIT], floa
   }
 }
 
-/* With r[t] = p[t] times the scale of V[t], and R the largest: each token has a share of b[t] = r[t] / (R / 255),
- * rounded to a byte, and o[d] is the integer sum of b[t] V[t][d], times R / 255. */
-INLINE void add_shares(const query* x, int64_t start, const float p[SPLIT], float* o) {
+/* With r[t] = p[t] times the scale of V[t], and R the largest |r[t]|: each token has a share of b[t] = r[t] / (R /
+ * most), rounded to an integer, and o[d] is the integer sum of b[t] V[t][d], times R / most. */
+INLINE void add_shares(const query* x, int64_t start, const float p[SPLIT], float* o, float most, integer_fn integer) {
   const int64_t dim = x->cache->v_head_dim;
   float r[SPLIT];
   float largest = 0.0f;
@@ -92,17 +93,16 @@ INLINE void add_shares(const query* x, int64_t start, const float p[SPLIT], floa
   for (int64_t t = start; t < start + SPLIT; t++) {
     if (!sees(x, t)) continue;
     r[t - start] = p[t - start] * slab_at(x, t).v_scale[t % LANES];
-    if (r[t - start] > largest) largest = r[t - start];
+    if (fabsf(r[t - start]) > largest) largest = fabsf(r[t - start]);
   }
-  const float inverse = largest < 0x1p-100f ? 0.0f : 255.0f / largest;
+  const float inverse = largest < 0x1p-100f ? 0.0f : most / largest;
   for (int64_t t = start; t < start + SPLIT; t++) {
     if (!sees(x, t)) continue;
     const kv_slab slab = slab_at(x, t);
-    const int32_t share = (int32_t)rintf(clamped(r[t - start] * inverse, 0.0f, 255.0f));
-    const int8_t* line = int8_line(&slab, t % LANES, dim);
-    for (int64_t d = 0; d < dim; d++) sum[d] += share * line[4 * d];
+    const int32_t share = (int32_t)rintf(clamped(r[t - start] * inverse, -most, most));
+    for (int64_t d = 0; d < dim; d++) sum[d] += share * integer(&slab, t % LANES, d, dim);
   }
-  for (int64_t d = 0; d < dim; d++) o[d] = (float)sum[d] * (largest / 255.0f);
+  for (int64_t d = 0; d < dim; d++) o[d] = (float)sum[d] * (largest / most);
 }
 
 /* out = (sum over splits of o_j exp(m_j - M)) / (sum of l_j exp(m_j - M), then exp(sink - M)) */
@@ -137,7 +137,7 @@ INLINE void attend(const query* x, float* out, scores_fn scores, values_fn value
 TOKEN_FORMATS(ADD_TOKENS, )
 #define ADD_SHARES(arg, name, number)                                                       \
   INLINE void split_##name(const query* x, int64_t start, const float p[SPLIT], float* o) { \
-    add_shares(x, start, p, o);                                                             \
+    add_shares(x, start, p, o, most_share_##name, integer_##name);                          \
   }
 SHARE_FORMATS(ADD_SHARES, )
 

@@ -17,9 +17,11 @@
   DO(ARG, k8v4h, INFENG_KV_K8V4_H) \
   DO(ARG, int4h, INFENG_KV_INT4_H) \
   DO(ARG, fp8h, INFENG_KV_FP8_H)
-#define SHARE_FORMATS(DO, ARG)     \
-  DO(ARG, int8i, INFENG_KV_INT8_I) \
-  DO(ARG, int8hi, INFENG_KV_INT8_HI)
+#define SHARE_FORMATS(DO, ARG)       \
+  DO(ARG, int8i, INFENG_KV_INT8_I)   \
+  DO(ARG, int8hi, INFENG_KV_INT8_HI) \
+  DO(ARG, k8v4hi, INFENG_KV_K8V4_HI) \
+  DO(ARG, int4hi, INFENG_KV_INT4_HI)
 #define CACHE_FORMATS(DO, ARG) TOKEN_FORMATS(DO, ARG) SHARE_FORMATS(DO, ARG)
 
 /* A query head, with other forms of it that the `prepare` of a format computes. */
@@ -247,8 +249,11 @@ INLINE void values_fp8h(const kv_slab* slab, int64_t token, float p, float* o, i
   for (int64_t d = 0; d < dim; d++) o[d] = fmaf(weight, f32_from_e4m3(v[d]), o[d]);
 }
 
-/* ------------------------------------------------ V in lines of four tokens, which attention multiplies by shares ---
+/* ----------------------------------------------- V in lines of four tokens, which attention multiplies by shares ---
  */
+
+/* The largest share of a token. Scales of 4 bits have signs, so their shares have too and keep 7 bits. */
+enum { most_share_int8i = 255, most_share_int8hi = 255, most_share_k8v4hi = 127, most_share_int4hi = 127 };
 
 /* The byte of a token's column 0; column d is 4 d bytes further. */
 INLINE int8_t* int8_line(const kv_slab* slab, int64_t token, int64_t dim) {
@@ -264,6 +269,19 @@ INLINE void write_int8_lines(const kv_slab* slab, int token, const float* v, int
   for (int64_t d = 0; d < padded; d++) line[4 * d] = q[d];
 }
 
+/* The byte of a token's column d, whose high nibble is column d + 8, for d mod 16 < 8. */
+INLINE uint8_t* int4_line(const kv_slab* slab, int64_t token, int64_t d, int64_t dim) {
+  const int64_t lines = token / 4 * ceil_div(dim, LANES) + d / LANES; /* before this one, of 32 bytes */
+  return (uint8_t*)slab->v + lines * (2 * LANES) + d % 8 * 4 + token % 4;
+}
+
+INLINE void write_int4_lines(const kv_slab* slab, int token, const float* v, int64_t dim) {
+  int8_t q[MAX_HEAD_DIM];
+  const int64_t padded = ceil_div(dim, LANES) * LANES;
+  slab->v_scale[token] = ref_quantize4(v, dim, padded, q);
+  for (int64_t d = 0; d < padded; d++) set_nibble(int4_line(slab, token, d, dim), d % LANES / 8, q[d]);
+}
+
 /* int8i: K as int8 */
 
 INLINE void append_int8i(const kv_slab* slab, int token, const float* k, const float* v, int64_t dim, int64_t v_dim) {
@@ -277,6 +295,10 @@ INLINE void prepare_int8i(query_head* x) { prepare_int8(x); }
 
 INLINE void scores_int8i(const query_head* x, const kv_slab* slab, float s[LANES]) { scores_int8(x, slab, s); }
 
+INLINE int32_t integer_int8i(const kv_slab* slab, int64_t token, int64_t d, int64_t dim) {
+  return int8_line(slab, token, dim)[4 * d];
+}
+
 /* int8hi: K as int8h */
 
 ROTATED(int8hi, write_int8_k, write_int8_lines)
@@ -284,5 +306,33 @@ ROTATED(int8hi, write_int8_k, write_int8_lines)
 INLINE void prepare_int8hi(query_head* x) { prepare_int8h(x); }
 
 INLINE void scores_int8hi(const query_head* x, const kv_slab* slab, float s[LANES]) { scores_int8(x, slab, s); }
+
+INLINE int32_t integer_int8hi(const kv_slab* slab, int64_t token, int64_t d, int64_t dim) {
+  return integer_int8i(slab, token, d, dim);
+}
+
+/* k8v4hi: K as int8h */
+
+ROTATED(k8v4hi, write_int8_k, write_int4_lines)
+
+INLINE void prepare_k8v4hi(query_head* x) { prepare_int8h(x); }
+
+INLINE void scores_k8v4hi(const query_head* x, const kv_slab* slab, float s[LANES]) { scores_int8(x, slab, s); }
+
+INLINE int32_t integer_k8v4hi(const kv_slab* slab, int64_t token, int64_t d, int64_t dim) {
+  return get_nibble(int4_line(slab, token, d, dim), d % LANES / 8);
+}
+
+/* int4hi: K as int4h */
+
+ROTATED(int4hi, write_int4_k, write_int4_lines)
+
+INLINE void prepare_int4hi(query_head* x) { prepare_int8h(x); }
+
+INLINE void scores_int4hi(const query_head* x, const kv_slab* slab, float s[LANES]) { scores_int4h(x, slab, s); }
+
+INLINE int32_t integer_int4hi(const kv_slab* slab, int64_t token, int64_t d, int64_t dim) {
+  return integer_k8v4hi(slab, token, d, dim);
+}
 
 #endif

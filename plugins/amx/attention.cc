@@ -17,3 +17,6 @@ using V = avx512::Vnni;
 KERNEL(attention_int8, AttentionInt8Tiles)
 KERNEL(attention_int8h, AttentionInt8HTiles)
 KERNEL(attention_k8v4h, AttentionK8V4HTiles)
+KERNEL(attention_int8i, AttentionInt8ITiles)
+KERNEL(attention_int8hi, AttentionInt8HITiles)
+KERNEL(attention_k8v4hi, AttentionK8V4HITiles)

@@ -30,6 +30,8 @@ FORMATS: dict[str, dict[str, object]] = {
     "int4-g64, int4h cache": {"model.format": "int4-g64", "kv_cache.dtype": "int4h"},
     "int4-g64, int8i cache": {"model.format": "int4-g64", "kv_cache.dtype": "int8i"},
     "int8-row, int8hi cache": {"model.format": "int8-row", "kv_cache.dtype": "int8hi"},
+    "int8-row, k8v4hi cache": {"model.format": "int8-row", "kv_cache.dtype": "k8v4hi"},
+    "int4-g64, int4hi cache": {"model.format": "int4-g64", "kv_cache.dtype": "int4hi"},
     "int8-row, int8h cache": {"model.format": "int8-row", "kv_cache.dtype": "int8h"},
     "int8-row, k8v4h cache": {"model.format": "int8-row", "kv_cache.dtype": "k8v4h"},
     "f32, fp8h cache": {**harness.F32, "kv_cache.dtype": "fp8h"},

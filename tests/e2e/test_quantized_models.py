@@ -120,8 +120,9 @@ def test_weight_formats_compute_with_their_dequantized_values(
 def every_rotation() -> Iterator[Any]:
     """Yield case and cache: each cache in one case, refusals, which are quick, in all; the rest slow."""
     usual = {("biased", "int8h"), ("linear", "k8v4h"), ("qwen2", "int4h"), ("biased", "fp8h"), ("linear", "int8hi")}
+    usual |= {("biased", "k8v4hi"), ("qwen2", "int4hi")}
     for case in CASES:
-        for cache in ("int8h", "k8v4h", "int4h", "fp8h", "int8hi"):
+        for cache in ("int8h", "k8v4h", "int4h", "fp8h", "int8hi", "k8v4hi", "int4hi"):
             marks = () if (case.name, cache) in usual or case.name == "llama3" else pytest.mark.slow
             yield pytest.param(case, cache, marks=marks, id=f"{case.name}-{cache}")
 

@@ -284,12 +284,14 @@ ROTATED = {
     "int4h": (quantize_int4, quantize_int4),
     "fp8h": (quantize_e4m3, quantize_e4m3),
     "int8hi": (quantize_int8, quantize_int8),
+    "k8v4hi": (quantize_int8, quantize_int4),
+    "int4hi": (quantize_int4, quantize_int4),
 }
 """{rotating format: its quantizers of K and V}"""
 
 SCALED = ROTATED | {"int8": (quantize_int8, quantize_int8), "int8i": (quantize_int8, quantize_int8)}
-SHARED = ("int8i", "int8hi")
-"""Formats whose values are added in integers."""
+SHARED = {"int8i": 255, "int8hi": 255, "k8v4hi": 127, "int4hi": 127}
+"""{format whose values are added in integers: the largest share}"""
 
 
 class Cache:
@@ -300,7 +302,7 @@ class Cache:
 
     def __init__(self, k: F32, v: F32, fmt: str) -> None:
         """Store k and v in a cache format."""
-        self.shared = fmt in SHARED
+        self.most_share = f32(SHARED.get(fmt, 0))
         self.scaled, self.rotated, self.integers = fmt in SCALED, fmt in ROTATED, fmt in SCALED and fmt != "fp8h"
         if self.rotated:
             k, v = (hadamard(x * f32(1 / (x.shape[-1] & -x.shape[-1]))) for x in (k, v))
@@ -326,13 +328,13 @@ class Cache:
 
     def mix(self, p: F32, positions: NDArray[np.intp]) -> F32:
         """Return the sum of p * v over the given positions of a split."""
-        if self.shared:
+        if self.most_share:
             r = p * self.v_scale[positions]
-            largest = r.max()
-            inverse = f32(0) if largest < f32(2.0**-100) else f32(255) / largest
-            shares = np.minimum(np.rint(r * inverse), f32(255)).astype(np.int32)
+            largest = np.abs(r).max()
+            inverse = f32(0) if largest < f32(2.0**-100) else self.most_share / largest
+            shares = np.clip(np.rint(r * inverse), -self.most_share, self.most_share).astype(np.int32)
             total = shares @ self.v[positions].astype(np.int32)
-            return total.astype(np.float32) * (largest / f32(255))
+            return total.astype(np.float32) * (largest / self.most_share)
         o = np.zeros(self.v.shape[1], np.float32)
         for weight, t in zip(p, positions, strict=True):
             o = fma(weight * self.v_scale[t] if self.scaled else weight, self.v[t], o)

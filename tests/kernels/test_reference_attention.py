@@ -51,7 +51,7 @@ def nibbles(bytes_: np.ndarray) -> np.ndarray:
 
 def stored_keys(fmt: str, slab: np.ndarray, dim: int) -> np.ndarray:
     """Return K of a slab as numbers (16 tokens, dim), as abi.h draws it."""
-    if fmt == "int4h":
+    if fmt in ("int4h", "int4hi"):
         lines = slab[: 8 * dim].reshape(dim // 8, 16, 4)
         groups = [lines[8 * g : 8 * g + 8] for g in range(dim // 64)] + np.split(
             lines[dim // 64 * 8 :], dim % 64 // 8 or 1
@@ -69,6 +69,11 @@ def stored_values(fmt: str, slab: np.ndarray, dim: int) -> np.ndarray:
         found = np.concatenate([nibbles(groups[:, g]) for g in range(groups.shape[1])], axis=1)
         assert not found[:, dim:][found[:, dim:] != -8].any()  # -8: a row that was never written
         return found[:, :dim]
+    if fmt in ("k8v4hi", "int4hi"):
+        lines = nibbles(slab[: -(-dim // 16) * 8 * 16].reshape(-1, 32))  # (groups of tokens x 16 columns, 64)
+        groups = lines.reshape(4, -1, 4)  # groups of tokens, columns, tokens
+        assert not groups[:, dim:][groups[:, dim:] != -8].any()
+        return groups[:, :dim].transpose(0, 2, 1).reshape(16, dim)
     if fmt in model.SHARED:
         lines = slab[: -(-dim // 16) * 16 * 16].view(np.int8).reshape(4, -1, 4)  # groups of tokens, columns, tokens
         assert not lines[:, dim:].any()
@@ -87,7 +92,7 @@ def plain(fmt: str, slab: np.ndarray, dim: int) -> np.ndarray:
 
 
 def size_of_keys(fmt: str, dim: int) -> int:
-    bits = {"f32": 32, "f16": 16, "int4h": 4}.get(fmt, 8)
+    bits = {"f32": 32, "f16": 16, "int4h": 4, "int4hi": 4}.get(fmt, 8)
     return -(-dim * 16 * bits // 512) * 64
 
 
@@ -240,7 +245,7 @@ def test_attention_is_softmax_of_q_k_times_v(fmt: str) -> None:
     scores = heads.astype(np.float64) @ k.T / 8
     p = np.exp(scores - scores.max(axis=1, keepdims=True))
     truth = cache.finish((p / p.sum(axis=1, keepdims=True)) @ v)
-    error = 3e-3 if cache.shared else 2e-6  # shares are bytes
+    error = 6e-3 if cache.most_share else 2e-6  # shares are bytes
     assert np.allclose(out.reshape(4, 64), truth, rtol=0, atol=error * np.abs(sequence.kv).max())
 
 

@@ -13,7 +13,7 @@ from infeng_core import _native as native
 
 LIBRARY = reference()
 HEADS, KV_HEADS, LENGTH, FIRST = 4, 2, 300, 296
-USUAL = ("f32", "f16", "int8", "int4h", "int8i")  # the rest have other codes under the same code
+USUAL = ("f32", "f16", "int8", "int4h", "int8i", "int4hi")  # the rest have other codes under the same code
 FORMATS = [fmt if fmt in USUAL else pytest.param(fmt, marks=pytest.mark.nightly) for fmt in native.CACHE_FORMATS]
 
 
@@ -92,7 +92,7 @@ def test_heads_of_k_and_v_may_differ_in_size(fmt: str, dim: int, v_dim: int) -> 
     assert out.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("fmt", ["int8", "int8i"])
+@pytest.mark.parametrize("fmt", ["int8", "int8i", "k8v4hi"])
 def test_all_needs_of_attention_combine(fmt: str) -> None:
     everything = {name: value for way in WAYS.values() for name, value in way.items()}
     out, expected = attend(fmt, 32, 48, list(WAYS), **everything)

@@ -98,16 +98,18 @@ enum {
 enum {
   INFENG_KV_NONE = 0,
   INFENG_KV_F32 = 1,
-  INFENG_KV_F16 = 2,     /* IEEE binary16, no scales */
-  INFENG_KV_INT8 = 3,    /* one f32 scale per token and head, for K and for V */
-  INFENG_KV_FP8 = 4,     /* reserved */
-  INFENG_KV_INT4 = 5,    /* reserved */
-  INFENG_KV_INT8_H = 6,  /* K and V in 8 bits */
-  INFENG_KV_K8V4_H = 7,  /* K of INT8_H, V of INT4_H */
-  INFENG_KV_INT4_H = 8,  /* K and V in 4 bits */
-  INFENG_KV_FP8_H = 9,   /* K and V as e4m3 numbers */
-  INFENG_KV_INT8_I = 10, /* INT8 whose V attention multiplies in integers */
-  INFENG_KV_INT8_HI = 11 /* the same of INT8_H */
+  INFENG_KV_F16 = 2,      /* IEEE binary16, no scales */
+  INFENG_KV_INT8 = 3,     /* one f32 scale per token and head, for K and for V */
+  INFENG_KV_FP8 = 4,      /* reserved */
+  INFENG_KV_INT4 = 5,     /* reserved */
+  INFENG_KV_INT8_H = 6,   /* K and V in 8 bits */
+  INFENG_KV_K8V4_H = 7,   /* K of INT8_H, V of INT4_H */
+  INFENG_KV_INT4_H = 8,   /* K and V in 4 bits */
+  INFENG_KV_FP8_H = 9,    /* K and V as e4m3 numbers */
+  INFENG_KV_INT8_I = 10,  /* INT8 whose V attention multiplies in integers */
+  INFENG_KV_INT8_HI = 11, /* the same of INT8_H */
+  INFENG_KV_K8V4_HI = 12, /* of K8V4_H */
+  INFENG_KV_INT4_HI = 13  /* of INT4_H */
 };
 
 /* Operations. Each has one args struct below. */
@@ -212,9 +214,8 @@ typedef struct infeng_worker {
   char* message;  /* takes a NUL-terminated error text of at most message_size bytes */
 } infeng_worker;
 
-/* A weight format that a library registers. Libraries that register the same name and geometry get the same number. A
- * panel holds 16 outputs over k inputs, k padded to 64, in a multiple of 64 bytes. Its values are floats, or integers
- * with a scale for each `group` inputs of an output. */
+/* A library's weight format. Libraries that register the same name and geometry get the same number. A panel holds 16
+ * outputs over k inputs, k padded to 64, in a multiple of 64 bytes: floats, or integers, a scale a `group` inputs. */
 typedef struct infeng_format {
   uint32_t struct_size;
   uint32_t number;     /* set by the host when it reads the library's description; problems and weights carry it */
@@ -310,15 +311,14 @@ typedef struct infeng_lora_epilogue {
 
 /* One layer's paged KV cache. A block holds `block_tokens` (16) positions of every head. The slab of kv head h in block
  * b is at base + b * block_stride + h * head_stride; K, V and scales lie at the offsets below, in bytes.
- *   f32, f16: K [head_dim][16 tokens], V [16 tokens][v_head_dim]
+ *   f32, f16: K [head_dim][16 tokens], V [16 tokens][v_head_dim]; fp8h: the same in e4m3
  *   int8: K [head_dim / 4][16 tokens][4] u8 = q + 128, V [16 tokens][v_head_dim] int8, k_scale and v_scale [16] f32
  *   int8h: as int8; the formats below have its scales too. k8v4h: K as int8, V as int4h
  *   int4h: K [head_dim / 8][16 tokens][4] u8, V [16 tokens][(v_head_dim + 15) / 16][8] u8, nibbles q + 8
- *   fp8h: K [head_dim][16 tokens], V [16 tokens][v_head_dim], codes of sign, 4 bits of exponent, 3 of fraction
  *   int8i, int8hi: K as int8, V [16 tokens / 4][(v_head_dim + 15) / 16][16 columns][4 tokens] int8
+ *   k8v4hi, int4hi: K as k8v4h, int4h, V [16 tokens / 4][(v_head_dim + 15) / 16][8 columns][4 tokens] u8, nibbles q + 8
  * In K of int4h, byte j of a token in line l holds elements 4 l + j (low nibble) and 32 + 4 l + j (high) of each 64,
- * and elements 8 l + j and 8 l + 4 + j of the last head_dim mod 64. In V, byte i of 8 holds elements i and 8 + i of 16.
- * Padding of V is q = 0. */
+ * elements 8 l + j and 8 l + 4 + j of the last head_dim mod 64. In V, byte i of 8 has i, 8 + i of 16. Padding is 0. */
 typedef struct infeng_kv_cache {
   uint32_t struct_size;
   uint32_t format; /* INFENG_KV_* */

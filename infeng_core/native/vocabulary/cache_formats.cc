@@ -32,6 +32,8 @@ constexpr CacheFormat kFormats[] = {
     {INFENG_KV_FP8_H, "fp8h", plain<1>, plain<1>, true, kLeastBlock},
     {INFENG_KV_INT8_I, "int8i", fours, vectors, true},
     {INFENG_KV_INT8_HI, "int8hi", plain<1>, vectors, true, kLeastBlock},
+    {INFENG_KV_K8V4_HI, "k8v4hi", plain<1>, half_vectors, true, kLeastBlock},
+    {INFENG_KV_INT4_HI, "int4hi", half_bytes, half_vectors, true, kLeastBlock},
 };
 
 }  // namespace

@@ -33,14 +33,17 @@ def round_to_int8(x: NDArray[Float]) -> NDArray[Float]:
     return rounded
 
 
-def round_shares(shares: NDArray[Float], scale: NDArray[np.floating]) -> NDArray[Float]:
-    """Round shares (..., tokens) so that each, times its value's scale (tokens,), is a byte of its split's largest."""
+def round_shares(shares: NDArray[Float], scale: NDArray[np.floating], most: int) -> NDArray[Float]:
+    """Round shares (..., tokens) so that each, times its value's scale (tokens,), is an integer.
+
+    The largest magnitude of a split is the integer ``most``.
+    """
     r = shares * scale
     for begin in range(0, r.shape[-1], SPLIT):
         split = r[..., begin : begin + SPLIT]
-        step = split.max(axis=-1, keepdims=True) / 255  # (..., 1)
+        step = np.abs(split).max(axis=-1, keepdims=True) / most  # (..., 1)
         split[:] = np.rint(np.divide(split, step, out=np.zeros_like(split), where=step > 0)) * step
-    rounded: NDArray[Float] = np.divide(r, scale, out=np.zeros_like(r), where=scale > 0)
+    rounded: NDArray[Float] = np.divide(r, scale, out=np.zeros_like(r), where=scale != 0)
     return rounded
 
 

@@ -97,8 +97,8 @@ class ScaledCache:
     keys: Codes
     values: Codes
     rotated = True
-    sums_integers = False
-    """Whether values are added in integers, by shares in bytes."""
+    most_share = 0
+    """The largest share of a token where values are added in integers; 0 where they are not."""
 
     def __init__(self, *, layers: int, slots: int, kv_heads: int, head_dim: int) -> None:
         """Allocate ``slots`` positions; raises KernelError for a head size that cannot be rotated."""
@@ -123,7 +123,9 @@ class ScaledCache:
 
     def shares(self, layer: int, slots: NDArray[np.intp], shares: NDArray[Float], kv_head: int) -> NDArray[Float]:
         """Return the shares (..., tokens) of slots (tokens,), in bytes if values are added in integers."""
-        return round_shares(shares, self._scale[1, layer, slots, kv_head, 0]) if self.sums_integers else shares
+        if not self.most_share:
+            return shares
+        return round_shares(shares, self._scale[1, layer, slots, kv_head, 0], self.most_share)
 
     def append(self, layer: int, slots: NDArray[np.intp], k: Array, v: Array) -> None:
         """Write k, v (tokens, kv_heads, head_dim) to slots (tokens,)."""
@@ -176,13 +178,25 @@ class Fp8HCache(ScaledCache):
 class Int8ICache(Int8Cache):
     """Keys and values as 8-bit integers; values are added in integers."""
 
-    sums_integers = True
+    most_share = 255
 
 
 class Int8HICache(Int8HCache):
     """Keys and values as 8-bit integers, rotated; values are added in integers."""
 
-    sums_integers = True
+    most_share = 255
+
+
+class K8V4HICache(K8V4HCache):
+    """Keys as 8-bit and values as 4-bit integers, rotated; values are added in integers, by shares with a sign."""
+
+    most_share = 127
+
+
+class Int4HICache(Int4HCache):
+    """Keys and values as 4-bit integers, rotated; values are added in integers, by shares with a sign."""
+
+    most_share = 127
 
 
 CACHES: dict[str, Callable[..., PagedCache]] = {
@@ -195,5 +209,7 @@ CACHES: dict[str, Callable[..., PagedCache]] = {
     "fp8h": Fp8HCache,
     "int8i": Int8ICache,
     "int8hi": Int8HICache,
+    "k8v4hi": K8V4HICache,
+    "int4hi": Int4HICache,
 }
 """Cache format -> class."""

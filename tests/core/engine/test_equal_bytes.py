@@ -17,11 +17,12 @@ FORMATS: list[Any] = [
     ("int4-g32", "f16"),
     ("int4-g64", "int4h"),
     ("int4-g64", "int8i"),
+    ("int8-row", "int4hi"),
     *(
         pytest.param(*each, marks=pytest.mark.slow)
         for each in (("int4-g64", "int8"), ("int8-g32", "int8"), ("bf16", "f32"))
     ),
-    *(pytest.param("int8-row", kv, marks=pytest.mark.nightly) for kv in ("int8h", "k8v4h", "fp8h", "int8hi")),
+    *(pytest.param("int8-row", kv, marks=pytest.mark.nightly) for kv in ("int8h", "k8v4h", "fp8h", "int8hi", "k8v4hi")),
 ]
 
 

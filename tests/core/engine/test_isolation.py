@@ -80,8 +80,8 @@ def compare(engine: Engine, spoil: Callable[[], Any], ends: str, *, error: type[
 @pytest.mark.parametrize(
     "dtype",
     [
-        *("f32", "f16", "int8", "int8i", "int4h"),
-        *(pytest.param(x, marks=NIGHTLY) for x in ("int8h", "k8v4h", "fp8h", "int8hi")),
+        *("f32", "f16", "int8", "int8i", "int4h", "int4hi"),
+        *(pytest.param(x, marks=NIGHTLY) for x in ("int8h", "k8v4h", "fp8h", "int8hi", "k8v4hi")),
     ],
 )
 @pytest.mark.parametrize("speculate", ["none", "ngram"])

@@ -27,10 +27,10 @@ def facts(completions: list[Any]) -> list[tuple[Any, ...]]:
 
 def every_cache() -> Iterator[Any]:
     """Yield a drafter and a cache: guesses over two caches, over more of them in the slow suite and at night."""
-    for speculate, dtype in itertools.product(("none", "ngram"), ("int8", "f16", "f32", "int4h", "int8i")):
+    for speculate, dtype in itertools.product(("none", "ngram"), ("int8", "f16", "f32", "int4h", "int8i", "int4hi")):
         is_usual = speculate == "none" or dtype in ("int8", "int4h", "int8i")
         yield pytest.param(speculate, dtype, marks=() if is_usual else pytest.mark.slow)
-    for speculate, dtype in itertools.product(("none", "ngram"), ("int8h", "k8v4h", "fp8h", "int8hi")):
+    for speculate, dtype in itertools.product(("none", "ngram"), ("int8h", "k8v4h", "fp8h", "int8hi", "k8v4hi")):
         yield pytest.param(speculate, dtype, marks=pytest.mark.nightly)
 
 

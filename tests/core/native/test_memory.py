@@ -120,6 +120,7 @@ def test_a_weight_takes_a_read_only_mapped_file(tmp_path):
 
 SLABS = {"f32": 2 * 16 * 80 * 4, "int8": 2 * 16 * 80 + 128, "int8h": 2 * 16 * 80 + 128, "k8v4h": 16 * 80 * 3 // 2 + 128}
 SLABS |= {"int4h": 16 * 80 + 128, "fp8h": 2 * 16 * 80 + 128}
+SLABS |= {"k8v4hi": SLABS["k8v4h"], "int4hi": SLABS["int4h"]}
 SLABS |= {"int8i": 2 * 16 * 80 + 128, "int8hi": 2 * 16 * 80 + 128}
 
 
@@ -156,7 +157,7 @@ def test_impossible_caches_are_errors(expect):
         _native.KvCache("f32", **good, block_tokens=32)
     with expect("unsupported", "reserved"):
         _native.KvCache("int4", **good)
-    for form in ("int8h", "k8v4h", "int4h", "fp8h", "int8hi"):
+    for form in ("int8h", "k8v4h", "int4h", "fp8h", "int8hi", "k8v4hi", "int4hi"):
         with expect("unsupported", f"cache format {form} takes heads of a multiple of 8 elements, not of 63"):
             _native.KvCache(form, **{**good, "head_dim": 63})
         with expect("unsupported", "multiple of 8 elements, not of 20"):

@@ -3,9 +3,9 @@
 
 #include "epilogues.h"
 
-inline constexpr uint32_t kCacheFormats[] = {INFENG_KV_F32,    INFENG_KV_F16,    INFENG_KV_INT8,
-                                             INFENG_KV_INT8_H, INFENG_KV_K8V4_H, INFENG_KV_INT4_H,
-                                             INFENG_KV_FP8_H,  INFENG_KV_INT8_I, INFENG_KV_INT8_HI};
+inline constexpr uint32_t kCacheFormats[] = {INFENG_KV_F32,     INFENG_KV_F16,     INFENG_KV_INT8,   INFENG_KV_INT8_H,
+                                             INFENG_KV_K8V4_H,  INFENG_KV_INT4_H,  INFENG_KV_FP8_H,  INFENG_KV_INT8_I,
+                                             INFENG_KV_INT8_HI, INFENG_KV_K8V4_HI, INFENG_KV_INT4_HI};
 
 struct Cache {
   uint32_t format = 0;
@@ -13,7 +13,7 @@ struct Cache {
   Bytes data;
   infeng_kv_cache view() const {
     infeng_kv_cache c{};
-    const int64_t k = up(format == INFENG_KV_INT4_H ? dim * 8 : up(dim, 4) * 16 * number(), 64),
+    const int64_t k = up(k_is_nibbles() ? dim * 8 : up(dim, 4) * 16 * number(), 64),
                   v = up(nibbles() ? up(dim, 16) * 8 : (lines() ? up(dim, 16) : dim) * 16 * number(), 64);
     c.struct_size = sizeof c;
     c.format = format;
@@ -30,8 +30,10 @@ struct Cache {
     return c;
   }
   int64_t number() const { return format == INFENG_KV_F32 ? 4 : format == INFENG_KV_F16 ? 2 : 1; }  // bytes
-  bool nibbles() const { return format == INFENG_KV_INT4_H || format == INFENG_KV_K8V4_H; }         // of V
-  bool lines() const { return format == INFENG_KV_INT8_I || format == INFENG_KV_INT8_HI; }          // of V, padded
+  bool k_is_nibbles() const { return format == INFENG_KV_INT4_H || format == INFENG_KV_INT4_HI; }
+  bool has_signs() const { return format == INFENG_KV_K8V4_HI || format == INFENG_KV_INT4_HI; }             // scales
+  bool nibbles() const { return format == INFENG_KV_INT4_H || format == INFENG_KV_K8V4_H || has_signs(); }  // of V
+  bool lines() const { return format == INFENG_KV_INT8_I || format == INFENG_KV_INT8_HI; }  // of V, padded
   void allocate() { data = Bytes(view().block_stride * blocks); }
   void randomize() {
     allocate();
@@ -52,6 +54,8 @@ struct Cache {
       for (int64_t j = 0; format == INFENG_KV_FP8_H && j < c.k_scale_offset; ++j)
         slab[j] = uint8_t(pick(0, 0x7e) | pick(0, 1) << 7);
       for (int j = 0; j < 32; ++j) reinterpret_cast<float*>(slab + c.k_scale_offset)[j] = std::fabs(normal()) * 0.02f;
+      for (int j = 0; has_signs() && j < 32; ++j)
+        if (chance(0.5)) reinterpret_cast<float*>(slab + c.k_scale_offset)[j] *= -1.0f;
     }
   }
 };

@@ -90,6 +90,8 @@ constexpr infeng_kernel table[] = {
     kernel<KvAppend<V, KvFp8H<V>>>("kv_append_fp8h", ""),
     kernel<KvAppend<V, KvInt8I<V>>>("kv_append_int8i", ""),
     kernel<KvAppend<V, KvInt8HI<V>>>("kv_append_int8hi", ""),
+    kernel<KvAppend<V, KvK8V4HI<V>>>("kv_append_k8v4hi", ""),
+    kernel<KvAppend<V, KvInt4HI<V>>>("kv_append_int4hi", ""),
     kernel<AttentionRows<V, AttentionF32<V>>>("attention_f32_rows", ""),
     kernel<AttentionSplits<V, AttentionF32<V>>>("attention_f32_splits", ""),
     kernel<AttentionRows<V, AttentionF16<V>>>("attention_f16_rows", ""),
@@ -103,6 +105,9 @@ constexpr infeng_kernel table[] = {
     kernel<AttentionTiles<V, AttentionInt8Tiles<V, scalar::Tiles>, 1>>("attention_int8_tiles", ""),
     kernel<AttentionTiles<V, AttentionInt8HTiles<V, scalar::Tiles>, 1>>("attention_int8h_tiles", ""),
     kernel<AttentionTiles<V, AttentionK8V4HTiles<V, scalar::Tiles>, 1>>("attention_k8v4h_tiles", ""),
+    kernel<AttentionTiles<V, AttentionInt8ITiles<V, scalar::Tiles>, 1>>("attention_int8i_tiles", ""),
+    kernel<AttentionTiles<V, AttentionInt8HITiles<V, scalar::Tiles>, 1>>("attention_int8hi_tiles", ""),
+    kernel<AttentionTiles<V, AttentionK8V4HITiles<V, scalar::Tiles>, 1>>("attention_k8v4hi_tiles", ""),
     kernel<AttentionRows<V, AttentionInt4H<V>>>("attention_int4h_rows", ""),
     kernel<AttentionSplits<V, AttentionInt4H<V>>>("attention_int4h_splits", ""),
     kernel<AttentionRows<V, AttentionFp8H<V>>>("attention_fp8h_rows", ""),
@@ -111,6 +116,10 @@ constexpr infeng_kernel table[] = {
     kernel<AttentionSplits<V, AttentionInt8I<V>>>("attention_int8i_splits", ""),
     kernel<AttentionRows<V, AttentionInt8HI<V>>>("attention_int8hi_rows", ""),
     kernel<AttentionSplits<V, AttentionInt8HI<V>>>("attention_int8hi_splits", ""),
+    kernel<AttentionRows<V, AttentionK8V4HI<V>>>("attention_k8v4hi_rows", ""),
+    kernel<AttentionSplits<V, AttentionK8V4HI<V>>>("attention_k8v4hi_splits", ""),
+    kernel<AttentionRows<V, AttentionInt4HI<V>>>("attention_int4hi_rows", ""),
+    kernel<AttentionSplits<V, AttentionInt4HI<V>>>("attention_int4hi_splits", ""),
 };
 constexpr int kCount = sizeof table / sizeof *table;
 

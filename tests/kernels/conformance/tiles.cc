@@ -35,8 +35,8 @@ struct Memory {
   int32_t c[16][32];
 };
 
-// c += a b twice, the second time on a tile that was loaded and with bytes of b without a sign: what lies behind its
-// rows and columns must be zero.
+// c += a b three times, the later ones on a tile that was loaded and with bytes of b or a without a sign: what lies
+// behind its rows and columns must be zero.
 template <class T>
 void multiply(const TileConfig& config, Memory& m) {
   T::configure(config);
@@ -47,6 +47,7 @@ void multiply(const TileConfig& config, Memory& m) {
   T::template store<0>(m.c, sizeof m.c[0]);
   T::template load<0>(m.c, sizeof m.c[0]);
   T::template dot_unsigned<0, 1, 2>();
+  T::template dot_of_unsigned<0, 1, 2>();
   T::template store<0>(m.c, sizeof m.c[0]);
   T::release();
 }

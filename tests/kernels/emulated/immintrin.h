@@ -223,6 +223,10 @@ INFENG_EMULATED __m512i mask_sub_epi8(__m512i from, __mmask64 mask, __m512i va, 
   const Elements<uint8_t, __m512i> other(from), a(va), b(vb);
   return ints<uint8_t>([&](int i) { return mask >> i & 1 ? a[i] - b[i] : other[i]; });
 }
+INFENG_EMULATED __m512i mask_srli_epi16(__m512i from, uint32_t mask, __m512i v, unsigned n) {
+  const Elements<uint16_t, __m512i> other(from), a(v);
+  return ints<uint16_t>([&](int i) { return mask >> i & 1 ? (n > 15 ? 0 : a[i] >> n) : other[i]; });
+}
 INFENG_EMULATED __mmask64 movepi8_mask(__m512i v) {
   const Elements<int8_t, __m512i> a(v);
   __mmask64 mask = 0;
@@ -270,6 +274,9 @@ INFENG_EMULATED __m256 extractf32x8_ps(__m512 v, int part) { return Elements<__m
 INFENG_EMULATED __m512i broadcast_i32x4(__m128i v) {
   return made<__m512i, __m128i>([&](int) { return v; });
 }
+INFENG_EMULATED __m512i broadcast_i64x4(__m256i v) {
+  return made<__m512i, __m256i>([&](int) { return v; });
+}
 INFENG_EMULATED __m512 shuffle_f32x4(__m512 va, __m512 vb, int how) {
   const Elements<__m128, __m512> a(va), b(vb);
   return made<__m512, __m128>([&](int i) { return (i < 2 ? a : b)[how >> 2 * i & 3]; });
@@ -312,6 +319,8 @@ INFENG_EMULATED float reduce_max_ps(__m512 v) {
 #define _mm512_and_si512 infeng_emulated::and_si512
 #undef _mm512_broadcast_i32x4
 #define _mm512_broadcast_i32x4 infeng_emulated::broadcast_i32x4
+#undef _mm512_broadcast_i64x4
+#define _mm512_broadcast_i64x4 infeng_emulated::broadcast_i64x4
 #undef _mm512_castps512_ps256
 #define _mm512_castps512_ps256(v) infeng_emulated::extractf32x8_ps(v, 0)
 #undef _mm512_castsi512_ps
@@ -358,6 +367,8 @@ INFENG_EMULATED float reduce_max_ps(__m512 v) {
 #define _mm512_maddubs_epi16 infeng_emulated::maddubs_epi16
 #undef _mm512_mask_blend_ps
 #define _mm512_mask_blend_ps infeng_emulated::mask_blend_ps
+#undef _mm512_mask_srli_epi16
+#define _mm512_mask_srli_epi16 infeng_emulated::mask_srli_epi16
 #undef _mm512_mask_storeu_ps
 #define _mm512_mask_storeu_ps infeng_emulated::mask_storeu_ps
 #undef _mm512_mask_sub_epi8

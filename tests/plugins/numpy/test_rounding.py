@@ -73,21 +73,25 @@ def test_the_int8_cache_needs_a_quarter_of_the_memory_plus_scales() -> None:
     assert Int8Cache(**SHAPE).nbytes == F32Cache(**SHAPE).nbytes // 4 + 2 * 2 * 64 * 3 * 4
 
 
-def test_shares_times_scales_are_bytes_of_the_largest_in_each_split() -> None:
-    shares, scale = np.abs(sample(3, 300)), np.abs(np.random.RandomState(6).standard_normal(300))
+@pytest.mark.parametrize("most", [255, 127])
+def test_shares_times_scales_are_integers_up_to_the_largest_of_each_split(most: int) -> None:
+    shares, scale = np.abs(sample(3, 300)), np.random.RandomState(6).standard_normal(300)
+    scale = np.abs(scale) if most == 255 else scale
     scale[7] = 0
     shares[2, :256] = 0
-    r = round_shares(shares, scale) * scale
+    r = round_shares(shares, scale, most) * scale
     for split in (slice(0, 256), slice(256, 300)):
-        step = (shares * scale)[:, split].max(axis=1, keepdims=True) / 255
+        step = np.abs(shares * scale)[:, split].max(axis=1, keepdims=True) / most
         assert (np.abs(r - shares * scale)[:, split] <= step * 0.5000001).all()
         steps = r[:2, split] / step[:2]
         np.testing.assert_allclose(steps, np.rint(steps), rtol=0, atol=1e-9)
-        assert (np.rint(steps.max(axis=1)) == 255).all()
+        assert (np.rint(np.abs(steps).max(axis=1)) == most).all()
     assert not r[2, :256].any()
 
 
-@pytest.mark.parametrize(("plain", "shared"), [("int8", "int8i"), ("int8h", "int8hi")])
+@pytest.mark.parametrize(
+    ("plain", "shared"), [("int8", "int8i"), ("int8h", "int8hi"), ("k8v4h", "k8v4hi"), ("int4h", "int4hi")]
+)
 def test_a_cache_whose_values_are_added_in_integers_rounds_shares(plain: str, shared: str) -> None:
     caches = [CACHES[name](layers=1, slots=16, kv_heads=3, head_dim=16) for name in (plain, shared)]
     k, v, slots, shares = sample(9, 3, 16), sample(9, 3, 16), np.arange(9), np.abs(sample(2, 9))
@@ -136,7 +140,14 @@ def test_e4m3_has_the_values_of_its_standard_and_rounds_to_nearest() -> None:
 
 @pytest.mark.parametrize(
     ("name", "error"),
-    [("int8h", 0.5 / 127), ("k8v4h", 1 / 8), ("int4h", 1 / 8), ("fp8h", 1 / 16), ("int8hi", 0.5 / 127)],
+    [
+        ("int8h", 0.5 / 127),
+        ("k8v4h", 1 / 8),
+        ("int4h", 1 / 8),
+        ("fp8h", 1 / 16),
+        ("int8hi", 0.5 / 127),
+        ("k8v4hi", 1 / 8),
+    ],
 )
 def test_a_rotated_cache_returns_the_written_values_within_its_precision(name: str, error: float) -> None:
     k, v = sample(5, 3, 64), sample(5, 3, 64) * 10
@@ -147,7 +158,7 @@ def test_a_rotated_cache_returns_the_written_values_within_its_precision(name: s
         largest = np.abs(rotate(put)).max(axis=-1, keepdims=True)
         assert (np.abs(rotate(got) - rotate(put)) <= error * largest * 1.00001).all()
     assert not cache.read(0, np.arange(5))[1].any()
-    bytes_of_token = {"int8h": 128, "k8v4h": 96, "int4h": 64, "fp8h": 128, "int8hi": 128}[name] + 8
+    bytes_of_token = {"int8h": 128, "k8v4h": 96, "int4h": 64, "fp8h": 128, "int8hi": 128, "k8v4hi": 96}[name] + 8
     assert cache.nbytes == 2 * 64 * 3 * bytes_of_token
 
 

@@ -526,7 +526,7 @@ def test_processes_killed_while_saving_do_not_damage_each_others_files(tmp_path:
 # ------------------------------------------------------------------------------------------------------- engine ---
 
 
-@pytest.mark.parametrize("kv", ["f32", "int8", "int8i", "k8v4h"])
+@pytest.mark.parametrize("kv", ["f32", "int8", "int8i", "k8v4h", "k8v4hi", "int4hi"])
 def test_a_request_with_a_prefix_from_disk_gives_the_same_tokens(make_engine: MakeEngine, tmp_path: Path, kv: str):
     prompt = np.random.default_rng(3).integers(2, 300, 60).astype(np.int32)
 

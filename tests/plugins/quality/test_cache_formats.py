@@ -24,7 +24,9 @@ BOUNDS = {
     "int8hi": 1e-3,
     "fp8h": 5e-3,
     "k8v4h": 2e-2,
+    "k8v4hi": 2e-2,
     "int4h": 5e-2,
+    "int4hi": 5e-2,
 }  # nats a token
 
 

@@ -5,7 +5,7 @@
 //   M = max m_j;  w_j = exp(m_j - M);  j ascending:  L = fma(l_j, w_j, L), O = fma(o_j, w_j, O);  out = O / L
 //   softcap c: s[t] = c * tanh(s[t] / c) first;  a head's sink is one more m, and L = L + exp(sink - M) at the end
 //   int8: q is quantized per head; s = float(dot) * ((qs * ks[t]) * scale), and o adds p[t] * vs[t] * V
-//   int8i, int8hi: o is an integer sum (ops/attention_shares.h)
+//   int8i, int8hi, k8v4hi, int4hi: o is an integer sum (ops/attention_shares.h)
 //   formats with an h in their names: q is rotated first, and out last (ops/hadamard.h)
 //
 // The "virtual rows" of a kv head are all pairs of a row of a segment and a query head that shares the kv head (heads

@@ -49,8 +49,9 @@ struct alignas(64) SplitScratch {
   float v_scale[kSplit];
   int8_t qq[kVirtualRows * kMaxHeadDim];  // (virtual rows, head_dim rounded up to 16)
   float qs[kVirtualRows];
-  float unit[kVirtualRows];    // what a share of 1 is worth
-  int32_t qsum[kVirtualRows];  // sums of qq, or initial values of dots of words
+  float unit[kVirtualRows];     // what a share of 1 is worth
+  int32_t start[kVirtualRows];  // initial values of sums of V as nibbles
+  int32_t qsum[kVirtualRows];   // sums of qq, or initial values of dots of words
   const float* q[kVirtualRows];
   Range seen[kVirtualRows];
   float* record[kVirtualRows];                            // of the split
@@ -267,11 +268,12 @@ struct Int8Values {
   static INFENG_INLINE typename V::F value(const int8_t* v, int n) { return V::load_i8(v, n); }
 };
 
-// V is added in integers, by ops/attention_shares.h.
-struct Int8Lines {
-  static constexpr bool kShares = true;
+// V of 8 or 4 bits is added in integers, by ops/attention_shares.h.
+template <int Bits>
+struct IntLines {
+  static constexpr int kShareBits = Bits;
   static constexpr int kPerValue = 1;
-  static constexpr int kBytes = kLanes;
+  static constexpr int kBytes = 2 * Bits;
   using Value = int8_t;
 };
 
@@ -320,13 +322,17 @@ using AttentionInt8 = AttentionScaled<V, INFENG_KV_INT8, false, IntKeys<V, 8>, I
 template <Vector V>
 using AttentionInt8H = AttentionScaled<V, INFENG_KV_INT8_H, true, IntKeys<V, 8>, Int8Values<V>>;
 template <Vector V>
-using AttentionInt8I = AttentionScaled<V, INFENG_KV_INT8_I, false, IntKeys<V, 8>, Int8Lines>;
+using AttentionInt8I = AttentionScaled<V, INFENG_KV_INT8_I, false, IntKeys<V, 8>, IntLines<8>>;
 template <Vector V>
-using AttentionInt8HI = AttentionScaled<V, INFENG_KV_INT8_HI, true, IntKeys<V, 8>, Int8Lines>;
+using AttentionInt8HI = AttentionScaled<V, INFENG_KV_INT8_HI, true, IntKeys<V, 8>, IntLines<8>>;
 template <Vector V>
 using AttentionK8V4H = AttentionScaled<V, INFENG_KV_K8V4_H, true, IntKeys<V, 8>, Int4Values<V>>;
 template <Vector V>
 using AttentionInt4H = AttentionScaled<V, INFENG_KV_INT4_H, true, IntKeys<V, 4>, Int4Values<V>>;
+template <Vector V>
+using AttentionK8V4HI = AttentionScaled<V, INFENG_KV_K8V4_HI, true, IntKeys<V, 8>, IntLines<4>>;
+template <Vector V>
+using AttentionInt4HI = AttentionScaled<V, INFENG_KV_INT4_HI, true, IntKeys<V, 4>, IntLines<4>>;
 template <Vector V>
 using AttentionFp8H = AttentionScaled<V, INFENG_KV_FP8_H, true, E4m3Keys<V>, E4m3Values<V>>;
 

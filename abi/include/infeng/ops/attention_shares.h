@@ -3,6 +3,8 @@
 //   b[t] = min(rne(r[t] * (255 / R)), 255), 0 for tokens that the row does not see;  o[d] = float(sum of b[t] *
 //   V[t][d]) * (R / 255)
 // The sum is at most 256 * 255 * 127 < 2^24, which a float holds exactly.
+// Scales of 4 bits have signs. Then R is the largest |r| and shares are in [-127, 127], with 127 in place of 255. V is
+// read as nibbles q + 8, so sums start with -8 times the sum of b.
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_ATTENTION_SHARES_H
 #define INFENG_OPS_ATTENTION_SHARES_H
@@ -12,14 +14,31 @@
 namespace infeng {
 namespace {
 
+// The type of a share of V of so many bits.
+template <Vector V, int Bits>
+struct ShareOf {
+  using Type = typename V::Share;
+};
 template <Vector V>
+struct ShareOf<V, 4> {
+  using Type = int8_t;
+};
+
+template <Vector V, int Bits>
 struct Shares {
   using F = typename V::F;
-  using Share = typename V::Share;
-  static_assert(sizeof(Share) * kVirtualRows * kSplit <= sizeof(SplitScratch::wide));
+  using I = typename V::I;
+  static constexpr bool kSigned = Bits == 4;
+  static constexpr float kMost = kSigned ? 127.0f : 255.0f;
+  using Share = typename ShareOf<V, Bits>::Type;
+  // Bytes of all shares, at the end of the memory in which other formats widen V; products of tiles are at its begin.
+  static constexpr int kBytes = int(sizeof(Share)) * kVirtualRows * kSplit;
+  static_assert(kBytes <= int(sizeof(SplitScratch::wide)));
 
-  // The shares of virtual row v, in memory in which other formats widen V.
-  static INFENG_INLINE Share* row(SplitScratch& scratch, int v) { return (Share*)scratch.wide + v * kSplit; }
+  // The shares of virtual row v.
+  static INFENG_INLINE Share* row(SplitScratch& scratch, int v) {
+    return (Share*)((char*)scratch.wide + (sizeof scratch.wide - kBytes)) + v * kSplit;
+  }
 
   // Factors of virtual row v become shares of the tokens of `blocks`.
   static INFENG_NOINLINE void divide(SplitScratch& scratch, int v, Range blocks) {
@@ -32,18 +51,23 @@ struct Shares {
     F most = V::zero(), other = V::zero();
     int t = whole.begin;
     for (; t + kLanes < whole.end; t += 2 * kLanes) {
-      most = V::max(most, V::load(r + t));
-      other = V::max(other, V::load(r + t + kLanes));
+      most = V::max(most, magnitude(V::load(r + t)));
+      other = V::max(other, magnitude(V::load(r + t + kLanes)));
     }
-    if (t < whole.end) most = V::max(most, V::load(r + t));
+    if (t < whole.end) most = V::max(most, magnitude(V::load(r + t)));
     const float largest = V::max_lanes(V::max(most, other));
-    const F inverse = V::set(largest < 0x1p-100f ? 0.0f : 255.0f / largest);
-    scratch.unit[v] = largest / 255.0f;
+    const F inverse = V::set(largest < 0x1p-100f ? 0.0f : kMost / largest);
+    scratch.unit[v] = largest / kMost;
     Share* b = row(scratch, v);
-    for (t = blocks.begin; t < whole.begin; t += kLanes) V::store_shares(b + t, V::iset(0));
-    for (; t < whole.end; t += kLanes)
-      V::store_shares(b + t, V::rne(V::min(V::mul(V::load(r + t), inverse), V::set(255.0f))));
-    for (; t < blocks.end; t += kLanes) V::store_shares(b + t, V::iset(0));
+    I sum = V::iset(0);
+    for (t = blocks.begin; t < whole.begin; t += kLanes) store(b + t, V::iset(0));
+    for (; t < whole.end; t += kLanes) {
+      const I share = nearest(V::mul(V::load(r + t), inverse));
+      if constexpr (kSigned) sum = V::iadd(sum, share);
+      store(b + t, share);
+    }
+    for (; t < blocks.end; t += kLanes) store(b + t, V::iset(0));
+    if constexpr (kSigned) scratch.start[v] = -8 * V::isum(sum);
   }
 
   // Writes C vectors of columns of o, from column d on, to the records of virtual rows [v, v + M).
@@ -53,12 +77,16 @@ struct Shares {
     const int begin = int(max_of(now.begin, scratch.seen[v].begin / kLanes));
     const int end = int(min_of(now.end, ceil_div(scratch.seen[v + M - 1].end, kLanes)));
     const Share* b = row(scratch, v);
-    typename V::I acc[M][C];
+    I acc[M][C];
     INFENG_EACH (m, M)
-      INFENG_EACH (c, C) acc[m][c] = V::iset(0);
+      INFENG_EACH (c, C) acc[m][c] = V::iset(kSigned ? scratch.start[v + m] : 0);
     for (int i = begin; i < end; ++i) {
       pieces.fetch(i);
-      V::template add_shares<M, C>(acc, now.slab[i].template v<int8_t>(0) + 4 * d, 4 * width, b + i * kLanes, kSplit);
+      const int8_t* lines = now.slab[i].template v<int8_t>(0);
+      if constexpr (kSigned)
+        V::template add_nibbles<M, C>(acc, (const uint8_t*)lines + 2 * d, 2 * width, b + i * kLanes, kSplit);
+      else
+        V::template add_shares<M, C>(acc, lines + 4 * d, 4 * width, b + i * kLanes, kSplit);
     }
     INFENG_EACH (m, M) {
       const F unit = V::set(scratch.unit[v + m]);
@@ -69,6 +97,22 @@ struct Shares {
 
  private:
   static constexpr Edge kNothing = edge_of(0.0f);
+
+  static INFENG_INLINE F magnitude(F r) {
+    if constexpr (kSigned) return V::abs(r);
+    return r;
+  }
+  static INFENG_INLINE I nearest(F share) {
+    share = V::min(share, V::set(kMost));
+    if constexpr (kSigned) share = V::max(share, V::set(-kMost));
+    return V::rne(share);
+  }
+  static INFENG_INLINE void store(Share* to, I shares) {
+    if constexpr (kSigned)
+      V::store_i8(to, shares);
+    else
+      V::store_shares(to, shares);
+  }
 };
 
 }  // namespace

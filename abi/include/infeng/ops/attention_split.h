@@ -28,8 +28,8 @@ struct SplitBlock {
   // The rows whose sums for one or more vectors of columns stay in registers. V that must be converted is widened once
   // for all rows of the block, unless only one register block of rows needs it.
   static constexpr int kRows = 6, kCachedRows = V::kColumns > 1 ? 8 : kRows;
-  static constexpr int kAbreast = V::kColumns > 1 ? 4 : 2;       // exponentials computed at the same time
-  static constexpr bool kShares = requires { Cache::kShares; };  // V is added in integers
+  static constexpr int kAbreast = V::kColumns > 1 ? 4 : 2;          // exponentials computed at the same time
+  static constexpr bool kShares = requires { Cache::kShareBits; };  // V is added in integers
 
   const infeng_attention_args& args;
   const infeng_kv_cache& cache;
@@ -189,7 +189,8 @@ struct SplitBlock {
       v += count;
     }
     if constexpr (kShares)
-      for (int v = first; v < last; ++v) Shares<V>::divide(scratch, v, {now.begin * kLanes, now.end * kLanes});
+      for (int v = first; v < last; ++v)
+        Shares<V, Cache::kShareBits>::divide(scratch, v, {now.begin * kLanes, now.end * kLanes});
   }
 
   INFENG_NOINLINE void cap_scores(const Slabs& now, int first, int last) const {
@@ -290,6 +291,12 @@ struct SplitBlock {
   // Adds V in integers: all rows pass over a few columns, which stay in the L1 cache.
   void shares(const Slabs& now, const Slabs& next) const {
     const Fetch ahead(now, next, cache.v_offset, width / kLanes);
+    if constexpr (requires { Cache::takes_shares(rows); }) {
+      if (Cache::takes_shares(rows)) {
+        Cache::add_shares(now, scratch, rows, width, ahead);
+        return ahead.fetch_rest(now);
+      }
+    }
     if (rows > kCachedRows)
       share_columns<kRows>(now, ahead);
     else
@@ -304,8 +311,8 @@ struct SplitBlock {
       dispatch<kMost>((width - d) / kLanes, [&](auto columns_now) {
         constexpr int C = columns_now.value;
         balanced_blocks<Most>(rows, [&](int v, auto size) {
-          Shares<V>::template add<size.value, C>(now, scratch, v, width, d,
-                                                 v == 0 ? ahead.pieces(d, C) : typename Fetch::Pieces{});
+          Shares<V, Cache::kShareBits>::template add<size.value, C>(
+              now, scratch, v, width, d, v == 0 ? ahead.pieces(d, C) : typename Fetch::Pieces{});
         });
       });
   }

@@ -1,8 +1,8 @@
 // Scores of attention over int8 keys with matrix tiles (simd/tiles.h), for blocks of many virtual rows. The numbers
 // equal those of IntKeys<V, 8>:
 //   acc = -128 * sum of q + sum over d of q[d] * (K[t][d] + 128)     exact;  s = float(acc) * ((qs * ks[t]) * scale)
-// The rest of attention is shared with the vector kernels: the contract adds p * V token by token in f32, which tiles
-// cannot do.
+// The rest of attention is shared with the vector kernels: of most formats the contract adds p * V token by token in
+// f32, which tiles cannot do. Formats whose V is added in integers add it with tiles too (TileLines).
 //
 // K of a block of 16 tokens, [head_dim / 4][16 tokens][4] u8, forms B tiles in the cache's layout: one per step of 64
 // columns of the head. The quantized queries of up to 16 virtual rows form A tiles in scratch, and C tiles start with
@@ -59,7 +59,8 @@ struct TileKeys : IntKeys<V, 8> {
     int32_t products[kTurnBlocks][2][kTileRows][kLanes];  // of two turns
     int32_t zero[kVirtualRows][kLanes];                   // initial values of C tiles
   };
-  static_assert(sizeof(Space) <= sizeof(SplitScratch::wide) && __builtin_offsetof(SplitScratch, wide) % kLine == 0);
+  static_assert(sizeof(Space) + Shares<V, 8>::kBytes <= sizeof(SplitScratch::wide) &&
+                __builtin_offsetof(SplitScratch, wide) % kLine == 0);
 
   struct Job {
     Split split;
@@ -194,12 +195,103 @@ struct TileKeys : IntKeys<V, 8> {
   }
 };
 
+// V of 8 or 4 bits as IntLines<Bits>, added with tiles for blocks of many virtual rows. A B tile has 16 columns of 64
+// tokens, the lines of four blocks; A tiles are shares of 64 tokens, which lie in scratch as they are wanted.
+template <Vector V, class T, int Bits>
+  requires Tiles<T, V>
+struct TileLines : IntLines<Bits> {
+  static INFENG_INLINE bool takes_shares(int rows) { return rows >= TileKeys<V, T>::kLeastRows; }
+
+  template <class Ahead>
+  static void add_shares(const Slabs& now, SplitScratch& scratch, int rows, int width, const Ahead& ahead) {
+    dispatch<kMostTiles>(int(ceil_div(rows, kTileRows)),
+                         [&](auto tiles) { add<tiles.value>(now, scratch, rows, width, ahead); });
+  }
+
+ private:
+  using Rows = Shares<V, Bits>;
+  static constexpr int kMostTiles = kVirtualRows / kTileRows, kGroups = kSplit / kGroup;
+  static constexpr int kB = kMostTiles, kA = kMostTiles + 1;  // tiles; the first are C
+
+  struct Space {
+    uint8_t lines[kGroups][kTileRows][kLine];
+    int32_t start[kVirtualRows][kLanes];  // initial values of C tiles
+    int32_t products[kVirtualRows][kLanes];
+  };
+  static_assert(sizeof(Space) + Rows::kBytes <= sizeof(SplitScratch::wide) && sizeof(typename Rows::Share) == 1);
+
+  // Rows beyond the last one are computed and not used.
+  template <int Count, class Ahead>
+  static INFENG_NOINLINE void add(const Slabs& now, SplitScratch& scratch, int rows, int width, const Ahead& ahead) {
+    auto& space = *(Space*)scratch.wide;
+    const int height = int(ceil_div(rows, Count)), first = now.begin / kBlocks, last = int(ceil_div(now.end, kBlocks));
+    for (int v = 0; v < Count * height; ++v)
+      for (int i = 0; i < kLanes; ++i) space.start[v][i] = Bits == 4 && v < rows ? scratch.start[v] : 0;
+    TileConfig config;
+    config.set(kB, kTileRows, kLine);
+    for (int tile = 0; tile < Count; ++tile) {
+      config.set(tile, height, kLine);
+      config.set(kA + tile, height, kGroup);
+    }
+    T::configure(config);
+    for (int d = 0; d < width; d += kLanes) {
+      gather(now, space, width, d, ahead.pieces(d, 1));
+      unrolled<Count>([&](auto t)
+                          INFENG_INLINE_LAMBDA { T::template load<t.value>(space.start[t.value * height], kLine); });
+      for (int k = first; k < last; ++k) {
+        T::template load<kB>(space.lines[k], kLine);
+        unrolled<Count>([&](auto t) INFENG_INLINE_LAMBDA {
+          constexpr int A = kA + t.value;
+          T::template load<A>(Rows::row(scratch, t.value * height) + k * kGroup, kSplit);
+          if constexpr (Bits == 4)
+            T::template dot_unsigned<t.value, A, kB>();
+          else
+            T::template dot_of_unsigned<t.value, A, kB>();
+        });
+      }
+      unrolled<Count>(
+          [&](auto t) INFENG_INLINE_LAMBDA { T::template store<t.value>(space.products[t.value * height], kLine); });
+      for (int v = 0; v < rows; ++v)
+        V::store(scratch.record[v] + kLanes + d, V::mul(T::floats(space.products[v]), V::set(scratch.unit[v])));
+    }
+    T::release();
+  }
+
+  // Copies 16 columns of V to B tiles; lines of blocks that no row sees are 0.
+  template <class Pieces>
+  static INFENG_INLINE void gather(const Slabs& now, Space& space, int width, int d, const Pieces& pieces) {
+    for (int b = now.begin / kBlocks * kBlocks; b < int(round_up(now.end, kBlocks)); ++b) {
+      uint8_t(*to)[kLine] = space.lines[b / kBlocks] + b % kBlocks * kBlocks;
+      if (b < now.begin || b >= now.end) {
+        __builtin_memset(to, 0, kBlocks * kLine);
+        continue;
+      }
+      pieces.fetch(b);
+      const uint8_t* from = now.slab[b].template v<uint8_t>(0) + d * Bits / 2;
+      for (int g = 0; g < kLanes / 4; ++g, from += width * Bits / 2) {
+        if constexpr (Bits == 8) {
+          __builtin_memcpy(to[g], from, kLine);
+        } else {
+          for (int i = 0; i < kLine / 2; ++i) to[g][i] = from[i] & 15, to[g][kLine / 2 + i] = from[i] >> 4;
+        }
+      }
+    }
+  }
+  static constexpr int kBlocks = 4;  // of 16 tokens in a B tile, of four lines each
+};
+
 template <Vector V, class T>
 using AttentionInt8Tiles = AttentionScaled<V, INFENG_KV_INT8, false, TileKeys<V, T>, Int8Values<V>>;
 template <Vector V, class T>
 using AttentionInt8HTiles = AttentionScaled<V, INFENG_KV_INT8_H, true, TileKeys<V, T>, Int8Values<V>>;
 template <Vector V, class T>
 using AttentionK8V4HTiles = AttentionScaled<V, INFENG_KV_K8V4_H, true, TileKeys<V, T>, Int4Values<V>>;
+template <Vector V, class T>
+using AttentionInt8ITiles = AttentionScaled<V, INFENG_KV_INT8_I, false, TileKeys<V, T>, TileLines<V, T, 8>>;
+template <Vector V, class T>
+using AttentionInt8HITiles = AttentionScaled<V, INFENG_KV_INT8_HI, true, TileKeys<V, T>, TileLines<V, T, 8>>;
+template <Vector V, class T>
+using AttentionK8V4HITiles = AttentionScaled<V, INFENG_KV_K8V4_HI, true, TileKeys<V, T>, TileLines<V, T, 4>>;
 
 // Fewest: the least rows that the kernel accepts; with fewer, other kernels spread splits over the workers.
 template <Vector V, class Cache, int Fewest>

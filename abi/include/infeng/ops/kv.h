@@ -6,6 +6,7 @@
 //   int4h      K [head_dim / 8][16 tokens][4] u8 and V [16 tokens][head_dim / 16][8] u8, nibbles of q + 8
 //   fp8h       K [head_dim][16 tokens] and V [16 tokens][head_dim], e4m3
 //   int8i      K as int8, V [4 groups of tokens][head_dim / 16][16 columns][4 tokens] int8; int8hi as int8i
+//   k8v4hi     K as int8, V [4 groups of tokens][head_dim / 16][8 columns][4 tokens] u8, nibbles; int4hi: K as int4h
 // Formats with an h in their names store K and V rotated (ops/hadamard.h).
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_KV_H

@@ -118,6 +118,19 @@ struct StoreInt4V {
   }
 };
 
+// Nibbles of V in lines of 8 columns of four tokens; column d + 8 of 16 is above column d.
+template <Vector V>
+struct StoreInt4Lines {
+  static void store(const Slab& slab, int token, const float* v, int dim) {
+    alignas(64) int8_t q[kMaxHeadDim];
+    const int padded = int(round_up(dim, kLanes));
+    slab.v_scale()[token] = quantize_int4<V>(v, dim, q, padded);
+    uint8_t* line = slab.v<uint8_t>(0) + token / 4 * 2 * padded + token % 4;
+    for (int d = 0; d < padded; d += kLanes, line += kLine / 2)
+      for (int i = 0; i < 8; ++i) line[4 * i] = uint8_t(q[d + i] | q[d + 8 + i] << 4);
+  }
+};
+
 template <Vector V>
 struct StoreE4m3K {
   static void store(const Slab& slab, int token, const float* k, int dim) {
@@ -171,6 +184,10 @@ template <Vector V>
 using KvK8V4H = KvRotated<V, INFENG_KV_K8V4_H, StoreInt8K<V>, StoreInt4V<V>>;
 template <Vector V>
 using KvInt4H = KvRotated<V, INFENG_KV_INT4_H, StoreInt4K<V>, StoreInt4V<V>>;
+template <Vector V>
+using KvK8V4HI = KvRotated<V, INFENG_KV_K8V4_HI, StoreInt8K<V>, StoreInt4Lines<V>>;
+template <Vector V>
+using KvInt4HI = KvRotated<V, INFENG_KV_INT4_HI, StoreInt4K<V>, StoreInt4Lines<V>>;
 template <Vector V>
 using KvFp8H = KvRotated<V, INFENG_KV_FP8_H, StoreE4m3K<V>, StoreE4m3V<V>>;
 

@@ -43,6 +43,8 @@
   X(kv_append_fp8h)                           \
   X(kv_append_int8i)                          \
   X(kv_append_int8hi)                         \
+  X(kv_append_k8v4hi)                         \
+  X(kv_append_int4hi)                         \
   X(attention_f32_rows)                       \
   X(attention_f32_splits)                     \
   X(attention_f16_rows)                       \
@@ -69,6 +71,10 @@
   X(attention_int8i_splits_##unit)   \
   X(attention_int8hi_rows_##unit)    \
   X(attention_int8hi_splits_##unit)  \
+  X(attention_k8v4hi_rows_##unit)    \
+  X(attention_k8v4hi_splits_##unit)  \
+  X(attention_int4hi_rows_##unit)    \
+  X(attention_int4hi_splits_##unit)  \
   X(shrink_int8_##unit)
 #define INFENG_INT4_KERNELS(X, unit) X(linear_int4g64_##unit) X(linear_int4g32_##unit)
 #define INFENG_P32_KERNELS(X, unit) X(linear_int4p32_##unit) X(linear_int5p32_##unit) X(linear_int6p32_##unit)

@@ -34,6 +34,10 @@ struct Tiles {
   static INFENG_INLINE void dot_unsigned() {
     __asm__ volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
   }
+  template <int C, int A, int B>
+  static INFENG_INLINE void dot_of_unsigned() {
+    __asm__ volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+  }
   static INFENG_INLINE __m512 floats(const int32_t* products) {
     return _mm512_cvtepi32_ps(_mm512_loadu_si512(products));
   }

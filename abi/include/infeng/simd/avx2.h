@@ -429,6 +429,20 @@ struct Avx2 : Base {
       }
   }
 
+  // Sums of 16 tokens stay below 2^15: 8 * 15 * 127 = 15240.
+  template <int M, int C>
+  static INFENG_INLINE void add_nibbles(I (&acc)[M][C], const uint8_t* lines, int step, const int8_t* b, int stride) {
+    INFENG_EACH (c, C) {
+      __m256i pairs[M][2];
+      INFENG_EACH (g, kLanes / 4) {
+        const __m256i v = half(lines + g * step + c * (kLine / 2), 0);
+        const __m256i low = low_nibbles(v), high = low_nibbles(_mm256_srli_epi16(v, 4));
+        INFENG_EACH (m, M) row_pairs(g == 0, pairs[m], low, high, b + m * stride, 4 * g);
+      }
+      INFENG_EACH (m, M) acc[m][c] = iadd(acc[m][c], {widen(pairs[m][0]), widen(pairs[m][1])});
+    }
+  }
+
   // Low and high nibbles take two passes over a panel's lines, so that both halves of a line share a broadcast of x.
   template <int L, int M, int P, class Each>
   static INFENG_INLINE void dot_nibbles(I (&acc)[M][P], const uint8_t* const (&w)[P], const int8_t* const (&x)[M],
@@ -642,6 +656,19 @@ struct AvxVnni : Base {
         INFENG_EACH (m, M) {
           const __m256i v = four((const int8_t*)b + m * stride + 4 * g);
           acc[m][c] = {_mm256_dpbusd_avx_epi32(acc[m][c].a, v, low), _mm256_dpbusd_avx_epi32(acc[m][c].b, v, high)};
+        }
+      }
+  }
+
+  template <int M, int C>
+  static INFENG_INLINE void add_nibbles(I (&acc)[M][C], const uint8_t* lines, int step, const int8_t* b, int stride) {
+    INFENG_EACH (g, kLanes / 4)
+      INFENG_EACH (c, C) {
+        const __m256i v = half(lines + g * step + c * (kLine / 2), 0);
+        const __m256i low = low_nibbles(v), high = low_nibbles(_mm256_srli_epi16(v, 4));
+        INFENG_EACH (m, M) {
+          const __m256i x = four(b + m * stride + 4 * g);
+          acc[m][c] = {_mm256_dpbusd_avx_epi32(acc[m][c].a, low, x), _mm256_dpbusd_avx_epi32(acc[m][c].b, high, x)};
         }
       }
   }

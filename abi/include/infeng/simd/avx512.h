@@ -186,6 +186,11 @@ struct Base {
     if (l * 2 * Bits % 16 < 2 * Bits) each(l * 2 * Bits / 16);
   }
   static INFENG_INLINE I line(const uint8_t* w) { return _mm512_loadu_si512(w); }
+  // 16 columns of four tokens from 32 bytes: the low nibbles, then the high ones.
+  static INFENG_INLINE I columns_of_nibbles(const uint8_t* from) {
+    const I both = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i*)from));
+    return _mm512_and_si512(_mm512_mask_srli_epi16(both, 0xffff0000, both, 4), _mm512_set1_epi8(15));
+  }
   // x[0..3] in every lane; the compiler folds it into the instruction that uses it.
   static INFENG_INLINE I four(const int8_t* x) {
     int32_t v;
@@ -268,6 +273,21 @@ struct Bw : Base {
           acc[m][c] = _mm512_add_epi32(acc[m][c], _mm512_madd_epi16(odd, four(words + 4)));
         }
       }
+  }
+
+  // Pairs of 16 tokens stay below 2^15: 8 * 15 * 127 = 15240.
+  template <int M, int C>
+  static INFENG_INLINE void add_nibbles(I (&acc)[M][C], const uint8_t* lines, int step, const int8_t* b, int stride) {
+    const I ones = _mm512_set1_epi16(1);
+    INFENG_EACH (c, C) {
+      I pairs[M];
+      INFENG_EACH (m, M) pairs[m] = _mm512_setzero_si512();
+      INFENG_EACH (g, kLanes / 4) {
+        const I v = columns_of_nibbles(lines + g * step + c * (kLine / 2));
+        INFENG_EACH (m, M) pairs[m] = _mm512_add_epi16(pairs[m], _mm512_maddubs_epi16(v, four(b + m * stride + 4 * g)));
+      }
+      INFENG_EACH (m, M) acc[m][c] = _mm512_add_epi32(acc[m][c], _mm512_madd_epi16(pairs[m], ones));
+    }
   }
 
   template <int L, int M, int P, class Each>
@@ -379,6 +399,21 @@ struct Vnni : Base {
       INFENG_EACH (m, M) {
         const I shares = four((const int8_t*)b + m * stride + 4 * g);
         INFENG_EACH (c, C) acc[m][c] = _mm512_dpbusd_epi32(acc[m][c], shares, v[c]);
+      }
+    }
+    // As in `add_biased`.
+    INFENG_EACH (m, M)
+      INFENG_EACH (c, C) __asm__("" : "+v"(acc[m][c]));
+  }
+
+  template <int M, int C>
+  static INFENG_INLINE void add_nibbles(I (&acc)[M][C], const uint8_t* lines, int step, const int8_t* b, int stride) {
+    INFENG_EACH (g, kLanes / 4) {
+      I v[C];
+      INFENG_EACH (c, C) v[c] = columns_of_nibbles(lines + g * step + c * (kLine / 2));
+      INFENG_EACH (m, M) {
+        const I shares = four(b + m * stride + 4 * g);
+        INFENG_EACH (c, C) acc[m][c] = _mm512_dpbusd_epi32(acc[m][c], v[c], shares);
       }
     }
     // As in `add_biased`.

@@ -210,6 +210,16 @@ struct Scalar {
           for (int d = 0; d < kLanes; ++d)
             acc[m][c].v[d] += b[m * stride + t] * lines[t / 4 * step + c * kLine + 4 * d + t % 4];
   }
+  template <int M, int C>
+  static void add_nibbles(I (&acc)[M][C], const uint8_t* lines, int step, const int8_t* b, int stride) {
+    for (int m = 0; m < M; ++m)
+      for (int c = 0; c < C; ++c)
+        for (int t = 0; t < kLanes; ++t)
+          for (int d = 0; d < kLanes; ++d) {
+            const uint8_t byte = lines[t / 4 * step + c * kLine / 2 + 4 * (d % 8) + t % 4];
+            acc[m][c].v[d] += b[m * stride + t] * (d < 8 ? byte & 15 : byte >> 4);
+          }
+  }
 
   template <int Bits>
   static void sub_scales(const uint8_t* line, int odd, SubScales& out) {

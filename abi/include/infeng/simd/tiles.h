@@ -42,6 +42,7 @@ concept Tiles = Vector<V> && requires(const TileConfig& config, const void* from
   // columns those of b, and b has a row for every four columns of a.
   { T::template dot<0, 1, 2>() };
   { T::template dot_unsigned<0, 1, 2>() };   // the same with unsigned bytes of b
+  { T::template dot_of_unsigned<0, 1, 2>() };  // the same with unsigned bytes of a
   { T::floats(products) };                   // V::F: 16 int32, converted
   { T::unpack_nibbles(from, bytes, bytes) }; // low and high nibbles of 64 bytes, each minus 8, as 64 int8
   { T::unpack_bytes(from, bytes) };          // 64 u8, each minus 128, as 64 int8

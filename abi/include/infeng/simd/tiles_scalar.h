@@ -46,11 +46,15 @@ struct Tiles {
   }
   template <int C, int A, int B>
   static void dot() {
-    multiply<C, A, B, int8_t>();
+    multiply<C, A, B, int8_t, int8_t>();
   }
   template <int C, int A, int B>
   static void dot_unsigned() {
-    multiply<C, A, B, uint8_t>();
+    multiply<C, A, B, int8_t, uint8_t>();
+  }
+  template <int C, int A, int B>
+  static void dot_of_unsigned() {
+    multiply<C, A, B, uint8_t, int8_t>();
   }
   static Scalar::F floats(const int32_t* products) {
     return Scalar::lanes<Scalar::F>([&](int i) { return float(products[i]); });
@@ -85,7 +89,7 @@ struct Tiles {
     TileConfig config;
     Data data[kTiles];
   };
-  template <int C, int A, int B, class Byte>
+  template <int C, int A, int B, class ByteA, class ByteB>
   static void multiply() {
     static_assert(C != A && C != B && A != B, "the hardware refuses equal operands");
     require(usable(C) && usable(A) && usable(B) && rows(C) == rows(A) && colsb(C) == colsb(B) &&
@@ -96,7 +100,7 @@ struct Tiles {
       for (int n = 0; n < colsb(C) / 4; ++n) {
         int32_t sum;
         __builtin_memcpy(&sum, c.bytes[m] + 4 * n, 4);
-        for (int k = 0; k < colsb(A); ++k) sum += int8_t(a.bytes[m][k]) * Byte(b.bytes[k / 4][4 * n + k % 4]);
+        for (int k = 0; k < colsb(A); ++k) sum += ByteA(a.bytes[m][k]) * ByteB(b.bytes[k / 4][4 * n + k % 4]);
         __builtin_memcpy(c.bytes[m] + 4 * n, &sum, 4);
       }
   }

@@ -93,8 +93,12 @@ concept Vector = requires(typename V::F f, typename V::I i, const float* x, floa
   //   store_shares(to, i):                            of 16 tokens, in the order in which the backend reads them
   //   add_shares<M, C>(acc, lines, step, b, stride):  acc[m][c] += sum over 16 tokens t of b[m * stride + t] * v[t][c], where
   //     a line of int8 is 16 columns of 4 tokens, C lines are consecutive, and `step` bytes lie between two groups of tokens
+  // For V as nibbles, shares are int8 in [-127, 127], token by token:
+  //   add_nibbles<M, C>(acc, lines, step, b, stride): the same of v[t][c] + 8, where 32 bytes are 16 columns of 4 tokens; the
+  //     high nibbles are columns 8 to 15
   { V::store_shares((typename V::Share*)q, i) };
   { V::template add_shares<1, 1>(acc, b, n, (const typename V::Share*)b, n) };
+  { V::template add_nibbles<1, 1>(acc, (const uint8_t*)b, n, b, n) };
 };
 // clang-format on
 
