@@ -166,7 +166,30 @@ INFENG_INLINE void scale_outputs(const LinearTile& t) {
   }
 }
 
-// Whether the rows of a tile's activation have one scale each: `cur` holds integer sums until all of k is added.
+// What `cur` holds until all of k is added, and how the exact sum over a group of the activation is added to it:
+// floats, or the integers themselves if each row has one scale.
+template <Vector V>
+struct Floats {
+  using Sum = typename V::F;
+  static constexpr bool kExact = false;
+  static INFENG_INLINE Sum zero() { return V::zero(); }
+  static INFENG_INLINE Sum load(const float* cur) { return V::load(cur); }
+  static INFENG_INLINE void store(float* cur, Sum sum) { V::store(cur, sum); }
+  static INFENG_INLINE Sum add(Sum sum, typename V::I group, typename V::F scale) {
+    return V::fma(V::to_float(group), scale, sum);
+  }
+};
+template <Vector V>
+struct Integers {
+  using Sum = typename V::I;
+  static constexpr bool kExact = true;
+  static INFENG_INLINE Sum zero() { return V::iset(0); }
+  static INFENG_INLINE Sum load(const float* cur) { return V::load_i32(cur); }
+  static INFENG_INLINE void store(float* cur, Sum sum) { V::store_i32(cur, sum); }
+  static INFENG_INLINE Sum add(Sum sum, typename V::I group, typename V::F) { return V::iadd(sum, group); }
+};
+
+// Whether the rows of a tile's activation have one scale each.
 INFENG_INLINE bool sums_rows(const LinearTile& t) { return t.in.group == INFENG_GROUP_ROW; }
 
 // out = (float(sum) * xscale[m]) * d[n], for integer sums in `cur`.

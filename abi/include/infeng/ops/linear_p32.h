@@ -2,12 +2,11 @@
 // ascending:
 //   acc = sum over the group of q_x[k] * s (u - z)                  exact; each 32 k have an s and a z
 //   out = fma(float(acc), xscale[m][g], out)
-// and at the end out = out * d[n]. If a row has one scale, sums stay integers until all of k is added, and `cur` holds
-// them from chunk to chunk. The zero points are subtracted with the sums of x over 32 k, which the core computes
-// once for a block of rows. As in linear_int.h, few rows use the weights as they stream in, and many rows unpack a
-// chunk of four panels to scratch: units with their sub-scales, or bytes of s (u - z) + 128 on CPUs that add products
-// of bytes directly (`BiasedLines`), whose sums stay in registers over a group of the activation.
-// SPDX-License-Identifier: Apache-2.0
+// and at the end out = out * d[n]. If a row has one scale, out is an integer sum until all of k is added. The zero
+// points are subtracted with the sums of x over 32 k, which the core computes once for a block of rows. As in
+// linear_int.h, few rows use the weights as they stream in, and many rows unpack a chunk of four panels to scratch:
+// units with their sub-scales, or bytes of s (u - z) + 128 on CPUs that add products of bytes directly (`BiasedLines`),
+// whose sums stay in registers over a group of the activation. SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LINEAR_P32_H
 #define INFENG_OPS_LINEAR_P32_H
 
@@ -38,28 +37,30 @@ struct P32Core {
   template <SubScaled V>
   static void multiply(const LinearTile& t) {
     const int64_t groups = ceil_div(t.weight.k, kGroup);
-    if (t.rows > V::kPackedMost)
-      blocks<V>(t, groups);
+    const bool few = t.rows <= V::kPackedMost;
+    clear<V>(t);
+    if (sums_rows(t)) {
+      few ? stream<V, Integers<V>, false>(t, groups) : blocks<V, Integers<V>>(t, groups);
+      return scale_sums<V>(t);
+    }
+    if (!few)
+      blocks<V, Floats<V>>(t, groups);
     else if (t.in.group == kGroup)
-      stream<V, false>(t, groups);
+      stream<V, Floats<V>, false>(t, groups);
     else
-      stream<V, true>(t, groups);
-    if (sums_rows(t))
-      scale_sums<V>(t);
-    else
-      scale_outputs<V>(t);
+      stream<V, Integers<V>, true>(t, groups);
+    scale_outputs<V>(t);
   }
 
  private:
   // Behind the lines in scratch, each group has for all rows the sums that subtract the zero points, and the scales, so
-  // that values of rows that are multiplied together are adjacent. The sums are V::minus_halves of each 64 k for units,
-  // and -128 times the sum over a group of the activation for biased lines; the latter, like the scale, is stored where
-  // the activation's group begins.
+  // that values of rows that are multiplied together are adjacent. The sums are V::minus_halves of each 64 k for units.
+  // For biased lines they are -128 times the sum over a group of the activation where it begins, and else 0.
   static INFENG_INLINE int32_t* minus_of(const LinearTile& t) { return (int32_t*)(t.scratch + kScratch); }
   static INFENG_INLINE float* scales_of(const LinearTile& t, int64_t groups) {
     return (float*)(minus_of(t) + t.rows * groups);
   }
-  template <SubScaled V>
+  template <SubScaled V, bool Biased>
   static INFENG_NOINLINE void factor(const LinearTile& t, int64_t groups) {
     int32_t* minus = minus_of(t);
     float* scales = scales_of(t, groups);
@@ -67,25 +68,12 @@ struct P32Core {
       const int8_t* x = row_of<int8_t>(t.in.q, t.row + m);
       const int32_t* sum = row_of<int32_t>(t.in.sum, t.row + m);
       const float* scale = row_of<float>(t.in.scale, t.row + m);
+      int64_t first = 0;  // 64 k of the activation's group
       for (int64_t g = 0; g < groups; ++g) {
-        minus[g * t.rows + m] = V::minus_halves(x + g * kGroup, sum[g]);
         scales[g * t.rows + m] = scale[g];
-      }
-    }
-  }
-  template <BiasedLines V>
-  static INFENG_NOINLINE void factor_biased(const LinearTile& t, int64_t groups) {
-    const int64_t wide = t.in.group / kGroup;
-    int32_t* minus = minus_of(t);
-    float* scales = scales_of(t, groups);
-    for (int64_t m = 0; m < t.rows; ++m) {
-      const int32_t* sum = row_of<int32_t>(t.in.sum, t.row + m);
-      const float* scale = row_of<float>(t.in.scale, t.row + m);
-      for (int64_t g = 0; g < groups; g += wide) {
-        int32_t total = 0;
-        for (int64_t h = g; h < min_of(g + wide, groups); ++h) total += sum[h];
-        minus[g * t.rows + m] = -128 * total;
-        scales[g * t.rows + m] = scale[g];
+        minus[g * t.rows + m] = Biased ? 0 : V::minus_halves(x + g * kGroup, sum[g]);
+        if (begins(t, g)) first = g;
+        if (Biased) minus[first * t.rows + m] -= 128 * sum[g];
       }
     }
   }
@@ -129,9 +117,9 @@ struct P32Core {
   }
 
   // --- few rows: straight from the panel ---
-  template <SubScaled V, bool Wide>
+  template <SubScaled V, class Sums, bool Wide>
   static void stream(const LinearTile& t, int64_t groups) {
-    if (t.fresh) factor<V>(t, groups);
+    if (t.fresh) factor<V, false>(t, groups);
     const int64_t chunk = t.rows <= V::kPackedRows ? groups : kChunk;
     const int64_t bytes = t.weight.panel_bytes;
     for_panels<2>(t.panels, [&](int64_t p, auto count) {
@@ -139,29 +127,24 @@ struct P32Core {
       const uint8_t* next = p + 2 < t.panels ? panel + 2 * bytes : t.next ? t.next : panel;
       for (int64_t g = 0; g < groups; g += chunk)
         balanced_blocks<V::kPackedRows>(int(t.rows), [&](int m, auto rows) {
-          packed<V, Wide, rows.value, count.value>(t, panel, next, m, g, min_of(g + chunk, groups), groups,
-                                                   t.cur + m * kTileWidth + p * kLanes);
+          packed<V, Sums, Wide, rows.value, count.value>(t, panel, next, m, g, min_of(g + chunk, groups), groups,
+                                                         t.cur + m * kTileWidth + p * kLanes);
         });
     });
   }
 
-  // Adds groups [g0, g1) to cur; g0 is even. Wide: several groups share a scale, or all of them.
-  template <SubScaled V, bool Wide, int M, int P>
+  // Adds groups [g0, g1) to cur; g0 is even. Registers hold what `cur` holds, or, if Wide, the integers of a wide
+  // group.
+  template <SubScaled V, class Sums, bool Wide, int M, int P>
   static INFENG_NOINLINE void packed(const LinearTile& t, const uint8_t* panel, const uint8_t* next, int64_t row,
                                      int64_t g0, int64_t g1, int64_t groups, float* cur) {
-    using F = typename V::F;
     constexpr int S = V::packed_panels(M) < P ? V::packed_panels(M) : P;  // panels of one dot
     const int64_t bytes = t.weight.panel_bytes, distance = Format::lines_at(kChunk) - Format::lines_at(0);
-    const bool whole = Wide && sums_rows(t);
     Rows<M> in(t, row, g0, groups);
-    F out[P][M];
-    [[maybe_unused]] typename V::I total[P][M];  // of the wide group or the row so far
+    typename Sums::Sum sum[P / S][M][S];
     INFENG_EACH (p, P)
-      INFENG_EACH (m, M) {
-        const float* c = cur + m * kTileWidth + p * kLanes;
-        if constexpr (Wide) total[p][m] = whole && g0 > 0 ? V::load_i32(c) : V::iset(0);
-        out[p][m] = g0 == 0 ? V::zero() : V::load(c);
-      }
+      INFENG_EACH (m, M)
+        sum[p / S][m][p % S] = Wide || g0 == 0 ? Sums::zero() : Sums::load(cur + m * kTileWidth + p * kLanes);
     int64_t lines = Format::lines_at(g0);
     for (int64_t left = g1 - g0; left > 0; left -= 2, lines += kLine) {
       SubScales scales[2][P];
@@ -171,51 +154,45 @@ struct P32Core {
         const uint8_t* ahead =
             (lines + distance < bytes ? panel : next - bytes) + lines + distance + Format::kFetchFrom;
         t.feed.template step<V>();
-        INFENG_EACH (turn, P / S) {
-          const int first = turn * S;
-          const uint8_t* w[S];
-          const SubScales* s[S];
-          typename V::I acc[M][S];
-          INFENG_EACH (p, S) {
-            w[p] = panel + (first + p) * bytes + lines;
-            s[p] = scales[h] + first + p;
-          }
-          V::template dot_packed<kBits, M, S>(acc, w, s, in.x, in.minus, [&](int l) INFENG_INLINE_LAMBDA {
+        // Dots of one panel are copied for each panel only if floats are kept: around integers, one copy is faster.
+        constexpr int kCopies = Sums::kExact ? 1 : P / S;
+        int turns = P / S;
+        if constexpr (kCopies < P / S) __asm__("" : "+r"(turns));
+        INFENG_ROLLED
+        for (int from = 0; from < turns; from += kCopies)
+          INFENG_EACH (copy, kCopies) {
+            const int turn = from + copy;
+            const int first = turn * S;
+            const uint8_t* w[S];
+            const SubScales* s[S];
+            typename V::I acc[M][S];
             INFENG_EACH (p, S) {
-              const uint8_t* line = ahead + (first + p) * bytes;
-              V::prefetch(line + l * kLine);
-              if (l == 0) V::prefetch(line + (Format::kFetchLines - 1) * kLine);
+              w[p] = panel + (first + p) * bytes + lines;
+              s[p] = scales[h] + first + p;
             }
-          });
-          if constexpr (Wide) {
-            const bool done = !whole && ends(t, g1 - left + h, groups);
-            INFENG_EACH (m, M)
+            V::template dot_packed<kBits, M, S>(acc, w, s, in.x, in.minus, [&](int l) INFENG_INLINE_LAMBDA {
               INFENG_EACH (p, S) {
-                acc[m][p] = V::iadd(total[first + p][m], acc[m][p]);
-                total[first + p][m] = done ? V::iset(0) : acc[m][p];
+                const uint8_t* line = ahead + (first + p) * bytes;
+                V::prefetch(line + l * kLine);
+                if (l == 0) V::prefetch(line + (Format::kFetchLines - 1) * kLine);
               }
-            if (!done) continue;
-          }
-          INFENG_EACH (m, M) {
-            const F xscale = V::set(in.scale[m]);
-            INFENG_EACH (p, S) {
-              F& f = out[first + p][m];
-              f = V::fma(V::to_float(acc[m][p]), xscale, f);
+            });
+            INFENG_EACH (m, M) {
+              const auto xscale = V::set(in.scale[m]);
+              INFENG_EACH (p, S) sum[turn][m][p] = Sums::add(sum[turn][m][p], acc[m][p], xscale);
             }
+            if constexpr (Wide)
+              if (ends(t, g1 - left + h, groups)) {
+                put<V, Floats<V>, M, S>(sum[turn], in.scale, cur + first * kLanes);
+                INFENG_EACH (m, M)
+                  INFENG_EACH (p, S) sum[turn][m][p] = Sums::zero();
+              }
           }
-        }
       }
     }
-    INFENG_EACH (p, P)
-      INFENG_EACH (m, M) {
-        float* c = cur + m * kTileWidth + p * kLanes;
-        if constexpr (Wide)
-          if (whole) {
-            V::store_i32(c, total[p][m]);
-            continue;
-          }
-        V::store(c, out[p][m]);
-      }
+    if constexpr (!Wide)
+      INFENG_EACH (p, P)
+        INFENG_EACH (m, M) Sums::store(cur + m * kTileWidth + p * kLanes, sum[p / S][m][p % S]);
   }
 
   // --- many rows: unpacked ---
@@ -234,16 +211,10 @@ struct P32Core {
       return panels;
   }
 
-  template <SubScaled V>
+  template <SubScaled V, class Sums>
   static void blocks(const LinearTile& t, int64_t groups) {
     const int64_t bytes = t.weight.panel_bytes;
-    if (t.fresh) {
-      if constexpr (BiasedLines<V>)
-        factor_biased<V>(t, groups);
-      else
-        factor<V>(t, groups);
-    }
-    clear<V>(t);
+    if (t.fresh) factor<V, BiasedLines<V>>(t, groups);
     for_panels<kPanels>(t.panels, [&](int64_t p, auto count) {
       constexpr int P = count.value, S = panels_at_once<V>(P);
       const uint8_t* panel = t.panel + p * bytes;
@@ -260,9 +231,9 @@ struct P32Core {
           constexpr int M = rows.value;
           float* cur = t.cur + m * kTileWidth + p * kLanes;
           if (fetched < P)
-            block<V, M, S, true>(t, P, m, g, end, groups, cur, ahead + fetched++ * bytes);
+            block<V, Sums, M, S, true>(t, P, m, g, end, groups, cur, ahead + fetched++ * bytes);
           else
-            block<V, M, S, false>(t, P, m, g, end, groups, cur, ahead);
+            block<V, Sums, M, S, false>(t, P, m, g, end, groups, cur, ahead);
         });
       }
     });
@@ -279,7 +250,7 @@ struct P32Core {
   }
 
   // Adds unpacked groups [g0, g1) to cur for M rows and `panels` panels, S at a time; fetches the lines at `ahead`.
-  template <ScaledLines V, int M, int S, bool Fetch>
+  template <ScaledLines V, class Sums, int M, int S, bool Fetch>
   static INFENG_NOINLINE void block(const LinearTile& t, int panels, int64_t row, int64_t g0, int64_t g1,
                                     int64_t groups, float* cur, const uint8_t* ahead) {
     constexpr int kShare = (Format::kFetchLines * S + kPanels - 1) / kPanels;  // lines of a group that S panels fetch
@@ -290,33 +261,30 @@ struct P32Core {
       const uint8_t* fetch = ahead + Format::lines_at(g) + Format::kFetchFrom;
       float* to = cur;
       totals.next = totals.of;
-      totals.begins = begins(t, g);
-      totals.ends = ends(t, g, groups);
-      totals.whole = sums_rows(t);
+      totals.begins = Sums::kExact || begins(t, g);
+      totals.ends = Sums::kExact || ends(t, g, groups);
       t.feed.template step<V>();
       INFENG_ROLLED
       for (int p = 0; p < panels; p += S, from += S, to += S * kLanes, fetch += kShare * kLine)
-        add<V, M, S>(in, from, g - g0, to, totals, [&](int l) INFENG_INLINE_LAMBDA {
+        add<V, Sums, M, S>(in, from, g - g0, to, totals, [&](int l) INFENG_INLINE_LAMBDA {
           if (Fetch && l < kShare) V::prefetch(fetch + l * kLine);
         });
     }
   }
 
   // The same over biased lines; S is all panels.
-  template <BiasedLines V, int M, int S, bool Fetch>
+  template <BiasedLines V, class Sums, int M, int S, bool Fetch>
   static INFENG_NOINLINE void block(const LinearTile& t, int, int64_t row, int64_t g0, int64_t g1, int64_t groups,
                                     float* cur, const uint8_t* ahead) {
     constexpr int kShare = (Format::kFetchLines * S + kPanels - 1) / kPanels;
     const Unpacked* from = (const Unpacked*)t.scratch;
     const int64_t wide = t.in.group / kGroup;
-    const bool whole = sums_rows(t);
     Rows<M> in(t, row, g0, groups);
     for (int64_t g = g0; g < g1;) {
       const float* scale = in.scale;
       typename V::I acc[M][S];
       INFENG_EACH (m, M)
-        INFENG_EACH (p, S)
-          acc[m][p] = whole && g > 0 ? V::load_i32(cur + m * kTileWidth + p * kLanes) : V::iset(in.minus[m]);
+        INFENG_EACH (p, S) acc[m][p] = V::iset(in.minus[m]);
       for (const int64_t end = min_of(g + wide, g1); g < end; ++g, in.advance()) {
         const uint8_t* w[S];
         const uint8_t* fetch = ahead + Format::lines_at(g) + Format::kFetchFrom;
@@ -326,18 +294,7 @@ struct P32Core {
           if (Fetch && l < kShare) V::prefetch(fetch + l * kLine);
         });
       }
-      if (whole) {
-        INFENG_EACH (m, M)
-          INFENG_EACH (p, S) V::store_i32(cur + m * kTileWidth + p * kLanes, acc[m][p]);
-        continue;
-      }
-      INFENG_EACH (m, M) {
-        const auto xscale = V::set(scale[m]);
-        INFENG_EACH (p, S) {
-          float* c = cur + m * kTileWidth + p * kLanes;
-          V::store(c, V::fma(V::to_float(acc[m][p]), xscale, V::load(c)));
-        }
-      }
+      put<V, Sums, M, S>(acc, scale, cur);
     }
   }
 
@@ -348,13 +305,12 @@ struct P32Core {
     typename V::I* next;
     bool begins;  // a group of the activation
     bool ends;
-    bool whole;  // the activation's group is the row: its sums are in `cur`
 
     INFENG_INLINE Totals() { asm volatile("" : : "r"(of) : "memory"); }
   };
 
   // Adds a group of S panels to `to` once the activation's group is complete.
-  template <ScaledLines V, int M, int S, class Each>
+  template <ScaledLines V, class Sums, int M, int S, class Each>
   static INFENG_INLINE void add(const Rows<M>& in, const Unpacked* from, int64_t g, float* to, Totals<V, M>& totals,
                                 const Each& each) {
     const uint8_t* w[S];
@@ -365,14 +321,6 @@ struct P32Core {
       s[p] = from[p].scales + g;
     }
     V::template dot_scaled<kBits, M, S>(acc, w, s, in.x, in.minus, each);
-    if (totals.whole) {
-      INFENG_EACH (m, M)
-        INFENG_EACH (p, S) {
-          float* c = to + m * kTileWidth + p * kLanes;
-          V::store_i32(c, V::iadd(V::load_i32(c), acc[m][p]));
-        }
-      return;
-    }
     typename V::I* total = totals.next;
     totals.next += M * S;
     if (!totals.begins)
@@ -383,11 +331,17 @@ struct P32Core {
         INFENG_EACH (p, S) total[m * S + p] = acc[m][p];
       return;
     }
+    put<V, Sums, M, S>(acc, in.scale, to);
+  }
+
+  // Adds the sums of M rows and S panels over a group of the activation to `cur`.
+  template <SubScaled V, class Sums, int M, int S>
+  static INFENG_INLINE void put(const typename V::I (&acc)[M][S], const float* scale, float* cur) {
     INFENG_EACH (m, M) {
-      const auto xscale = V::set(in.scale[m]);
+      const auto xscale = V::set(scale[m]);
       INFENG_EACH (p, S) {
-        float* c = to + m * kTileWidth + p * kLanes;
-        V::store(c, V::fma(V::to_float(acc[m][p]), xscale, V::load(c)));
+        float* c = cur + m * kTileWidth + p * kLanes;
+        Sums::store(c, Sums::add(Sums::load(c), acc[m][p], xscale));
       }
     }
   }
