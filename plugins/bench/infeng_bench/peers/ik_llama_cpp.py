@@ -20,14 +20,9 @@ IMPORTS = ("ik_llama_cpp", "gguf")
 READS_GGUF = True
 MODEL_FILE = "model.gguf"
 FORMATS = {
-    "int4-g64": "q4_0",
-    "int4-g32": "q4_0",
-    "int4-p32": "q4_0",
-    "int8-row": "q8_0",
-    "int8-g32": "q8_0",
-    "bf16": "f16",
-    "f16": "f16",
-    "f32": "f16",
+    **dict.fromkeys(("int4-g64", "int4-g32", "int4-p32"), "q4_0"),
+    **dict.fromkeys(("int8-row", "int8-g32"), "q8_0"),
+    **dict.fromkeys(("bf16", "f16", "f32"), "f16"),
 }
 """Our weight format -> the GGUF type to compare with."""
 

@@ -22,14 +22,9 @@ READS_GGUF = True
 TAKES_ADAPTERS = True
 MODEL_FILE, ADAPTER_FILE = "model.gguf", "adapter.gguf"
 FORMATS = {
-    "int4-g64": "q4_0",
-    "int4-g32": "q4_0",
-    "int4-p32": "q4_0",
-    "int8-row": "q8_0",
-    "int8-g32": "q8_0",
-    "bf16": "f16",
-    "f16": "f16",
-    "f32": "f16",
+    **dict.fromkeys(("int4-g64", "int4-g32", "int4-p32"), "q4_0"),
+    **dict.fromkeys(("int8-row", "int8-g32"), "q8_0"),
+    **dict.fromkeys(("bf16", "f16", "f32"), "f16"),
 }
 """Our weight format -> the GGUF type to compare with. Q4_0, in groups of 32, is llama.cpp's fastest 4-bit type."""
 
@@ -63,6 +58,16 @@ SERVER_FLAGS = (
 without TLS and without downloads."""
 
 
+QUANTIZE = (
+    "import os, sys, llama_cpp as native; source, out, kind = sys.argv[1:]; "
+    "settings = native.llama_model_quantize_default_params(); "
+    "settings.ftype = getattr(native, 'LLAMA_FTYPE_MOSTLY_' + kind.upper()); "
+    "status = native.llama_model_quantize(source.encode(), out.encode(), settings); "
+    "os.remove(source); sys.exit(status != 0)"
+)
+"""A program of the peer's interpreter: llama.cpp's quantizer with its defaults, so the head of a Q4_0 file is Q6_K."""
+
+
 def build_environment(features: Collection[str], gcc: int | None) -> dict[str, str]:
     """Return environment variables of the build. gcc: major version of the compiler, None if it is not GCC.
 
@@ -79,9 +84,9 @@ def export_commands(tools: Path, source: Path, folder: Path, kind: str) -> list[
     """Return the commands of this project, which writes f16, and of llama.cpp's quantizer."""
     from infeng_bench.peers.environment import INFENG
 
-    plain, quantizer = folder / "f16.gguf", Path(__file__).with_name("quantize_gguf.py")
-    export = [*INFENG, "convert", str(source), str(folder / MODEL_FILE if kind == "f16" else plain), "--format", "f16"]
-    quantize = [str(tools / "python"), "-P", str(quantizer), str(plain), str(folder / MODEL_FILE), "--type", kind]
+    plain, target = str(folder / "f16.gguf"), str(folder / MODEL_FILE)
+    export = [*INFENG, "convert", str(source), target if kind == "f16" else plain, "--format", "f16"]
+    quantize = [str(tools / "python"), "-P", "-c", QUANTIZE, plain, target, kind]
     return [export] if kind == "f16" else [export, quantize]
 
 

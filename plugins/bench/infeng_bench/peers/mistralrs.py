@@ -18,14 +18,9 @@ REQUIREMENTS = ("mistralrs==0.9.5", "numpy>=1.26")
 PIP_OPTIONS = ("--only-binary", "mistralrs")
 IMPORTS = ("mistralrs",)
 FORMATS = {
-    "int4-g64": "q4_0",
-    "int4-g32": "q4_0",
-    "int4-p32": "q4_0",
-    "int8-row": "q8_0",
-    "int8-g32": "q8_0",
-    "bf16": "none",
-    "f16": "none",
-    "f32": "none",
+    **dict.fromkeys(("int4-g64", "int4-g32", "int4-p32"), "q4_0"),
+    **dict.fromkeys(("int8-row", "int8-g32"), "q8_0"),
+    **dict.fromkeys(("bf16", "f16", "f32"), "none"),
 }
 """Our weight format -> mistral.rs's type of weights, which it makes of the checkpoint; none: as the checkpoint is."""
 
