@@ -37,6 +37,12 @@ def compared_twice() -> dict[str, Any]:
     return results.record("compare", {**TOLD, "measurements": several}, **{**COMMON, "model": "<i>x</i>"})
 
 
+def compared_over_rows_and_context() -> dict[str, Any]:
+    """Return a comparison of several numbers of rows, and of several contexts."""
+    works = [f"decode:rows={rows},context=512" for rows in (1, 4, 64)] + ["decode:rows=1,context=16384"]
+    return results.record("compare", {**TOLD, "measurements": [comparison_of(work, 2.0) for work in works]}, **COMMON)
+
+
 def gemms() -> dict[str, Any]:
     """Return two readings of a linear with the machine's ceilings."""
     facts = {"linear": "layers.*.qkv_proj", "n": 2560, "k": 2048, "format": "int4-g64", "copies": 1}

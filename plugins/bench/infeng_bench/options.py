@@ -21,6 +21,7 @@ from infeng_core.api import EngineConfig, UsageError, add_config_options, config
 from infeng_core.api.kernels import detect
 
 if TYPE_CHECKING:
+    from infeng_bench.engine.work import Work
     from infeng_bench.kernels.roofline import Roofline
 
 T = TypeVar("T")
@@ -35,6 +36,8 @@ class Arguments(Protocol):
 
 
 UNITS = {"": 1, "k": 1000, "kb": 1000, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9}
+PROMPT_ROWS = 256  # of prompts in a step, at least
+BLOCK, CACHED = 16, 8  # positions of a block; sequences of full length in the cache by default
 TIMEOUT = 600.0  # seconds
 REAL = "a real model: directory or hub name"
 MODEL = "model_or_shape"  # name of the positional MODEL in the namespace
@@ -78,10 +81,10 @@ def settle_model(arguments: argparse.Namespace) -> None:
         return
     if getattr(arguments, "model", None) or arguments.synthetic:
         raise UsageError("model", f"{given!r} is given beside --model or --synthetic", "name one model")
-    path = Path(given).expanduser()
+    path, (name, _) = Path(given).expanduser(), shapes.split(given)
     if not hasattr(arguments, "model"):
         arguments.synthetic = words(given)
-    elif path.suffix == ".json" or (not path.exists() and given in {*shapes.SHAPES, *shapes.published()}):
+    elif name.endswith(".json") or (not path.exists() and name in {*shapes.SHAPES, *shapes.published()}):
         arguments.synthetic = given
     else:
         arguments.model = given
@@ -153,6 +156,20 @@ def config(arguments: argparse.Namespace, **more: object) -> EngineConfig:
 def threads(arguments: argparse.Namespace) -> int:
     """Return the number of ``--threads``, or one per core that this process may use, within its quota."""
     return detect().place(replace(EngineConfig().threads, count=arguments.threads or "auto")).workers
+
+
+def make_long_enough(arguments: argparse.Namespace, works: Iterable[Work]) -> None:
+    """Give the random weights of ``--synthetic`` as many positions as the longest of ``works`` needs.
+
+    The cache has room for CACHED such sequences by default, so many rows need more positions too.
+    """
+    if not arguments.synthetic:
+        return
+    for work in works:
+        waiting = work.rows * work.context // PROMPT_ROWS + 1 if work.rows > 1 else 0  # steps of begun rows meanwhile
+        each = work.positions + waiting
+        needed = max(each, -(-work.rows * (each + BLOCK) // CACHED))
+        arguments.synthetic = shapes.lengthened(arguments.synthetic, needed)
 
 
 def model_name(arguments: argparse.Namespace) -> str:

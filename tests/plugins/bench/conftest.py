@@ -49,6 +49,14 @@ def tiny_config(cache: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def wide_config(cache: Path) -> Path:
+    """Return a config.json of small shapes that every peer can quantize."""
+    path = cache / "wide.json"
+    path.write_text(json.dumps({**CONFIG, "hidden_size": 256, "intermediate_size": 512, "vocab_size": 1024}))
+    return path
+
+
+@pytest.fixture(scope="session")
 def moe_config(cache: Path) -> Path:
     """Return a config.json of a mixture of experts that takes milliseconds."""
     path = cache / "moe.json"

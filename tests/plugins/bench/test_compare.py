@@ -288,3 +288,24 @@ def test_decode_and_prefill_measure_other_engines_too(
             f"{verb}:rows={rows},context=16{tail}" for rows in (1, 2)
         ]
         assert all(set(one["ratios"]) == {"fake"} for one in result["measurements"])
+
+
+@pytest.mark.parametrize("call", [["decode", "--steps", "2"], ["compare", "--engines", "infeng", "--work", "decode"]])
+def test_formats_of_one_model_are_measured_in_turn(
+    call: list[str], tiny_config: Path, roofline: Path, tmp_path: Path, schema: Any
+) -> None:
+    out = tmp_path / "out.json"
+    sizes = ["--context", "16"] if call[0] == "decode" else []
+    more = ["--format", "int4-g64,int8-row", "--pairs", "1", "-t", "1", "--roofline", str(roofline)]
+    assert main(["bench", *call, *sizes, "--synthetic", str(tiny_config), *more, "--json", str(out)]) == 0
+    result = json.loads(out.read_text())
+    schema(result)
+    assert (result["kind"], result["format"], result["base"]) == ("compare", "int4-g64,int8-row", "int4-g64")
+    assert set(result["engines"]) == {"int4-g64", "int8-row"}
+    assert set(result["ratios"]) == {"int8-row"}
+    assert result["engines"]["int4-g64"]["weight_bytes"] < result["engines"]["int8-row"]["weight_bytes"]
+
+
+def test_a_format_is_named_once(tiny_config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "decode", str(tiny_config), "--format", "int8-row,int8-row", "--roofline", "none"]) == 2
+    assert "names one twice" in capsys.readouterr().err

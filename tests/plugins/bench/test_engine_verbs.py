@@ -147,11 +147,18 @@ def test_a_model_is_given_by_its_directory(tiny_config: Path, tmp_path: Path) ->
     assert (result["model"], result["format"]) == (directory.name, "int8-row")
 
 
+def test_random_weights_get_the_room_that_a_work_needs(tiny_config: Path, tmp_path: Path) -> None:
+    options = ["--rows", "1,40", "--context", "300", "--steps", "2", "--rounds", "1", "--roofline", "none", "-t", "1"]
+    assert main(["bench", "decode", str(tiny_config), *options, "--json", str(tmp_path / "out.json")]) == 0
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert result["model"] == "synthetic:tiny.json@2048"
+    assert [one["rows"] for one in result["measurements"]] == [1, 40]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["decode", "--context", "1000"], "positions"),
-        (["prefill", "--rows", "40", "--context", "4"], "scheduler.max_running=40"),
+        (["prefill", "--rows", "40", "--context", "4", "--set", "scheduler.max_running=8"], "scheduler.max_running=40"),
         (["throughput", "--input-len", "5-20"], "is no distribution"),
         (["throughput", "--output-len", "20:5"], "is no distribution"),
         (["throughput", "--input-len", "lognormal:x:1"], "is no distribution"),

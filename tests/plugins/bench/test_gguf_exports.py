@@ -1,16 +1,13 @@
 """Models and adapters for llama.cpp: the commands that export them, and the quantizer's files."""
 
 import subprocess
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from infeng_bench import peers
 from infeng_bench.models import adapters, synthetic
-from infeng_bench.peers import quantize_gguf
 from infeng_bench.peers.environment import Environment
 from safetensors.numpy import load_file
 
@@ -77,10 +74,3 @@ def test_an_adapter_that_llama_cpp_does_not_apply_is_refused(base: Path, tiny_co
     result = run(*PEER.adapter_commands(adapter, base, tmp_path))
     assert (result.returncode, result.stderr.partition(": /")[0]) == (1, "gguf: error")
     assert "plain LoRA only" in result.stderr
-
-
-def test_the_quantizer_refuses_a_type_that_llama_cpp_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = SimpleNamespace(llama_model_quantize_default_params=SimpleNamespace)
-    monkeypatch.setitem(sys.modules, "llama_cpp", theirs)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="no file type 'q9'"):
-        quantize_gguf.quantize(Path("in.gguf"), Path("out.gguf"), "q9")

@@ -7,7 +7,7 @@ import infeng_bench
 import pytest
 
 ROOT = Path(infeng_bench.__file__).parent
-STANDALONE = ("peers/serve.py", "peers/slots.py", "peers/quantize_gguf.py", "kernels/oracle_torch.py")
+STANDALONE = ("peers/serve.py", "peers/slots.py", "peers/llama_rows.py", "kernels/oracle_torch.py")
 LOWEST = ("stats", "reports/machine.py", "load/arrivals.py", "load/popularity.py", "models/cache.py")
 
 

@@ -117,6 +117,10 @@ def test_the_list_of_peers_names_what_is_missing(own_cache: Path, capsys: pytest
     listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
     assert listed["llama_cpp"]["missing"] == "not installed"
     assert listed["transformers"]["missing"] == ""
+    (whole.folder / environment.RECORD).write_text(
+        json.dumps({**record, "requirements": [*whole.peer.REQUIREMENTS, "gguf>=0.17"]})
+    )
+    assert not whole.missing(), "a package that is no longer needed does no harm"
     record["requirements"] = ["torch==1"]
     (whole.folder / environment.RECORD).write_text(json.dumps(record))
     assert whole.missing() == "its versions are not those that this wheel requires"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from infeng_bench.reports import results
-from report_parts import ceilings, compared, compared_twice, gemms, swept
+from report_parts import ceilings, compared, compared_over_rows_and_context, compared_twice, gemms, swept
 
 from infeng_core.cli import main
 
@@ -47,6 +47,18 @@ def test_the_table_shows_ratio_and_bound(files: list[Path], tmp_path: Path) -> N
     cells = re.findall(r"<td>(.*?)</td>", row)
     assert "5.25" in cells  # the median of 5.0 ... 5.5
     assert "5" in cells  # the smallest of six: the lower bound
+
+
+def test_rows_and_contexts_have_a_chart_each(tmp_path: Path, schema: Any) -> None:
+    pytest.importorskip("plotly", reason=NO_PLOTLY)
+    result, file, out = compared_over_rows_and_context(), tmp_path / "sweep.json", tmp_path / "report.html"
+    schema(result)
+    results.write(file, result)
+    assert main(["bench", "report", str(file), "-o", str(out)]) == 0
+    text = out.read_text(encoding="utf-8").replace("\\u002f", "/")
+    assert "decode: tokens/s over rows" in text and "decode: tokens/s over context" in text
+    assert "infeng, context 512" in text and "llama_cpp, rows 1" in text
+    assert text.count("Plotly.newPlot(") == 4  # ratios, rates, rows, contexts
 
 
 def test_a_sweep_of_adapters_is_a_table_and_a_chart(tmp_path: Path, schema: Any) -> None:

@@ -99,6 +99,16 @@ def test_a_changed_config_gets_a_place_of_its_own(tiny_config: Path, tmp_path: P
     assert synthetic.hf_directory(changed) != synthetic.hf_directory(tiny_config)
 
 
+def test_shapes_are_made_for_longer_contexts_with_the_same_weights(tiny_config: Path) -> None:
+    name = str(tiny_config)
+    assert shapes.lengthened(name, 256) == name
+    longer = shapes.lengthened(name, 16400)
+    assert longer == shapes.lengthened(longer, 20000) == f"{name}@32768"
+    folder = synthetic.hf_directory(longer)
+    assert json.loads((folder / "config.json").read_text())["max_position_embeddings"] == 32768
+    assert (folder / "model.safetensors").samefile(synthetic.hf_directory(name) / "model.safetensors")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "kind", "said"),
     [

@@ -13,6 +13,8 @@ from typing import Any
 from infeng_core.api import UsageError, read_json, unknown_key_remedy
 from infeng_core.api.formats import ModelConfig
 
+LONGEST = "max_position_embeddings"  # the key of a model's number of positions
+
 
 @dataclass(frozen=True)
 class Published:
@@ -38,17 +40,36 @@ def published() -> Mapping[str, Published]:
     return {name: Published(**fields) for name, fields in _data("published.json").items()}
 
 
+def split(name_or_file: str | Path) -> tuple[str, int]:
+    """Return ``NAME@POSITIONS`` as the name and the number of positions, 0 if there is none."""
+    name, at, positions = str(name_or_file).rpartition("@")
+    return (name, int(positions)) if at and positions.isdecimal() else (str(name_or_file), 0)
+
+
+def lengthened(name_or_file: str, positions: int) -> str:
+    """Return the name of the same shapes with room for ``positions`` positions, a power of two if it has to be raised.
+
+    Errors as in ``hugging_face_config``.
+    """
+    if positions <= hugging_face_config(name_or_file).get(LONGEST, 0):
+        return name_or_file
+    return f"{split(name_or_file)[0]}@{1 << (positions - 1).bit_length()}"
+
+
 def hugging_face_config(name_or_file: str | Path) -> dict[str, Any]:
     """Return the config.json of one of SHAPES, of a published model, or in a file.
 
-    Raises UsageError for an unknown name or an unreadable file, ModelError for a config that the engine cannot run.
+    ``NAME@POSITIONS`` is the same with another number of positions. Raises UsageError for an unknown name or an
+    unreadable file, ModelError for a config that the engine cannot run.
     """
-    text = str(name_or_file)
+    text, positions = split(name_or_file)
+    if positions:
+        return {**hugging_face_config(text), LONGEST: positions}
     if text in SHAPES:
         return dict(SHAPES[text])
     if text in published():
         return dict(published()[text].config)
-    path = Path(name_or_file).expanduser()
+    path = Path(text).expanduser()
     if path.suffix != ".json":
         remedy = f"{unknown_key_remedy(text, [*SHAPES, *published()])} A path to a config.json is taken as well"
         raise UsageError(f"synthetic model {text!r}", "there are no such shapes", remedy)

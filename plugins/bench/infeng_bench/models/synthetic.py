@@ -18,6 +18,7 @@ from infeng_convert.api import cached_model, conversion_key, convert, pack_check
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tqdm import tqdm
 
+from infeng_bench.models import shapes
 from infeng_bench.models.cache import digest, header, made_once
 from infeng_bench.models.random_checkpoint import Drawn
 from infeng_bench.models.shapes import hugging_face_config
@@ -27,18 +28,20 @@ from infeng_core.api.formats import FormatChoice, ModelConfig, format_lookup, la
 VERSION = 1  # part of the cache key; raised when the written files change
 EMBED_FORMAT = "int8-row"  # of embeddings beside integer linears, as in the engine's default
 CHUNK = 1 << 22  # values drawn at a time
+WEIGHTS = "model.safetensors"
 SPECIAL = ("<unk>", "<s>", "</s>")
 
 
 def hf_directory(name_or_config: str | Path) -> Path:
     """Return a Hugging Face directory of random weights, made on the first call.
 
-    name_or_config: a name that ``shapes`` knows or a config.json. Raises UsageError, ModelError, or ResourceError if
-    the disk is full.
+    name_or_config: a name that ``shapes`` knows or a config.json, ``@POSITIONS`` behind it for a longer one. Raises
+    UsageError, ModelError, or ResourceError if the disk is full.
     """
     config = hugging_face_config(name_or_config)
     destination = cache_root() / "bench" / f"{_stem(name_or_config)}-{_digest(config)}"
-    return made_once(destination, "model.safetensors", lambda folder: _write(config, folder))
+    name, positions = shapes.split(name_or_config)
+    return made_once(destination, WEIGHTS, lambda folder: _write(config, folder, name if positions else None))
 
 
 def native_directory(name_or_config: str | Path, format: str) -> Path:
@@ -87,17 +90,23 @@ def byte_tokenizer(vocab: int) -> Tokenizer:
     return tokenizer
 
 
-def _write(config: dict[str, Any], folder: Path) -> None:
-    """Write config.json, tokenizer.json and model.safetensors, with one chunk of weights in memory at a time."""
+def _write(config: dict[str, Any], folder: Path, same: str | None) -> None:
+    """Write config.json, tokenizer.json and model.safetensors, with one chunk of weights in memory at a time.
+
+    same: the name of shapes whose weights these are; their file gets a second name.
+    """
     (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
     byte_tokenizer(config["vocab_size"]).save(str(folder / "tokenizer.json"))
-    shapes = dict(tensor_shapes(config))
+    if same is not None:
+        (folder / WEIGHTS).hardlink_to(hf_directory(same) / WEIGHTS)
+        return
+    sizes = dict(tensor_shapes(config))
     rng = np.random.default_rng(0)
-    nbytes = 2 * sum(math.prod(shape) for shape in shapes.values())
+    nbytes = 2 * sum(math.prod(shape) for shape in sizes.values())
     bar = tqdm(total=nbytes, desc="making random weights", unit="B", unit_scale=True, disable=None)
-    with bar, (folder / "model.safetensors").open("wb") as file:
-        file.write(header("F16", shapes))
-        for shape in shapes.values():
+    with bar, (folder / WEIGHTS).open("wb") as file:
+        file.write(header("F16", sizes))
+        for shape in sizes.values():
             rest = math.prod(shape)
             while rest:
                 count = min(rest, CHUNK)
@@ -111,6 +120,7 @@ def _write(config: dict[str, Any], folder: Path) -> None:
 
 
 def _stem(name_or_config: str | Path) -> str:
+    name_or_config, _ = shapes.split(name_or_config)
     path = Path(name_or_config)
     if path.suffix != ".json":
         return str(name_or_config)

@@ -16,7 +16,7 @@ from typing import Any
 from infeng_core.api import InfengError, UsageError, unknown_key_remedy
 
 OURS = "infeng"  # this engine's name in results
-NAMES = ("llama_cpp", "openvino", "transformers")  # every known peer
+NAMES = ("llama_cpp", "ik_llama_cpp", "mistralrs", "openvino", "transformers", "vllm_cpu")  # every known peer
 
 Commands = list[list[str]]
 

@@ -74,7 +74,7 @@ class Environment:
         record = self.record()
         if record is None:
             return "its installation did not finish"
-        if record["requirements"] != list(self.peer.REQUIREMENTS):
+        if not set(self.peer.REQUIREMENTS) <= set(record["requirements"]):
             return "its versions are not those that this wheel requires"
         return ""
 

@@ -53,6 +53,23 @@ def _own_formats(arguments: argparse.Namespace, file: Path) -> Path:
     return file
 
 
+def commands(arguments: argparse.Namespace, source: Path, threads: int) -> dict[str, list[str]]:
+    """Return the command lines of two or more engines by name.
+
+    With several formats in ``--format`` this engine runs once with each, under the format's name, and peers stand
+    against the first.
+    """
+    formats = (arguments.format or "").split(",")
+    found = {}
+    for name in names(arguments.engines or OURS, fewest=2 if len(formats) == 1 else 1):
+        for format in formats if name == OURS else formats[:1]:
+            one = argparse.Namespace(**{**vars(arguments), "format": format or None})
+            found[format if name == OURS and len(formats) > 1 else name] = command(name, one, source, threads)
+    if len(set(formats)) != len(formats):
+        raise UsageError("--format", f"{arguments.format!r} names one twice", "give different formats")
+    return found
+
+
 def command(name: str, arguments: argparse.Namespace, source: Path, threads: int) -> list[str]:
     """Return the command line of an engine on ``source``; exports the model for a peer if necessary."""
     if name == OURS:

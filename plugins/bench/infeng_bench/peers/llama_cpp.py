@@ -6,6 +6,7 @@ llama.cpp's low-level interface: several sequences decode in one ``llama_batch``
 
 from __future__ import annotations
 
+import runpy
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -13,22 +14,17 @@ from typing import Any
 
 NAME = "llama_cpp"
 ABOUT = "llama.cpp (llama-cpp-python), built from source with native flags, its server too; ten minutes on few cores"
-REQUIREMENTS = ("llama-cpp-python==0.3.36", "gguf>=0.17", "safetensors>=0.4.3", "numpy>=1.26")
+REQUIREMENTS = ("llama-cpp-python==0.3.36", "gguf>=0.17", "numpy>=1.26")
 PIP_OPTIONS = ("--no-binary", "llama-cpp-python", "--no-cache-dir")  # a cached wheel may be built for another machine
-IMPORTS = ("llama_cpp", "gguf", "safetensors")
+IMPORTS = ("llama_cpp", "gguf")
 NEEDS_COMPILER = True
 READS_GGUF = True
 TAKES_ADAPTERS = True
 MODEL_FILE, ADAPTER_FILE = "model.gguf", "adapter.gguf"
 FORMATS = {
-    "int4-g64": "q4_0",
-    "int4-g32": "q4_0",
-    "int4-p32": "q4_0",
-    "int8-row": "q8_0",
-    "int8-g32": "q8_0",
-    "bf16": "f16",
-    "f16": "f16",
-    "f32": "f16",
+    **dict.fromkeys(("int4-g64", "int4-g32", "int4-p32"), "q4_0"),
+    **dict.fromkeys(("int8-row", "int8-g32"), "q8_0"),
+    **dict.fromkeys(("bf16", "f16", "f32"), "f16"),
 }
 """Our weight format -> the GGUF type to compare with. Q4_0, in groups of 32, is llama.cpp's fastest 4-bit type."""
 
@@ -47,8 +43,6 @@ CHOICES = {
     "unified": ("on", "off"),
 }
 
-BATCH = 2048  # rows of one call
-
 SERVER_FLAGS = (
     "-DLLAVA_BUILD=OFF",  # multimodal input comes with the tools
     "-DLLAMA_BUILD_TOOLS=ON",
@@ -62,6 +56,16 @@ SERVER_FLAGS = (
 )
 """llama.cpp's programs, ``llama-server`` among them, are built and installed with the libraries, without the web page,
 without TLS and without downloads."""
+
+
+QUANTIZE = (
+    "import os, sys, llama_cpp as native; source, out, kind = sys.argv[1:]; "
+    "settings = native.llama_model_quantize_default_params(); "
+    "settings.ftype = getattr(native, 'LLAMA_FTYPE_MOSTLY_' + kind.upper()); "
+    "status = native.llama_model_quantize(source.encode(), out.encode(), settings); "
+    "os.remove(source); sys.exit(status != 0)"
+)
+"""A program of the peer's interpreter: llama.cpp's quantizer with its defaults, so the head of a Q4_0 file is Q6_K."""
 
 
 def build_environment(features: Collection[str], gcc: int | None) -> dict[str, str]:
@@ -80,9 +84,9 @@ def export_commands(tools: Path, source: Path, folder: Path, kind: str) -> list[
     """Return the commands of this project, which writes f16, and of llama.cpp's quantizer."""
     from infeng_bench.peers.environment import INFENG
 
-    plain, quantizer = folder / "f16.gguf", Path(__file__).with_name("quantize_gguf.py")
-    export = [*INFENG, "convert", str(source), str(folder / MODEL_FILE if kind == "f16" else plain), "--format", "f16"]
-    quantize = [str(tools / "python"), "-P", str(quantizer), str(plain), str(folder / MODEL_FILE), "--type", kind]
+    plain, target = str(folder / "f16.gguf"), str(folder / MODEL_FILE)
+    export = [*INFENG, "convert", str(source), target if kind == "f16" else plain, "--format", "f16"]
+    quantize = [str(tools / "python"), "-P", "-c", QUANTIZE, plain, target, kind]
     return [export] if kind == "f16" else [export, quantize]
 
 
@@ -97,7 +101,8 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
     import ctypes
 
     import llama_cpp as native
-    import numpy as np
+
+    shared = runpy.run_path(str(Path(__file__).with_name("llama_rows.py")))
 
     def log(_level: int, text: bytes, _data: Any) -> None:
         sys.stderr.write(text.decode(errors="replace"))
@@ -127,7 +132,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
             self.context: Any = None
             self.contexts: dict[str | None, Any] = {}
             self.adapters: dict[str | None, tuple[Any, float]] = {}
-            self.batch = native.llama_batch_init(BATCH, 0, 1)
+            self.rows = shared["Rows"](native, self.vocab)
             self.log = callback  # keeps the callback alive: native code calls it as long as the model exists
 
         def introduction(self) -> dict[str, Any]:
@@ -138,7 +143,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
             return {
                 "version": native.__version__,
                 "kernels": [word.removesuffix("= 1").strip() for word in map(str.strip, told) if word.endswith("= 1")],
-                "bytes_per_token": _weights_read(model),
+                "bytes_per_token": shared["weights_read"](model),
                 "details": {
                     "context": native.llama_model_n_ctx_train(weights),
                     "weight_bytes": native.llama_model_size(weights),
@@ -153,7 +158,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
             self.context = self.contexts[None]
 
         def stop(self) -> None:
-            self.batch.n_tokens = 0
+            self.rows.reset(0)
             native.llama_memory_clear(native.llama_get_memory(self.context), False)
 
         def drop_adapters(self) -> None:
@@ -169,8 +174,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
             self.adapters[name] = adapter, scale
 
         def admit(self, slot: int, prompt: list[int], adapter: str | None) -> None:
-            self.pending[slot] = prompt
-            self.lengths[slot] = 0
+            self.rows.admit(slot, prompt)
             self.users[slot] = adapter
             memory = native.llama_get_memory(self.contexts.get(adapter, self.contexts[None]))
             native.llama_memory_seq_rm(memory, slot, -1, -1)
@@ -179,29 +183,17 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
             user = self.users[slots[0]]
             self.context = self.contexts.get(user, self.contexts[None])
             self._apply(user)
-            for slot in slots:
-                ends = self.lengths[slot] + len(self.pending[slot])
-                for token in self.pending[slot]:
-                    self._add(token, self.lengths[slot], slot, self.lengths[slot] + 1 == ends)
-                    self.lengths[slot] += 1
-                    if self.batch.n_tokens == BATCH:
-                        self._decode()
-            self._decode()
-            for slot in slots:
-                self.pending[slot] = [self.last[slot]]
-            return [(slot, self.last[slot]) for slot in slots]
+            return list(self.rows.advance(self.context, slots))
 
         def release(self, slot: int) -> None:
-            self.pending[slot] = []
+            self.rows.admit(slot, [])
 
         def _allocate(self, users: list[str | None], rows: int, positions: int, flash_attn: str) -> None:
             """Make or clear a context for each of ``users``."""
             positions = -(-positions // 256) * 256
             shape = (*users, rows, positions, flash_attn)
-            self.pending: list[list[int]] = [[] for _ in range(rows)]
-            self.lengths, self.last = [0] * rows, [0] * rows
+            self.rows.reset(rows)
             self.users: list[str | None] = [None] * rows
-            self.batch.n_tokens = 0
             if self.shape == shape:
                 for context in self.contexts.values():
                     native.llama_memory_clear(native.llama_get_memory(context), False)
@@ -210,7 +202,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
             settings = native.llama_context_default_params()
             settings.n_seq_max = rows
             settings.n_ctx = rows * positions  # each sequence has a cache of its own
-            settings.n_batch, settings.n_ubatch = BATCH, int(options["ubatch"])
+            settings.n_batch, settings.n_ubatch = shared["BATCH"], int(options["ubatch"])
             settings.n_threads = settings.n_threads_batch = threads
             settings.flash_attn_type = flash[options["flash_attn"].replace("best", flash_attn)]
             settings.type_k = settings.type_v = types[options["kv"]]
@@ -236,35 +228,4 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
             if native.llama_set_adapters_lora(context, pointers, len(kept), scales) != 0:
                 raise RuntimeError(f"llama.cpp does not take the adapter {user}")
 
-        def _add(self, token: int, position: int, row: int, wanted: bool) -> None:
-            at = self.batch.n_tokens
-            self.batch.token[at] = token
-            self.batch.pos[at] = position
-            self.batch.n_seq_id[at] = 1
-            self.batch.seq_id[at][0] = row
-            self.batch.logits[at] = wanted
-            self.batch.n_tokens = at + 1
-
-        def _decode(self) -> None:
-            if not self.batch.n_tokens:
-                return
-            status = native.llama_decode(self.context, self.batch)
-            if status != 0:
-                raise RuntimeError(f"llama_decode returned {status}")
-            for at in range(self.batch.n_tokens):
-                if self.batch.logits[at]:
-                    logits = native.llama_get_logits_ith(self.context, at)
-                    row = self.batch.seq_id[at][0]
-                    self.last[row] = int(np.ctypeslib.as_array(logits, (self.vocab,)).argmax())
-            self.batch.n_tokens = 0
-
     return LlamaCpp()
-
-
-def _weights_read(model: str) -> int:
-    """Return the bytes of weights that one token reads: all tensors, without an untied embedding."""
-    import gguf
-
-    tensors = {tensor.name: int(tensor.n_bytes) for tensor in gguf.GGUFReader(model).tensors}
-    unread = tensors["token_embd.weight"] if "output.weight" in tensors else 0
-    return sum(tensors.values()) - unread

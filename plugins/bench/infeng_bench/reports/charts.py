@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from infeng_bench.engine.work import Work
 from infeng_bench.load.outcomes import QUANTILES
+from infeng_bench.peers import OURS
 from infeng_bench.reports.results import measurements
 from infeng_bench.stats.contention import withheld
 from infeng_core.api import UsageError
@@ -91,6 +93,42 @@ class Figures:
                 error_y=_error_of(rates),
             )
         figure.update_layout(title="Tokens/s: median, smallest, largest", yaxis_title="tokens/s", barmode="group")
+        return self._html(figure) + self.sweeps(result)
+
+    def sweeps(self, result: Mapping[str, Any]) -> str:
+        """Return charts of tokens/s over the number of rows and over the context, of each engine; "" without several.
+
+        A line has the works of one kind that differ in nothing else.
+        """
+        rates = [
+            (name, Work.parse(one["work"]), engine["tokens_per_s"])
+            for one in measurements(result)
+            for name, engine in one.get("engines", {OURS: one}).items()
+        ]
+        drawn = ""
+        for x, other in (("rows", "context"), ("context", "rows")):
+            lines: dict[tuple[str, str, int], dict[int, Mapping[str, float]]] = {}
+            for name, work, rate in rates:
+                lines.setdefault((name, work.kind, getattr(work, other)), {})[getattr(work, x)] = rate
+            lines = {key: points for key, points in lines.items() if len(points) > 1}
+            for kind in dict.fromkeys(key[1] for key in lines):
+                own = {key: dict(sorted(points.items())) for key, points in lines.items() if key[1] == kind}
+                drawn += self._sweep(kind, x, {f"{name}, {other} {n}": line for (name, _, n), line in own.items()})
+        return drawn
+
+    def _sweep(self, kind: str, x: str, lines: Mapping[str, Mapping[int, Mapping[str, float]]]) -> str:
+        figure = self._plotly.Figure()
+        for name, points in lines.items():
+            spreads = list(points.values())
+            y = [one["median"] for one in spreads]
+            figure.add_scatter(x=list(points), y=y, name=_text(name), mode="lines+markers", error_y=_error_of(spreads))
+        ticks = sorted({value for points in lines.values() for value in points})
+        figure.update_layout(
+            title=f"{kind}: tokens/s over {x}",
+            xaxis={"title": x, "type": "log", "tickvals": ticks},
+            yaxis={"title": "tokens/s: median, smallest, largest", "rangemode": "tozero"},
+            showlegend=True,
+        )
         return self._html(figure)
 
     def zipf(self, result: Mapping[str, Any]) -> str:

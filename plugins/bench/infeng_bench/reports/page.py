@@ -47,6 +47,8 @@ def _section(name: str, result: Mapping[str, Any], figures: charts.Figures) -> s
     if result["kind"] == "compare":
         parts.append(_table(_compare_rows(result)))
         parts.append(figures.compare(result))
+    elif result["kind"] in ("decode", "prefill"):
+        parts.append(figures.sweeps(result))
     elif result["kind"] == "gemm":
         parts.append(figures.gemm(result))
     elif result["kind"] == "zipf":

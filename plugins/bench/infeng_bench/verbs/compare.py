@@ -21,7 +21,7 @@ PAIRS = 20
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    help = "such as decode:rows=1,context=1024; repeats"
+    help = "such as decode:rows=1,context=1024, or rows=1..64: each number twice the last; repeats"
     parser.add_argument("--work", action="append", required=True, metavar="W", help=help)
     options.add_engines(parser, f"ratios are {OURS}/B", required=True)
     options.add_pairs(parser, PAIRS, "rounds kept", "pairs")
@@ -31,20 +31,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    return against(arguments, [Work.parse(text) for text in arguments.work], arguments.pairs)
+    return against(arguments, [one for text in arguments.work for one in Work.several(text)], arguments.pairs)
 
 
 def against(arguments: argparse.Namespace, works: Sequence[Work], pairs: int) -> int:
     """Measure ``works`` with the engines of ``--engines``; the JSON file is written after each work."""
     begin = time.monotonic()
+    options.make_long_enough(arguments, works)
+    lineup.make_room(arguments, max(work.rows for work in works), 0)
     options.model_name(arguments)
     threads = options.threads(arguments)
     source = lineup.source(arguments)
     if not models.is_gguf(source):
         arguments.format = arguments.format or lineup.FORMAT
-    commands = {
-        name: lineup.command(name, arguments, source, threads) for name in lineup.names(arguments.engines, fewest=2)
-    }
+    commands = lineup.commands(arguments, source, threads)
     found: list[dict[str, Any]] = []
     result: dict[str, Any] = {}
     bar = tqdm(total=len(works) * len(commands) * (pairs + 1), unit="sample", disable=None, file=sys.stderr)

@@ -11,6 +11,7 @@ from infeng_bench.engine.running import Timing, perform
 from infeng_bench.engine.session import Session, opened
 from infeng_bench.engine.work import Work
 from infeng_bench.options import Column
+from infeng_bench.peers import lineup
 from infeng_bench.stats.contention import withheld
 from infeng_bench.verbs import compare
 
@@ -38,7 +39,9 @@ def run(
 
     table: the printed columns; shares of ceilings are left empty if the machine was too busy.
     """
-    if arguments.engines:
+    options.make_long_enough(arguments, works)
+    lineup.make_room(arguments, max(work.rows for work in works), 0)
+    if arguments.engines or "," in (arguments.format or ""):
         return compare.against(arguments, works, arguments.rounds)
     with opened(arguments) as session:
         timings: dict[Work, list[Timing]] = {work: [] for work in works}
