@@ -7,18 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.models import qwen3_moe
-from infeng_core.models.decoder import graph
-from infeng_core.models.weights import ExpertNames, Layout, decoder
+from infeng_convert.configs.families import qwen3_moe
 
 if TYPE_CHECKING:
-    from infeng_core.models.config import ModelConfig
-    from infeng_core.models.typed_fields import Fields
+    from infeng_core.api.formats import Fields, ModelConfig
 
-__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "graph", "terms", "weights"]
-
-FAMILY = "qwen2_moe"
-ARCHITECTURES = ("Qwen2MoeForCausalLM",)
 DEFAULTS = {
     "moe_intermediate_size": 1408,
     "shared_expert_intermediate_size": 5632,
@@ -32,13 +25,8 @@ def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
     biases."""
     if not fields.flag("qkv_bias", True) or fields.flag("use_sliding_window", False):
         key = "use_sliding_window" if fields.data.get("use_sliding_window") else "qkv_bias"
-        fields.fail(key, f"is not what family {FAMILY} runs", "use a model as it was released")
+        fields.fail(key, f"is not what family {config.family} runs", "use a model as it was released")
     return {
         **qwen3_moe.terms(fields, config, count=60, chosen=4),
         "shared_intermediate": fields.integer("shared_expert_intermediate_size", 1, 1 << 20),
     }
-
-
-def weights(config: ModelConfig) -> Layout:
-    """Return the tensors of a Qwen2-MoE of this shape."""
-    return decoder(config, qkv_bias=True, o_bias=False, experts=ExpertNames())

@@ -7,18 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.models.config_keys import windows
-from infeng_core.models.decoder import graph
-from infeng_core.models.mistral import weights
+from infeng_convert.configs.shared_keys import windows
 
 if TYPE_CHECKING:
-    from infeng_core.models.config import ModelConfig
-    from infeng_core.models.typed_fields import Fields
+    from infeng_core.api.formats import Fields, ModelConfig
 
-__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "SCALES_Q", "WRAPPERS", "graph", "terms", "weights"]
-
-FAMILY = "ministral3"
-ARCHITECTURES = ("Ministral3ForCausalLM",)
 WRAPPERS = ("Mistral3ForConditionalGeneration",)
 DEFAULTS = {"head_dim": 128}
 SCALES_Q = True

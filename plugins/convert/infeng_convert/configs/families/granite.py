@@ -7,16 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.models.decoder import graph
-
 if TYPE_CHECKING:
-    from infeng_core.models.config import ModelConfig
-    from infeng_core.models.typed_fields import Fields
-
-__all__ = ["ARCHITECTURES", "FAMILY", "graph", "terms"]
-
-FAMILY = "granite"
-ARCHITECTURES = ("GraniteForCausalLM",)
+    from infeng_core.api.formats import Fields, ModelConfig
 
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:

@@ -7,34 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.models import granite
-from infeng_core.models.config_keys import experts
-from infeng_core.models.decoder import graph
-from infeng_core.models.weights import ExpertNames, Layout, decoder
+from infeng_convert.configs.families import granite
+from infeng_convert.configs.shared_keys import experts
 
 if TYPE_CHECKING:
-    from infeng_core.models.config import ModelConfig
-    from infeng_core.models.typed_fields import Fields
+    from infeng_core.api.formats import Fields, ModelConfig
 
-__all__ = ["ARCHITECTURES", "FAMILY", "MODULES", "graph", "terms", "weights"]
-
-FAMILY = "granitemoe"
-ARCHITECTURES = ("GraniteMoeForCausalLM",)
 
 MODULES = {
     "block_sparse_moe.router.layer": "block_sparse_moe.router",
     "block_sparse_moe.input_linear.weight": "block_sparse_moe.experts.gate_up_proj",
     "block_sparse_moe.output_linear.weight": "block_sparse_moe.experts.down_proj",
 }
-
-NAMES = ExpertNames(
-    router="block_sparse_moe.router.layer",
-    gate="",
-    up="",
-    down="",
-    gate_up_stack="block_sparse_moe.input_linear.weight",
-    down_stack="block_sparse_moe.output_linear.weight",
-)
 
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
@@ -44,8 +28,3 @@ def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
         **experts(fields, inner="intermediate_size", count=8, chosen=2),
         "share_of_chosen": True,
     }
-
-
-def weights(config: ModelConfig) -> Layout:
-    """Return the tensors of a Granite MoE of this shape."""
-    return decoder(config, experts=NAMES)

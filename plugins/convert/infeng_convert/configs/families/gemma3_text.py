@@ -8,19 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.models.config_keys import windows
-from infeng_core.models.gemma2 import cap, graph
-from infeng_core.models.rope_config import RopeConfig, require_kinds
-from infeng_core.models.weights import BOTH_NORMS, Layout, decoder
+from infeng_convert.configs.families.gemma2 import cap
+from infeng_convert.configs.rope import read_rope, require_kinds
+from infeng_convert.configs.shared_keys import windows
 
 if TYPE_CHECKING:
-    from infeng_core.models.config import ModelConfig
-    from infeng_core.models.typed_fields import Fields
+    from infeng_core.api.formats import Fields, ModelConfig
 
-__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "WRAPPERS", "graph", "terms", "weights"]
-
-FAMILY = "gemma3_text"
-ARCHITECTURES = ("Gemma3ForCausalLM",)
 WRAPPERS = ("Gemma3ForConditionalGeneration",)  # their files leave out many keys
 DEFAULTS = {
     "head_dim": 256,
@@ -46,13 +40,8 @@ def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
     pattern = fields.integer("sliding_window_pattern", 1, 1 << 20)
     return {
         "windows": windows(fields, config.layers, pattern=pattern),
-        "local_rope": RopeConfig.from_hf(fields, config.max_positions, theta, "sliding_attention", plain=True),
+        "local_rope": read_rope(fields, config.max_positions, theta, "sliding_attention", plain=True),
         "attention_scale": fields.number("query_pre_attn_scalar", 1e-3, 1e6) ** -0.5,
         "logit_softcap": cap(fields, "final_logit_softcapping"),
         "embedding_scale": config.hidden**0.5,
     }
-
-
-def weights(config: ModelConfig) -> Layout:
-    """Return the tensors of a Gemma 3 of this shape."""
-    return decoder(config, norms=BOTH_NORMS, qk_norm="head")

@@ -7,19 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.models.config_keys import windows
-from infeng_core.models.decoder import graph
-from infeng_core.models.olmo2 import weights
-from infeng_core.models.rope_config import RopeConfig, require_kinds
+from infeng_convert.configs.rope import read_rope, require_kinds
+from infeng_convert.configs.shared_keys import windows
 
 if TYPE_CHECKING:
-    from infeng_core.models.config import ModelConfig
-    from infeng_core.models.typed_fields import Fields
+    from infeng_core.api.formats import Fields, ModelConfig
 
-__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "graph", "terms", "weights"]
-
-FAMILY = "olmo3"
-ARCHITECTURES = ("Olmo3ForCausalLM",)
 DEFAULTS = {"rope_theta": 500000.0, "sliding_window": 4096}
 
 
@@ -28,7 +21,7 @@ def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
     theta."""
     require_kinds(fields)
     theta = fields.number("rope_theta", 1e-3, 1e15)
-    local = RopeConfig.from_hf(fields, config.max_positions, theta, "sliding_attention", plain=True)
+    local = read_rope(fields, config.max_positions, theta, "sliding_attention", plain=True)
     return {
         "windows": windows(fields, config.layers, pattern=4),
         "local_rope": None if local == config.rope else local,

@@ -8,18 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.models.config_keys import experts, windows
-from infeng_core.models.decoder import graph
-from infeng_core.models.weights import ExpertNames, Layout, decoder
+from infeng_convert.configs.shared_keys import experts, windows
 
 if TYPE_CHECKING:
-    from infeng_core.models.config import ModelConfig
-    from infeng_core.models.typed_fields import Fields
+    from infeng_core.api.formats import Fields, ModelConfig
 
-__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "ROPE", "graph", "terms", "weights"]
-
-FAMILY = "gpt_oss"
-ARCHITECTURES = ("GptOssForCausalLM",)
 ROPE = {
     "rope_type": "yarn",
     "factor": 32.0,
@@ -39,8 +32,6 @@ DEFAULTS = {
     "swiglu_limit": 7.0,
 }
 
-NAMES = ExpertNames(router="mlp.router", gate="", up="", down="", has_bias=True, is_turned=True)
-
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
     """Read windows, the experts (``intermediate_size`` wide), and the bounds of their gates."""
@@ -52,8 +43,3 @@ def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
         "gate_slope": fields.number("swiglu_alpha", 1e-3, 1e3),
         "gate_limit": fields.number("swiglu_limit", 1e-3, 1e6),
     }
-
-
-def weights(config: ModelConfig) -> Layout:
-    """Return the tensors of a gpt-oss of this shape."""
-    return decoder(config, experts=NAMES, sinks=True)

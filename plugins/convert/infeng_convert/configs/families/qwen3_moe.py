@@ -8,18 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.models.config_keys import experts, switched_windows
-from infeng_core.models.decoder import graph
-from infeng_core.models.weights import ExpertNames, Layout, decoder
+from infeng_convert.configs.shared_keys import experts, switched_windows
 
 if TYPE_CHECKING:
-    from infeng_core.models.config import ModelConfig
-    from infeng_core.models.typed_fields import Fields
+    from infeng_core.api.formats import Fields, ModelConfig
 
-__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "STATES", "graph", "terms", "weights"]
-
-FAMILY = "qwen3_moe"
-ARCHITECTURES = ("Qwen3MoeForCausalLM",)
 DEFAULTS = {
     "sliding_window": 4096,
     "moe_intermediate_size": 768,
@@ -38,8 +31,3 @@ def terms(fields: Fields, config: ModelConfig, count: int = 128, chosen: int = 8
         "dense_layers": tuple(i for i in range(config.layers) if i in dense or (i + 1) % every),
         "windows": switched_windows(fields, config.layers),
     }
-
-
-def weights(config: ModelConfig) -> Layout:
-    """Return the tensors of a Qwen3-MoE of this shape."""
-    return decoder(config, qk_norm="head", experts=ExpertNames())

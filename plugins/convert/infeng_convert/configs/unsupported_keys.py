@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from infeng_core.log import get_logger
-from infeng_core.models.config_keys import FULL
-from infeng_core.models.typed_fields import Fields, show
+from infeng_convert.configs.shared_keys import FULL
+from infeng_core.api import get_logger
+from infeng_core.api.formats import Fields, show
 
 OFF: tuple[Any, ...] = (None, False, 0, 0.0, "", (), [], {})
 ON: tuple[Any, ...] = (None, True)

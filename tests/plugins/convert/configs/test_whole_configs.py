@@ -11,11 +11,12 @@ from typing import Any
 
 import goldens
 import pytest
+from infeng_convert.api import parse_config
+from infeng_convert.configs.unsupported_keys import HARMLESS, NEUTRAL
 
 from infeng_core.errors import ModelError
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.families import families
-from infeng_core.models.unsupported_keys import HARMLESS, NEUTRAL
 from infeng_core.models.weights import layout
 
 WRITTEN: dict[str, dict[str, Any]] = json.loads((Path(goldens.__path__[0]) / "written_configs.json").read_text())
@@ -39,7 +40,7 @@ PUBLISHED: dict[str, str] = {
 
 
 def read(config: object) -> ModelConfig:
-    return ModelConfig.from_hf(config, "config.json")  # type: ignore[arg-type]
+    return parse_config(config, "config.json")  # type: ignore[arg-type]
 
 
 @pytest.fixture

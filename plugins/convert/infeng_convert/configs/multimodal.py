@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from infeng_core.models.typed_fields import Fields, show
+from infeng_core.api.formats import Fields, show
 
 OUTER = ("bos_token_id", "eos_token_id", "quantization_config", "tie_word_embeddings")
 """Keys that may stand beside ``text_config`` and apply to it."""

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from infeng_convert.api import parse_config
 
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.rope import inverse_frequencies, query_scale, tables, variant
@@ -15,7 +16,7 @@ DYNAMIC = RopeConfig(10000.0, "dynamic", factor=4.0, original_max_positions=64)
 def read(**rope: object) -> RopeConfig:
     sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
     data = {"architectures": ["LlamaForCausalLM"], **sizes, "vocab_size": 32, "max_position_embeddings": 1024}
-    return ModelConfig.from_hf(data | rope, "config.json").rope
+    return parse_config(data | rope, "config.json").rope
 
 
 def test_longrope_takes_the_long_factors_beyond_the_original_context() -> None:
@@ -67,7 +68,7 @@ def test_the_attention_factor_of_yarn_is_that_of_transformers(rope: dict[str, fl
 
 
 def test_a_rope_that_scales_q_alone_is_read_back() -> None:
-    config = ModelConfig.from_hf(
+    config = parse_config(
         {
             "architectures": ["Ministral3ForCausalLM"],
             "hidden_size": 64,

@@ -8,18 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.models.config_keys import switched_windows
-from infeng_core.models.decoder import graph
-from infeng_core.models.typed_fields import show
+from infeng_convert.configs.shared_keys import switched_windows
+from infeng_core.api.formats import show
 
 if TYPE_CHECKING:
-    from infeng_core.models.config import ModelConfig
-    from infeng_core.models.typed_fields import Fields
+    from infeng_core.api.formats import Fields, ModelConfig
 
-__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "graph", "terms"]
-
-FAMILY = "smollm3"
-ARCHITECTURES = ("SmolLM3ForCausalLM",)
 DEFAULTS = {"rope_theta": 2000000.0, "tie_word_embeddings": True}
 
 

@@ -7,18 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.models.config_keys import experts
-from infeng_core.models.decoder import graph
-from infeng_core.models.weights import ExpertNames, Layout, decoder
+from infeng_convert.configs.shared_keys import experts
 
 if TYPE_CHECKING:
-    from infeng_core.models.config import ModelConfig
-    from infeng_core.models.typed_fields import Fields
+    from infeng_core.api.formats import Fields, ModelConfig
 
-__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "graph", "terms", "weights"]
-
-FAMILY = "olmoe"
-ARCHITECTURES = ("OlmoeForCausalLM",)
 DEFAULTS = {"rms_norm_eps": 1e-5}
 
 
@@ -28,8 +21,3 @@ def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
         **experts(fields, inner="intermediate_size", count=64, chosen=8),
         "share_of_chosen": fields.flag("norm_topk_prob", False),
     }
-
-
-def weights(config: ModelConfig) -> Layout:
-    """Return the tensors of an OLMoE of this shape."""
-    return decoder(config, qk_norm="width", experts=ExpertNames())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from infeng_core.models.typed_fields import Fields, show
+from infeng_core.api.formats import Fields, show
 
 FULL = "full_attention"
 

@@ -8,18 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.models.config_keys import switched_windows
-from infeng_core.models.decoder import graph
-from infeng_core.models.weights import Layout, decoder
+from infeng_convert.configs.shared_keys import switched_windows
 
 if TYPE_CHECKING:
-    from infeng_core.models.config import ModelConfig
-    from infeng_core.models.typed_fields import Fields
+    from infeng_core.api.formats import Fields, ModelConfig
 
-__all__ = ["ARCHITECTURES", "DEFAULTS", "FAMILY", "STATES", "graph", "terms", "weights"]
-
-FAMILY = "qwen2"
-ARCHITECTURES = ("Qwen2ForCausalLM",)
 DEFAULTS = {"sliding_window": 4096, "max_window_layers": 28}
 STATES = {"qkv_bias": (True,)}
 
@@ -32,8 +25,3 @@ def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
     if not fields.has("layer_types"):
         found = tuple(size if layer >= first else 0 for layer, size in enumerate(found))
     return {"windows": found if any(found) else ()}
-
-
-def weights(config: ModelConfig) -> Layout:
-    """Return the tensors of a Qwen2 of this shape."""
-    return decoder(config, qkv_bias=True, o_bias=False)

@@ -7,17 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.models import decoder as blocks
-from infeng_core.models.config_keys import windows
-from infeng_core.models.weights import BOTH_NORMS, Layout, decoder
+from infeng_convert.configs.shared_keys import windows
 
 if TYPE_CHECKING:
-    from infeng_core.models.config import ModelConfig
-    from infeng_core.models.ops import Graph
-    from infeng_core.models.typed_fields import Fields
+    from infeng_core.api.formats import Fields, ModelConfig
 
-FAMILY = "gemma2"
-ARCHITECTURES = ("Gemma2ForCausalLM",)
 DEFAULTS = {
     "attn_logit_softcapping": 50.0,
     "final_logit_softcapping": 30.0,
@@ -27,11 +21,6 @@ DEFAULTS = {
     "sliding_window": 4096,
     "tie_word_embeddings": True,
 }
-
-
-def graph(config: ModelConfig) -> Graph:
-    """Return the forward pass of a Gemma 2 of this shape."""
-    return blocks.graph(config, norm_offset=1.0)
 
 
 def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
@@ -48,8 +37,3 @@ def terms(fields: Fields, config: ModelConfig) -> dict[str, Any]:
 def cap(fields: Fields, key: str) -> float:
     """Return a soft cap; 0 where there is none."""
     return fields.number(key, 1e-3, 1e6) if fields.has(key) else 0.0
-
-
-def weights(config: ModelConfig) -> Layout:
-    """Return the tensors of a Gemma 2 of this shape."""
-    return decoder(config, norms=BOTH_NORMS)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from infeng_convert.api import parse_config
 
 from infeng_core.errors import ModelError
 from infeng_core.models.config import ModelConfig
@@ -34,7 +35,7 @@ LONG = {"rope_type": "longrope", "short_factor": [1.0, 1.5, 2.0, 3.0], "long_fac
 
 def read(**changes: Any) -> ModelConfig:
     data = {key: value for key, value in (BASE | changes).items() if value != "absent"}
-    return ModelConfig.from_hf(data, SOURCE)
+    return parse_config(data, SOURCE)
 
 
 def test_a_plain_llama_config_is_read() -> None:
@@ -80,8 +81,8 @@ def test_scaled_rope_is_read_from_either_key(place: str, key: str) -> None:
 def test_eos_may_be_a_list_or_absent_and_generation_config_comes_first() -> None:
     assert read(eos_token_id=[5, 6, 5]).eos_ids == (5, 6)
     assert read(eos_token_id=None).eos_ids == ()
-    assert ModelConfig.from_hf(BASE, SOURCE, {"eos_token_id": [7, 8]}).eos_ids == (7, 8)
-    assert ModelConfig.from_hf(BASE, SOURCE, {"eos_token_id": None}).eos_ids == (2,)
+    assert parse_config(BASE, SOURCE, {"eos_token_id": [7, 8]}).eos_ids == (7, 8)
+    assert parse_config(BASE, SOURCE, {"eos_token_id": None}).eos_ids == (2,)
 
 
 def test_a_config_survives_its_plain_form() -> None:
@@ -99,7 +100,7 @@ def test_published_configs_are_accepted(name: str) -> None:
     if not folder:
         pytest.skip("INFENG_TEST_DATA is not set")
     path = Path(folder) / "configs" / f"{name}.config.json"
-    config = ModelConfig.from_hf(json.loads(path.read_text()), path)
+    config = parse_config(json.loads(path.read_text()), path)
     assert config.heads % config.kv_heads == 0 and config.head_dim == 64
 
 
@@ -172,7 +173,7 @@ def test_a_bad_value_is_an_error_that_names_file_key_and_reason(changes: dict[st
 @pytest.mark.parametrize("data", [[], "text", None, 3])
 def test_a_document_that_is_not_a_mapping_is_an_error(data: Any) -> None:
     with pytest.raises(ModelError, match="not a mapping"):
-        ModelConfig.from_hf(data, SOURCE)
+        parse_config(data, SOURCE)
 
 
 def test_the_plain_form_refuses_unknown_fields() -> None:

@@ -1,33 +1,23 @@
-"""A family is one file in models/, which is enough to find, configure and load it."""
+"""The families by their config.json: which keys each reads, and what they become."""
 
 import json
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from infeng_convert.api import config_keys, parse_config
 
-import infeng_core.models
 from infeng_core.errors import ModelError
 from infeng_core.models.config import ModelConfig
-from infeng_core.models.families import builtin, describe, families
-from infeng_core.models.ops import Attention, Linear
-from infeng_core.models.weights import layout
+from infeng_core.models.decoder import graph
+from infeng_core.models.families import added, builtin, describe, families
+from infeng_core.models.ops import Attention, Graph, Linear
+from infeng_core.models.typed_fields import Fields
+from infeng_core.models.weights import Layout, TensorSpec, layout, stacked
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.hookspecs import MODEL_FAMILIES
 from infeng_core.plug.manager import Plugins
 
-SOURCE = """
-from infeng_core.models.weights import Layout, TensorSpec, stacked
-
-FAMILY = "tiny"
-ARCHITECTURES = ("TinyForCausalLM",)
-
-
-def weights(config):
-    return Layout((TensorSpec("embed", config.hidden, stacked(("wte.weight", config.vocab))),), ())
-"""
 CONFIG: dict[str, Any] = {
     "architectures": ["TinyForCausalLM"],
     "hidden_size": 64,
@@ -38,15 +28,27 @@ CONFIG: dict[str, Any] = {
 }
 
 
+class Tiny:
+    """A family of a plugin, which reads one key of its own."""
+
+    FAMILY, ARCHITECTURES = "tiny", ("TinyForCausalLM",)
+    DEFAULTS: ClassVar = {"num_key_value_heads": 1}
+
+    def weights(self, config: ModelConfig) -> Layout:
+        return Layout((TensorSpec("embed", config.hidden, stacked(("wte.weight", config.vocab))),), ())
+
+    def graph(self, config: ModelConfig) -> Graph:
+        return graph(config)
+
+    def terms(self, fields: Fields, config: ModelConfig) -> dict[str, Any]:
+        return {"logit_softcap": fields.number("cap", 1.0, 100.0)}
+
+
 @pytest.fixture
-def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A second folder of families that holds one file."""
-    (tmp_path / "tiny.py").write_text(SOURCE)
-    monkeypatch.setattr(infeng_core.models, "__path__", [*infeng_core.models.__path__, str(tmp_path)])
-    builtin.cache_clear()
+def tiny(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A family that a plugin has added."""
+    monkeypatch.setitem(added, "tiny", Tiny())
     yield
-    sys.modules.pop("infeng_core.models.tiny", None)
-    builtin.cache_clear()
     layout.cache_clear()
 
 
@@ -62,17 +64,21 @@ def test_every_family_of_the_core_comes_through_the_hook() -> None:
     assert dict(plugins.each(MODEL_FAMILIES)).items() >= builtin().items()
 
 
-def test_one_more_file_is_one_more_family(tiny: None) -> None:
+def test_every_module_of_config_keys_is_for_a_family_of_the_core() -> None:
+    assert config_keys().keys() == families().keys()
+
+
+def test_the_family_of_a_plugin_says_itself_which_keys_it_reads(tiny: None) -> None:
     assert "llama (LlamaForCausalLM)" in describe().split(", ")
     assert "tiny (TinyForCausalLM)" in describe().split(", ")
-    config = ModelConfig.from_hf(CONFIG, "config.json")
-    assert config.family == "tiny"
+    config = parse_config(CONFIG | {"cap": 30}, "config.json")
+    assert (config.family, config.kv_heads, config.logit_softcap) == ("tiny", 1, 30.0)
     assert [part.source for part in layout(config).tensors[0].parts] == ["wte.weight"]
 
 
-def test_without_the_file_the_family_is_unknown() -> None:
+def test_without_the_plugin_its_family_is_unknown() -> None:
     with pytest.raises(ModelError, match=r"TinyForCausalLM.*use a model of a supported family: .*llama \(Llama"):
-        ModelConfig.from_hf(CONFIG, "config.json")
+        parse_config(CONFIG, "config.json")
 
 
 QWEN2 = CONFIG | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
@@ -80,7 +86,7 @@ QWEN2 = CONFIG | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
 
 def test_qwen2_has_biases_on_q_k_and_v_alone_whatever_its_config_says() -> None:
     for changes in ({}, {"attention_bias": True}, {"attention_bias": False}):
-        config = ModelConfig.from_hf(QWEN2 | changes, "config.json")
+        config = parse_config(QWEN2 | changes, "config.json")
         biases = [vector for vector in layout(config).vectors if vector.name.endswith("bias")]
         assert [vector.name for vector in biases] == ["layers.0.qkv_proj.bias"]
         sources = [part.source for part in biases[0].parts]
@@ -96,7 +102,7 @@ def test_qwen2_has_biases_on_q_k_and_v_alone_whatever_its_config_says() -> None:
 
 
 def read(changes: dict[str, Any], **more: Any) -> ModelConfig:
-    return ModelConfig.from_hf(CONFIG | changes | more, "config.json")
+    return parse_config(CONFIG | changes | more, "config.json")
 
 
 def of(family: str, **changes: Any) -> dict[str, Any]:
@@ -175,7 +181,7 @@ def test_a_wrapped_text_model_is_read_with_the_familys_defaults() -> None:
     text = {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34}
     text |= {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}
     whole = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "text_config": text}
-    config = ModelConfig.from_hf(whole | {"eos_token_id": [1, 106], "vision_config": {}}, "config.json")
+    config = parse_config(whole | {"eos_token_id": [1, 106], "vision_config": {}}, "config.json")
     assert (config.family, config.heads, config.kv_heads, config.head_dim) == ("gemma3_text", 8, 4, 256)
     assert (config.vocab, config.max_positions, config.eos_ids) == (262208, 131072, (1, 106))
     assert config.tie_embeddings and config.activation == "gelu_tanh" and config.attention_scale == 256**-0.5
@@ -195,7 +201,7 @@ def test_a_wrapped_text_model_is_read_with_the_familys_defaults() -> None:
 )
 def test_a_multimodal_file_without_a_supported_text_model_is_refused(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(ModelError, match=why):
-        ModelConfig.from_hf({"architectures": ["Mistral3ForConditionalGeneration"], **changes}, "config.json")
+        parse_config({"architectures": ["Mistral3ForConditionalGeneration"], **changes}, "config.json")
 
 
 def test_fused_tensors_are_split_by_their_rows() -> None:
@@ -229,4 +235,4 @@ def test_layers_with_a_window_may_have_a_rope_of_their_own() -> None:
 
 def test_full_attention_of_qwen2_is_accepted_as_it_is_written() -> None:
     written = {"use_sliding_window": False, "sliding_window": 64, "layer_types": ["full_attention"]}
-    assert ModelConfig.from_hf(QWEN2 | written, "config.json").windows == ()
+    assert parse_config(QWEN2 | written, "config.json").windows == ()
