@@ -1,7 +1,7 @@
 """Further names that readers, writers and quantizers of models and adapters may import."""
 
 from infeng_core import yamltree
-from infeng_core.files import SNAPSHOTS, distrusted, opened, parse_json, reading
+from infeng_core.files import CACHE_REMEDY, SNAPSHOTS, distrusted, opened, parse_json, reading
 from infeng_core.formats.adapters.artifact import is_artifact
 from infeng_core.formats.artifacts import manifest as artifact_manifest
 from infeng_core.formats.artifacts.manifest import (
@@ -13,8 +13,6 @@ from infeng_core.formats.artifacts.manifest import (
     read_manifest,
 )
 from infeng_core.formats.artifacts.reader import read_native
-from infeng_core.formats.cache import REMEDY as CACHE_REMEDY
-from infeng_core.formats.cache import mark_used, trim
 from infeng_core.formats.converters import Prepared
 from infeng_core.formats.floats import to_bf16, widened
 from infeng_core.formats.format_choice import ROUTER, FormatChoice, by_format, choose, is_router
@@ -105,9 +103,9 @@ __all__ = [
     "VectorSpec", "aligned_bytes", "artifact_manifest", "builtin_format", "by_format", "check_sizes", "choose",
     "decoder", "decoder_graph", "default_of", "describe_families", "distrusted", "fail_safetensors", "families",
     "find", "format_lookup", "format_misfit", "format_over", "gigabytes", "inverse_frequencies", "is_artifact",
-    "is_name", "is_native", "is_router", "layout", "locate", "mark_used", "merges_of", "model_bounds",
+    "is_name", "is_native", "is_router", "layout", "locate", "merges_of", "model_bounds",
     "open_tokenizer", "opened", "parse_json", "read_manifest", "read_native", "read_settings", "reading", "reads",
     "require_memory", "rope_kind", "rope_parameters", "rotated", "rotated_inputs", "safetensors_header", "show",
-    "steps_of", "tensor_header", "to_bf16", "token_ids", "trim", "use_families", "variable_formats", "widened",
+    "steps_of", "tensor_header", "to_bf16", "token_ids", "use_families", "variable_formats", "widened",
     "write_all", "writes", "yamltree",
 ]  # fmt: skip

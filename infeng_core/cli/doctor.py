@@ -45,14 +45,14 @@ def loaded(config: EngineConfig) -> dict[str, Any]:
     """Load the model of ``config``, generate one token, and return the memory in use, in bytes."""
     from infeng_core.engine import Engine
     from infeng_core.formats.format_choice import by_format
+    from infeng_core.machine import footprint
     from infeng_core.requests.request import SamplingParams
-    from infeng_core.telemetry import process
 
     begin = time.perf_counter()
     with Engine(config=config) as engine:
         seconds = time.perf_counter() - begin
         engine.generate([[0]], SamplingParams(temperature=0.0, max_tokens=1))  # touches the scratch memory
-        pages = process.huge_pages()
+        pages = footprint.huge_pages()
         return {
             "path": config.model.path,
             "load_s": seconds,
@@ -62,7 +62,7 @@ def loaded(config: EngineConfig) -> dict[str, Any]:
             "kv_tokens": engine.limits.tokens,
             "context": engine.limits.context,
             "scratch_bytes": engine.executable.scratch_bytes,
-            "peak_rss_bytes": process.peak_rss(),
+            "peak_rss_bytes": footprint.peak_rss(),
             "huge_pages": {"resident": pages.resident, "huge": pages.huge} if pages else None,
         }
 

@@ -31,7 +31,7 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
     "model_readers": {"gguf": "infeng-gguf", "huggingface": "infeng-convert"},
     "model_writers": {"gguf": "infeng-gguf"},
     "prefix_stores": {"disk": "infeng-prefix-store"},
-    "run_options": {"grammar": "infeng-grammar", "server": "infeng-client"},
+    "run_options": {"grammar": "infeng-grammar", "profile": "infeng-profile", "server": "infeng-client"},
     "quantizers": {"gptq": "infeng-calibrate", "nearest": "infeng-convert"},
     "sources": {},  # a hook of infeng-convert
     "policies": {"fair": "infeng-fair"},
@@ -39,6 +39,7 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
 """By the kind of ``provides`` in a plugin.yaml, then by name. A test compares it with the plugins of the project."""
 
 OPTIONS: Mapping[str, str] = {
+    "--profile": "profile",
     "--server": "server",
     "--json-schema": "grammar",
     "--regex": "grammar",

@@ -42,7 +42,7 @@ KNOWS = {
     "requests": {"_native", "requests.request", "batch"},
     "scheduling": {"requests.request", "batch"},
     "backends": {"_native", "formats", "kernels", "machine", "models", "settings", "batch"},
-    "telemetry": {"adapters", "backends", "machine", "requests.request"},
+    "telemetry": {"adapters", "requests.request"},
     "engine": {"adapters", "backends", "formats", "kernels", "machine", "plug", "requests", "requests.request",
                "scheduling", "settings", "batch", "telemetry"},
     "cli": {"adapters", "backends", "engine", "formats", "kernels", "machine", "plug", "requests",

@@ -34,6 +34,7 @@ from infeng_convert.interfaces.readers import (
 from infeng_convert.interfaces.sources import Source
 from infeng_convert.interfaces.writers import Export, ExportPlan, ModelWriter
 from infeng_convert.kept_integers import MXFP4_VALUES, NEAREST, halved, require_unturned
+from infeng_convert.least_recent import mark_used, trim
 from infeng_convert.packing import gather_vector, pack_tensor
 from infeng_convert.profiles import is_inner, weights_of
 from infeng_convert.providers import reader_of
@@ -111,6 +112,7 @@ __all__ = [
     "hub_listing",
     "is_inner",
     "locked",
+    "mark_used",
     "outside",
     "pack_checkpoint",
     "pack_tensor",
@@ -124,6 +126,7 @@ __all__ = [
     "require_unturned",
     "say_converted",
     "switched_windows",
+    "trim",
     "weights_of",
     "windows",
 ]

@@ -8,9 +8,8 @@ import struct
 from pathlib import Path
 
 import pytest
-
-from infeng_core.telemetry import counters
-from infeng_core.telemetry.counters import HARDWARE, Counters, explain, open_event
+from infeng_profile import counters
+from infeng_profile.counters import HARDWARE, Counters, explain, open_event
 
 
 class Kernel:

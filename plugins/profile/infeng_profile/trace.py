@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from infeng_core.backends.interface import Measured
-from infeng_core.telemetry.totals import Slice
+from infeng_core.api.engines import Measured
+from infeng_profile.totals import Slice
 
 RUN = "run"  # the stage in which the program runs; its thread is worker 0
 

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_parts import MakeEngine
+from infeng_profile import Profile
+from infeng_profile import profile as profiled
 from numpy.typing import NDArray
 
 from infeng_core import Engine, SamplingParams
 from infeng_core.batch import Batch
 from infeng_core.errors import KernelError, UsageError
-from infeng_core.telemetry.profile import Profile
 
 PROMPTS = ["the quick brown fox", "1 2 3 4 5", "x"]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
@@ -28,7 +29,7 @@ INSIDE = ("schedule", "run", "sample", "detokenize")
 def measured(make_engine: MakeEngine) -> tuple[Engine, Profile]:
     """An engine without ops that wait for adapters, and the profile of three requests."""
     engine = make_engine(adapters__max_resident=0)
-    with engine.profile() as profile:
+    with profiled(engine) as profile:
         engine.generate(PROMPTS, GREEDY)
     return engine, profile
 
@@ -42,7 +43,7 @@ def test_a_profile_changes_no_token(make_engine: MakeEngine) -> None:
     engine = make_engine()
     params = SamplingParams(temperature=0.8, seed=3, max_tokens=16, ignore_eos=True)
     plain = [answer.token_ids for answer in engine.generate(PROMPTS, params)]
-    with engine.profile():
+    with profiled(engine):
         measured = [answer.token_ids for answer in engine.generate(PROMPTS, params)]
     after = [answer.token_ids for answer in engine.generate(PROMPTS, params)]
     assert plain == measured == after
@@ -63,7 +64,7 @@ def test_the_engine_is_as_before_afterwards_even_when_a_step_fails(
 
     monkeypatch.setattr(engine.executable, "run", fail_the_third_time)
     before = dict(vars(engine))
-    with engine.profile() as profile, pytest.raises(KernelError):
+    with profiled(engine) as profile, pytest.raises(KernelError):
         engine.generate("x", GREEDY)
     assert vars(engine) == before
     assert {name: profile.stages[name].calls for name in ("step", "run", "sample")} == {
@@ -85,7 +86,7 @@ def test_no_timer_runs_outside_of_a_profile(make_engine: MakeEngine, monkeypatch
     monkeypatch.setattr(time, "perf_counter_ns", count)
     engine.generate("x", GREEDY)
     assert readings == 0
-    with engine.profile():
+    with profiled(engine):
         engine.generate("x", GREEDY)
     during = readings
     engine.generate("x", GREEDY)
@@ -188,7 +189,7 @@ def test_the_trace_is_valid_and_its_slices_nest(measured: tuple[Engine, Profile]
 
 def test_a_small_number_of_events_keeps_the_totals_and_a_valid_trace(make_engine: MakeEngine, tmp_path: Path) -> None:
     engine = make_engine()
-    with engine.profile(events=10) as profile:
+    with profiled(engine, events=10) as profile:
         engine.generate(PROMPTS, GREEDY)
     assert profile.stages["step"].calls >= 12
     assert len(profile.timers.slices) == 10
@@ -198,7 +199,7 @@ def test_a_small_number_of_events_keeps_the_totals_and_a_valid_trace(make_engine
 
 def test_steps_of_other_threads_have_tracks_of_their_own(make_engine: MakeEngine, tmp_path: Path) -> None:
     engine = make_engine()
-    with engine.profile() as profile:
+    with profiled(engine) as profile:
         engine.generate("x", GREEDY)
         thread = threading.Thread(target=engine.generate, args=("y", GREEDY))
         thread.start()
@@ -212,11 +213,11 @@ def test_steps_of_other_threads_have_tracks_of_their_own(make_engine: MakeEngine
 
 def test_a_second_profile_at_the_same_time_is_refused_and_one_after_starts_from_zero(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    with engine.profile() as first:
-        with pytest.raises(UsageError, match="measured already"), engine.profile():
+    with profiled(engine) as first:
+        with pytest.raises(UsageError, match="measured already"), profiled(engine):
             pass
         engine.generate("x", GREEDY)
-    with engine.profile() as second:
+    with profiled(engine) as second:
         pass
     assert first.stages["step"].calls == 12
     assert (second.stages, second.ops) == ({}, [])
@@ -225,19 +226,19 @@ def test_a_second_profile_at_the_same_time_is_refused_and_one_after_starts_from_
 
 def test_an_engine_that_is_closed_meanwhile_keeps_its_stages(make_engine: MakeEngine) -> None:
     engine = make_engine()
-    with engine.profile() as profile:
+    with profiled(engine) as profile:
         engine.generate("x", GREEDY)
         engine.close()
     assert profile.stages["step"].calls == 12
     assert (profile.ops, profile.measured) == ([], None)
-    with pytest.raises(UsageError, match="closed"):
-        engine.profile()
+    with pytest.raises(UsageError, match="closed"), profiled(engine):
+        pass
 
 
 def test_a_backend_that_does_not_measure_gives_stages_alone(make_engine: MakeEngine, tmp_path: Path) -> None:
     pytest.importorskip("infeng_numpy")
     engine = make_engine(backend__use="numpy")
-    with engine.profile() as profile:
+    with profiled(engine) as profile:
         engine.generate("x", GREEDY)
     assert profile.stages["run"].calls == 12
     assert re.search(r"^run +12 ", profile.table(), re.MULTILINE)
@@ -260,3 +261,9 @@ def test_the_profile_as_data_has_every_value(measured: tuple[Engine, Profile]) -
 def test_a_trace_that_cannot_be_written_is_an_error(measured: tuple[Engine, Profile], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         measured[1].write_trace(tmp_path / "missing" / "trace.json")
+
+
+@pytest.mark.parametrize("events", [0, -1, True, 1.5, "9", None, (1 << 24) + 1])
+def test_a_number_of_events_out_of_range_is_refused(make_engine: MakeEngine, events: Any) -> None:
+    with pytest.raises(UsageError, match="events"), profiled(make_engine(), events=events):
+        pass

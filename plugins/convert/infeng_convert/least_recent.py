@@ -1,4 +1,4 @@
-"""The user's cache of what was made on first use: who may write it, and how much stays."""
+"""Removal of the least recently used entries of a cache."""
 
 from __future__ import annotations
 
@@ -11,38 +11,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from infeng_core import files
-from infeng_core.errors import InfengError, ResourceError
-from infeng_core.files import cache_root
-from infeng_core.log import get_logger
-
-REMEDY = "set INFENG_CACHE to a directory of your own, or see that only you can write this one"
+from infeng_core.api import InfengError, get_logger
 
 _KEY = re.compile("[0-9a-f]{32}")
 _log = get_logger(__name__)
-
-
-def require_own(directory: Path) -> None:
-    """Create the folders above a cached ``directory``; raise ResourceError if other users could have written there.
-
-    Root is trusted, and so is a folder that everyone may write but only owners may clear (as /tmp is).
-    """
-    with contextlib.suppress(OSError):  # the later write reports the error
-        for folder in reversed(_above(directory)):
-            folder.mkdir(0o755, parents=True, exist_ok=True)
-    held = directory.iterdir() if directory.is_dir() else ()
-    for place in (*_above(directory), directory, *held):
-        files.require_trusted(place, ResourceError, REMEDY)
-
-
-def _above(directory: Path) -> list[Path]:
-    """Return the folders above a cached directory, up to the cache's root; two for a directory outside it."""
-    above = list(directory.parents)
-    try:
-        root = cache_root()
-    except ResourceError:  # a user without a home, whose cache lies elsewhere
-        return above[:2]
-    return above[: above.index(root) + 1] if root in above else above[:2]
 
 
 def mark_used(directory: Path) -> None:

@@ -7,8 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from infeng_core.backends.interface import Measured
-from infeng_core.telemetry.observers import Observer, Stage
+from infeng_core.api.engines import Measured, Stage
 
 Slice = tuple[str, int, int, int]
 """One call: stage, Python's number of the thread, begin and end in nanoseconds of ``time.perf_counter_ns``."""
@@ -23,7 +22,7 @@ class StageTotal:
     seconds: float
 
 
-class Stages(Observer):
+class Stages:
     """Counts calls and time per stage and keeps the latest ``events`` calls."""
 
     def __init__(self, events: int) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from infeng_core.machine import proc
+from infeng_core.api.kernels import proc
 
 Kind = tuple[int, int]
 """perf_event_attr's type and config."""

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import reprlib
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
-from infeng_core.backends.interface import Executable, Measurable, Measured
-from infeng_core.errors import KernelError, UsageError
-from infeng_core.telemetry import process, table, trace
-from infeng_core.telemetry.counters import Counters, Counts
-from infeng_core.telemetry.observers import Observers
-from infeng_core.telemetry.process import HugePages, Meter, Usage
-from infeng_core.telemetry.totals import OpTotal, Stages, StageTotal, op_totals
+from infeng_core.api import Engine, KernelError, UsageError
+from infeng_core.api.engines import Measurable, Measured, Observer, Stage
+from infeng_core.api.kernels import HugePages, huge_pages, peak_rss
+from infeng_profile import table, trace
+from infeng_profile.counters import Counters, Counts
+from infeng_profile.process import Meter, Usage
+from infeng_profile.totals import OpTotal, Stages, StageTotal, op_totals
+
+MOST_EVENTS = 1 << 24
+"""Half a gigabyte for each thread."""
+
+_profiled: WeakSet[Engine] = WeakSet()
+"""Engines with a profile now."""
 
 
 class Profile:
@@ -25,7 +33,8 @@ class Profile:
     """
 
     def __init__(self, events: int) -> None:
-        """Made by ``Engine.profile``."""
+        """Made by ``profile``."""
+        self.events = events
         self.timers = Stages(events)
         self.measured: Measured | None = None
         """The ops; None for a backend that does not measure, or an engine that was closed meanwhile."""
@@ -76,44 +85,55 @@ class Profile:
         }
 
     def end(self, measured: Measured | None) -> None:
-        """Take the final readings; ``Engine.profile`` calls it."""
+        """Take the final readings; ``profile`` calls it."""
         self.measured = measured
         self.usage = self._meter.read()
         self.counters = self._counters.read()
         self._counters.close()
-        self.peak_rss, self.huge_pages = process.peak_rss(), process.huge_pages()
+        self.peak_rss, self.huge_pages = peak_rss(), huge_pages()
 
 
 @contextmanager
-def measuring(
-    observers: Observers, executable: Executable, in_turn: Callable[[Callable[[], None]], None], events: int
-) -> Iterator[Profile]:
-    """Time the stages of an engine's work and let ``executable`` measure its ops, for the length of a ``with``.
+def profile(engine: Engine, *, events: int = 65536) -> Iterator[Profile]:
+    """Measure an engine's work inside a ``with`` block: ``with profile(engine) as measured: ...``.
 
-    in_turn: calls a function between two steps. events: per thread, the latest events kept for a trace. Raises
-    UsageError if the engine is already being measured.
+    Afterwards ``measured.table()`` is a text, ``measured.write_trace(path)`` writes a trace for Perfetto. It costs
+    about 0.2 us for each op of a step, and nothing outside the block. Steps of other threads are measured too.
+    events: the latest events of each thread that are kept for the trace.
+
+    Raises UsageError if a profile is running already.
     """
-    profile = Profile(events)
+    if isinstance(events, bool) or not hasattr(events, "__index__") or not 1 <= events <= MOST_EVENTS:
+        raise UsageError("events", f"is {reprlib.repr(events)}", f"give a whole number from 1 to {MOST_EVENTS}")
+    made = Profile(int(events))
+    with engine.observe(_Timed(engine, made)):
+        yield made
 
-    def begin() -> None:
-        if any(isinstance(one, Stages) for one in observers.present):
+
+class _Timed(Observer):
+    """The observer that begins and ends a profile between two steps."""
+
+    def __init__(self, engine: Engine, made: Profile) -> None:
+        self._engine, self._made = engine, made
+
+    def begin(self) -> None:
+        if self._engine in _profiled:
             raise UsageError("profile", "this engine is being measured already", "end that profile first")
+        executable = self._engine.executable
         if isinstance(executable, Measurable):
-            executable.profile(True, events=events)
-        observers.add(profile.timers)
+            executable.profile(True, events=self._made.events)
+        _profiled.add(self._engine)
 
-    def end() -> None:
-        observers.remove(profile.timers)
-        profile.end(_measured(executable))
+    def stage(self, name: Stage, begin: int, end: int) -> None:
+        self._made.timers.stage(name, begin, end)
 
-    in_turn(begin)
-    try:
-        yield profile
-    finally:
-        in_turn(end)
+    def end(self) -> None:
+        _profiled.discard(self._engine)
+        self._made.end(_measured(self._engine))
 
 
-def _measured(executable: Executable) -> Measured | None:
+def _measured(engine: Engine) -> Measured | None:
+    executable = engine.executable
     if not isinstance(executable, Measurable):
         return None
     try:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from infeng_core.backends.interface import Measured
-from infeng_core.telemetry.counters import Counts
-from infeng_core.telemetry.process import HugePages, Usage
-from infeng_core.telemetry.totals import OpTotal, StageTotal, op_classes
+from infeng_core.api.engines import Measured
+from infeng_core.api.kernels import HugePages
+from infeng_profile.counters import Counts
+from infeng_profile.process import Usage
+from infeng_profile.totals import OpTotal, StageTotal, op_classes
 
 
 class Profile(Protocol):
