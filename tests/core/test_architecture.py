@@ -16,7 +16,7 @@ from infeng_peft import api as peft_api
 
 import infeng_core
 from infeng_core import api
-from infeng_core.api import adapters, engines, formats, kernels, servers
+from infeng_core.api import adapters, engines, formats, inspection, kernels, servers
 from infeng_core.kernels.libraries import libraries
 from infeng_core.plug import hookspecs
 from infeng_core.plug.assembly import load_config
@@ -294,7 +294,7 @@ def test_the_core_knows_gguf_by_the_name_of_its_wheel_alone():
     assert knowing == {"plug/wheels.py"}
 
 
-API = (api, adapters, engines, formats, kernels, servers, convert_api, peft_api)
+API = (api, adapters, engines, formats, inspection, kernels, servers, convert_api, peft_api)
 
 
 @pytest.mark.parametrize("module", API)

@@ -6,17 +6,25 @@ import platform
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from infeng_core import _native
-from infeng_core.kernels import problems
-from infeng_core.kernels.check.verdicts import cache_dir, sha256
-from infeng_core.kernels.choice import Decision, Selector
-from infeng_core.kernels.libraries import LibraryState, library_states
-from infeng_core.kernels.lock import write
-from infeng_core.machine import placement, system
-from infeng_core.plug.discovery import Plugin
-from infeng_core.plug.manager import Plugins
-from infeng_core.plug.reason import Reason, abi_mismatch
-from infeng_core.version import __version__
+from infeng_core.api import Plugins, __version__
+from infeng_core.api.engines import NUMERICS
+from infeng_core.api.inspection import (
+    ABI_VERSION,
+    Decision,
+    LibraryState,
+    Plugin,
+    Reason,
+    abi_mismatch,
+    barrier_times,
+    library_states,
+    lock_text,
+    pages_of,
+    problem_fields,
+    sha256,
+    verdicts_folder,
+    writable,
+)
+from infeng_core.api.kernels import Pool, Selector, machine
 
 
 def doctor(plugins: Plugins, model_bytes: int | None = None) -> dict[str, Any]:
@@ -24,15 +32,15 @@ def doctor(plugins: Plugins, model_bytes: int | None = None) -> dict[str, Any]:
 
     model_bytes: size of the weights for which workers are placed, if a model was named.
     """
-    folder = cache_dir()
+    folder = verdicts_folder()
     states = library_states(plugins)
     files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
     return {
         "version": __version__,
-        "abi": ".".join(map(str, _native.ABI_VERSION)),
-        "numerics": _native.NUMERICS,
+        "abi": ".".join(map(str, ABI_VERSION)),
+        "numerics": NUMERICS,
         "python": platform.python_version(),
-        "machine": system.machine(plugins.cpu),
+        "machine": machine(plugins.cpu),
         "workers": workers(plugins, model_bytes),
         "plugins": [plugin_summary(plugin) for plugin in plugins.manifests],
         "libraries": [library(state) for state in states],
@@ -40,7 +48,7 @@ def doctor(plugins: Plugins, model_bytes: int | None = None) -> dict[str, Any]:
         "cache": {
             "path": str(folder),
             "bytes": sum(path.stat().st_size for path in files),
-            "writable": system.writable(folder),
+            "writable": writable(folder),
         },
     }
 
@@ -53,9 +61,9 @@ def workers(plugins: Plugins, model_bytes: int | None = None) -> dict[str, Any]:
     """
     config = plugins.config.threads
     where = plugins.cpu.place(config, model_bytes)
-    pages = placement.pages(plugins.config.memory, plugins.cpu.topology, where)
-    pool = _native.Pool(where.workers, pin=where.pinned, cpus=where.mask)
-    times = sorted(_native.barrier_times(pool, 2000).tolist())  # nanoseconds
+    pages = pages_of(plugins.config.memory, plugins.cpu.topology, where)
+    pool = Pool(where.workers, pin=where.pinned, cpus=where.mask)
+    times = sorted(barrier_times(pool, 2000).tolist())  # nanoseconds
     barrier = {"median": times[len(times) // 2] / 1e3, "p99": times[len(times) * 99 // 100] / 1e3}
     return {
         "count": pool.threads,
@@ -132,7 +140,7 @@ def decision(item: Decision) -> dict[str, Any]:
     """Return the decision on a problem: every candidate with its reason, best first."""
     chosen = item.chosen
     return {
-        "problem": problems.fields(item.problem),
+        "problem": problem_fields(item.problem),
         "chosen": f"{chosen.library}/{chosen.kernel}" if chosen else None,
         "candidates": [{"library": c.library, "kernel": c.kernel, **_reason(c.reason)} for c in item.candidates],
     }
@@ -141,11 +149,11 @@ def decision(item: Decision) -> dict[str, Any]:
 def lock(selector: Selector) -> str:
     """Return the text of a manifest.lock for everything that ``selector`` has chosen."""
     bound = [
-        {**problems.fields(item.problem), "library": item.chosen.library, "kernel": item.chosen.kernel}
+        {**problem_fields(item.problem), "library": item.chosen.library, "kernel": item.chosen.kernel}
         for item in selector.decisions
         if item.chosen is not None
     ]
-    return write(bound, {state.name: state.sha256 for state in selector.states})
+    return lock_text(bound, {state.name: state.sha256 for state in selector.states})
 
 
 def by_outcome(decisions: Iterable[Decision]) -> list[tuple[list[Decision], Decision]]:

@@ -8,16 +8,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from infeng_core.cli import say
-from infeng_core.cli.doctor import table
-from infeng_core.cli.options import add_config_options, config_from
-from infeng_core.errors import UsageError, unknown_key_remedy
-from infeng_core.kernels import explain, problems
-from infeng_core.kernels.choice import Decision, Selector
-from infeng_core.plug.hookspecs import BACKENDS, HOOKS
-from infeng_core.plug.manager import Plugins
-from infeng_core.plug.reason import CODES
-from infeng_core.settings.config import OPS
+from infeng_core.api import (
+    BACKENDS,
+    Plugins,
+    UsageError,
+    add_config_options,
+    config_from,
+    say,
+    unknown_key_remedy,
+)
+from infeng_core.api.inspection import HOOKS, OPS, REASONS, Decision, describe_all
+from infeng_core.api.kernels import Selector
+from infeng_doctor import facts as found
+from infeng_doctor.table import table
 
 
 class PluginsCommand:
@@ -51,7 +54,7 @@ class PluginsCommand:
 
     def list(self, arguments: argparse.Namespace) -> int:
         """Print one line per plugin."""
-        facts = [explain.plugin_summary(plugin) for plugin in Plugins.discover(config_from(arguments)).manifests]
+        facts = [found.plugin_summary(plugin) for plugin in Plugins.discover(config_from(arguments)).manifests]
         if arguments.json:
             print(json.dumps(facts, indent=2))
             return 0
@@ -67,7 +70,7 @@ class PluginsCommand:
 
     def info(self, arguments: argparse.Namespace) -> int:
         """Print one plugin."""
-        facts = explain.plugin_details(Plugins.discover(config_from(arguments)).plugin(arguments.name))
+        facts = found.plugin_details(Plugins.discover(config_from(arguments)).plugin(arguments.name))
         if arguments.json:
             print(json.dumps(facts, indent=2))
             return 0
@@ -90,10 +93,9 @@ class PluginsCommand:
         """Print every candidate for an operation."""
         if arguments.op not in OPS:
             raise UsageError(f"operation {arguments.op}", "unknown", unknown_key_remedy(arguments.op, OPS))
-        from infeng_core.backends.native.outline import Outline, shape_and_formats
-        from infeng_core.formats.loader import use_families
-        from infeng_core.formats.lookup import format_lookup
-        from infeng_core.scheduling.limits import limits_of
+        from infeng_core.api.engines import limits_of
+        from infeng_core.api.formats import format_lookup, use_families
+        from infeng_core.api.kernels import Outline, shape_and_formats
 
         config = config_from(arguments)
         plugins = Plugins.discover(config)
@@ -106,7 +108,7 @@ class PluginsCommand:
         decisions = {asked: selector.decide(asked) for asked in binder.asked if asked.op == arguments.op}
         selector.close()
         if arguments.json:
-            print(json.dumps([explain.decision(item) for item in decisions.values()], indent=2))
+            print(json.dumps([found.decision(item) for item in decisions.values()], indent=2))
         elif decisions:
             say(*_why(list(decisions.values())))
         else:
@@ -115,7 +117,7 @@ class PluginsCommand:
 
     def lock(self, arguments: argparse.Namespace) -> int:
         """Assemble the engine and write its bindings."""
-        from infeng_core import Engine
+        from infeng_core.api import Engine
 
         config = config_from(arguments)
         config = replace(config, kernels=replace(config.kernels, lock=None))  # the old lock does not bind the new one
@@ -128,7 +130,7 @@ class PluginsCommand:
         with Engine(model, config=config) as engine:
             if engine.selector is None:
                 raise UsageError(f"backend {config.backend.use}", "it uses no kernels", "there is nothing to lock")
-            text = explain.lock(engine.selector)
+            text = found.lock(engine.selector)
         temporary = output.with_name(output.name + ".tmp")
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(output)
@@ -137,8 +139,8 @@ class PluginsCommand:
 
 
 def _why(decisions: list[Decision]) -> Iterator[str]:
-    for group, first in explain.by_outcome(decisions):
-        yield from problems.describe_all(item.problem for item in group)
+    for group, first in found.by_outcome(decisions):
+        yield from describe_all(item.problem for item in group)
         mark = {True: ">", False: " "}
         rows = [
             (mark[c is first.chosen], f"{c.library}/{c.kernel}", c.reason.code, str(c.reason))
@@ -148,7 +150,7 @@ def _why(decisions: list[Decision]) -> Iterator[str]:
         yield from table(rows)
         others = [f"{c.library}/{c.kernel}" for c in first.candidates if c.reason.code == "declines"]
         if others:
-            yield f"    {CODES['declines']}: {', '.join(others)}"
+            yield f"    {REASONS['declines']}: {', '.join(others)}"
         if first.chosen is None:
             yield "    no kernel fits"
         yield ""

@@ -8,11 +8,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from infeng_core.cli import say
-from infeng_core.cli.options import add_config_options, config_from
-from infeng_core.kernels import explain
-from infeng_core.plug.manager import Plugins
-from infeng_core.settings.config import EngineConfig
+from infeng_core.api import EngineConfig, Plugins, add_config_options, config_from, say
+from infeng_doctor import facts as found
+from infeng_doctor.table import table
 
 
 class Doctor:
@@ -31,7 +29,7 @@ class Doctor:
         """Print the report."""
         config = config_from(arguments, model__path=arguments.model)
         model = loaded(config) if arguments.model is not None else None
-        facts = explain.doctor(Plugins.discover(config), model["weight_bytes"] if model is not None else None)
+        facts = found.doctor(Plugins.discover(config), model["weight_bytes"] if model is not None else None)
         if model is not None:
             facts["model"] = model
         if arguments.json:
@@ -43,16 +41,15 @@ class Doctor:
 
 def loaded(config: EngineConfig) -> dict[str, Any]:
     """Load the model of ``config``, generate one token, and return the memory in use, in bytes."""
-    from infeng_core.engine import Engine
-    from infeng_core.formats.format_choice import by_format
-    from infeng_core.machine import footprint
-    from infeng_core.requests.request import SamplingParams
+    from infeng_core.api import Engine, SamplingParams
+    from infeng_core.api.formats import by_format
+    from infeng_core.api.kernels import huge_pages, peak_rss
 
     begin = time.perf_counter()
     with Engine(config=config) as engine:
         seconds = time.perf_counter() - begin
         engine.generate([[0]], SamplingParams(temperature=0.0, max_tokens=1))  # touches the scratch memory
-        pages = footprint.huge_pages()
+        pages = huge_pages()
         return {
             "path": config.model.path,
             "load_s": seconds,
@@ -62,7 +59,7 @@ def loaded(config: EngineConfig) -> dict[str, Any]:
             "kv_tokens": engine.limits.tokens,
             "context": engine.limits.context,
             "scratch_bytes": engine.executable.scratch_bytes,
-            "peak_rss_bytes": footprint.peak_rss(),
+            "peak_rss_bytes": peak_rss(),
             "huge_pages": {"resident": pages.resident, "huge": pages.huge} if pages else None,
         }
 
@@ -189,13 +186,6 @@ def _huge_pages(pages: Mapping[str, Any]) -> str:
         return "unknown"
     advice = ": weights get none; as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"
     return f"transparent {state}{advice if state == 'never' else ''}, defrag {pages.get('defrag', 'unknown')}"
-
-
-def table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """Yield rows with their columns aligned."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))] if rows else []
-    for row in rows:
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def show(value: object) -> str:
