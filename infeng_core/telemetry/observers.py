@@ -38,10 +38,10 @@ class Observer:
     """
 
     def begin(self) -> None:
-        """``Engine.observe`` begins, between two steps; it raises an error of this method."""
+        """``Engine.observe`` calls this before all other methods, between two steps, and raises its error."""
 
     def end(self) -> None:
-        """``Engine.observe`` has ended, between two steps."""
+        """``Engine.observe`` calls this after all other methods, between two steps."""
 
     def stage(self, name: Stage, begin: int, end: int) -> None:
         """A stage has ended, on the thread of this call, also with an error.
