@@ -107,9 +107,7 @@ def infeng_run_options() -> dict[str, RunOptions]:
 
 @hookimpl
 def infeng_commands() -> list[Command]:
-    """Built-in commands; their modules import the engine only inside ``run``."""
-    from infeng_core.cli.doctor import Doctor
-    from infeng_core.cli.plugins import PluginsCommand
+    """The built-in command; its module imports the engine only inside ``run``."""
     from infeng_core.cli.run import Run
 
-    return [Doctor(), PluginsCommand(), Run()]
+    return [Run()]

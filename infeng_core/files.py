@@ -26,6 +26,7 @@ from infeng_core.errors import InfengError, ModelError, ResourceError
 MAX_BYTES = 32 << 20  # the index of a very large model has 15 MB
 MAX_DEPTH = 64  # of JSON; a config.json has 4
 AGAIN = "download the file again"
+CACHE_REMEDY = "set INFENG_CACHE to a directory of your own, or see that only you can write this one"
 REMOVE = "remove it, or set INFENG_CACHE to a directory of your own that no other user may write"
 
 SNAPSHOTS = "snapshots"
@@ -47,6 +48,29 @@ def cache_root() -> Path:
         return Path.home() / ".cache" / "infeng"
     except RuntimeError:
         raise ResourceError("the cache", "this user has no home directory", "set INFENG_CACHE") from None
+
+
+def require_own(directory: Path) -> None:
+    """Create the folders above a cached ``directory``; raise ResourceError if other users could have written there.
+
+    Root is trusted, and so is a folder that everyone may write but only owners may clear (as /tmp is).
+    """
+    with contextlib.suppress(OSError):  # the later write reports the error
+        for folder in reversed(_above(directory)):
+            folder.mkdir(0o755, parents=True, exist_ok=True)
+    held = directory.iterdir() if directory.is_dir() else ()
+    for place in (*_above(directory), directory, *held):
+        require_trusted(place, ResourceError, CACHE_REMEDY)
+
+
+def _above(directory: Path) -> list[Path]:
+    """Return the folders above a cached directory, up to the cache's root; two for a directory outside it."""
+    above = list(directory.parents)
+    try:
+        root = cache_root()
+    except ResourceError:  # a user without a home, whose cache lies elsewhere
+        return above[:2]
+    return above[: above.index(root) + 1] if root in above else above[:2]
 
 
 def exists(path: Path | str) -> bool:

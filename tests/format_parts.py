@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from convert_parts import load
 from goldens.adapted import Adapted
+from infeng_convert.api import parse_config
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from infeng_core.formats.tensors import LoadedModel
-from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import layout
 from infeng_core.plug.assembly import load_config
 
@@ -40,7 +40,7 @@ CONFIG: dict[str, Any] = {
 def random_tensors(config: Mapping[str, Any], seed: int = 0) -> Tensors:
     """Every tensor that the config calls for, by its Hugging Face name, float32."""
     rng = np.random.default_rng(seed)
-    made = layout(ModelConfig.from_hf(dict(config), "config.json"))
+    made = layout(parse_config(dict(config), "config.json"))
     shapes = {part.source: (part.rows, spec.k) for spec in made.tensors for part in spec.parts}
     vectors = {part.source: (part.rows,) for spec in made.vectors for part in spec.parts}
     return {name: rng.standard_normal(shape, np.float32) for name, shape in {**shapes, **vectors}.items()}

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf_seeds
+from infeng_convert.api import parse_config
 
 MEMORY = 4 << 30
 SLOWEST = 20.0  # seconds for one file, on a busy machine
@@ -71,9 +72,8 @@ def settings() -> Any:
 @cache
 def base() -> Any:
     """Return the configuration of the adapters' base model."""
-    from infeng_core.models.config import ModelConfig
 
-    return ModelConfig.from_hf(gguf_seeds.GPT_OSS.config, "config.json")
+    return parse_config(gguf_seeds.GPT_OSS.config, "config.json")
 
 
 def read(data: bytes, path: Path) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,6 +15,8 @@ from infeng_core.errors import AdapterError, InfengError, ResourceError, UsageEr
 from infeng_core.log import get_logger
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from infeng_core.formats.adapters.packed import PackedAdapter
 
 _log = get_logger(__name__)
@@ -88,6 +89,8 @@ class Loading:
 
     def now(self, entry: Entry, *, pin: bool = False, is_reload: bool = False) -> None:
         """Load and wait for the result; raises the load's error. Called without the lock."""
+        from concurrent.futures import Future
+
         done: Future[None] = Future()
         self._loader.add(Load(entry, done, pin, is_reload))
         done.result()

@@ -31,9 +31,9 @@ from infeng_core.files import (
     read_json,
     read_own,
     read_text,
+    require_own,
     require_trusted,
 )
-from infeng_core.formats.cache import require_own
 from infeng_core.jsonl import DOCUMENT_KEYS, document_text
 from infeng_core.log import get_logger
 from infeng_core.machine.memory import available_bytes

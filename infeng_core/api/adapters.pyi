@@ -22,12 +22,11 @@ from infeng_core.formats.adapters.target_modules import (
 )
 from infeng_core.formats.loader import load as load_model
 from infeng_core.formats.safetensors import Header, read_header
-from infeng_core.models.multimodal import outside, prefixes
 
 __all__ = [
     "ARTIFACT_FILE", "ARTIFACT_VERSION", "A_FORMAT", "EMBED", "HEAD", "MAX_RANK", "AdapterDtype", "AdapterImage",
     "AdapterReader", "AdapterSpec", "Artifact", "Header", "PartSpec", "Pieces", "Snapshot", "TargetModule",
     "TargetModules", "adapter_digest", "as_adapter_error", "base_tensor", "find_adapter", "folded_inputs",
-    "is_adapter", "load_artifact", "load_model", "outside", "prefixes", "read_artifact", "read_header",
+    "is_adapter", "load_artifact", "load_model", "read_artifact", "read_header",
     "read_settled", "rotation_of", "shapes_of", "stacked_panels", "target_modules",
 ]  # fmt: skip

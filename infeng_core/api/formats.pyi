@@ -1,7 +1,7 @@
 """Further names that readers, writers and quantizers of models and adapters may import."""
 
 from infeng_core import yamltree
-from infeng_core.files import SNAPSHOTS, distrusted, opened, parse_json, reading
+from infeng_core.files import CACHE_REMEDY, SNAPSHOTS, distrusted, opened, parse_json, reading
 from infeng_core.formats.adapters.artifact import is_artifact
 from infeng_core.formats.artifacts import manifest as artifact_manifest
 from infeng_core.formats.artifacts.manifest import (
@@ -13,8 +13,6 @@ from infeng_core.formats.artifacts.manifest import (
     read_manifest,
 )
 from infeng_core.formats.artifacts.reader import read_native
-from infeng_core.formats.cache import REMEDY as CACHE_REMEDY
-from infeng_core.formats.cache import mark_used, trim
 from infeng_core.formats.converters import Prepared
 from infeng_core.formats.floats import to_bf16, widened
 from infeng_core.formats.format_choice import ROUTER, FormatChoice, by_format, choose, is_router
@@ -48,10 +46,11 @@ from infeng_core.formats.side_files import CHAT_TEMPLATES, CONFIG_FILES, CONVERT
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.machine.memory import gigabytes
 from infeng_core.machine.memory import require as require_memory
-from infeng_core.models import llama
-from infeng_core.models.config import ModelConfig
+from infeng_core.models import bounds as model_bounds
+from infeng_core.models.config import ModelConfig, check_sizes, token_ids
+from infeng_core.models.decoder import graph as decoder_graph
 from infeng_core.models.families import Family, families
-from infeng_core.models.multimodal import inside
+from infeng_core.models.families import describe as describe_families
 from infeng_core.models.ops import (
     Apply,
     Attention,
@@ -76,7 +75,7 @@ from infeng_core.models.ops import (
     writes,
 )
 from infeng_core.models.rope import inverse_frequencies
-from infeng_core.models.rope_config import RopeConfig
+from infeng_core.models.rope_config import RopeConfig, rope_kind, rope_parameters
 from infeng_core.models.typed_fields import Fields, show
 from infeng_core.models.weights import (
     IGNORED,
@@ -101,11 +100,12 @@ __all__ = [
     "Graph", "Grid", "KvAppend", "Layout", "Linear", "LoadedModel", "Located", "Locator", "MinimaGrid", "ModelConfig",
     "NoWeightsError", "Op", "PackedTensor", "Part", "Prepared", "Providers", "QuantFormat", "Residual", "RmsNorm",
     "Rope", "RopeConfig", "Route", "Scale", "SiluMul", "Softcap", "SubGrid", "TensorInfo", "TensorSpec", "Value",
-    "VectorSpec", "aligned_bytes", "artifact_manifest", "builtin_format", "by_format", "choose", "decoder",
-    "default_of", "distrusted", "fail_safetensors", "families", "find", "format_lookup", "format_misfit",
-    "format_over", "gigabytes", "inside", "inverse_frequencies", "is_artifact", "is_name", "is_native", "is_router",
-    "layout", "llama", "locate", "mark_used", "merges_of", "open_tokenizer", "opened", "parse_json", "read_manifest",
-    "read_native", "read_settings", "reading", "reads", "require_memory", "rotated", "rotated_inputs",
-    "safetensors_header", "show", "steps_of", "tensor_header", "to_bf16", "trim", "use_families",
-    "variable_formats", "widened", "write_all", "writes", "yamltree",
+    "VectorSpec", "aligned_bytes", "artifact_manifest", "builtin_format", "by_format", "check_sizes", "choose",
+    "decoder", "decoder_graph", "default_of", "describe_families", "distrusted", "fail_safetensors", "families",
+    "find", "format_lookup", "format_misfit", "format_over", "gigabytes", "inverse_frequencies", "is_artifact",
+    "is_name", "is_native", "is_router", "layout", "locate", "merges_of", "model_bounds",
+    "open_tokenizer", "opened", "parse_json", "read_manifest", "read_native", "read_settings", "reading", "reads",
+    "require_memory", "rope_kind", "rope_parameters", "rotated", "rotated_inputs", "safetensors_header", "show",
+    "steps_of", "tensor_header", "to_bf16", "token_ids", "use_families", "variable_formats", "widened",
+    "write_all", "writes", "yamltree",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,6 @@ from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.cli.parser import add_model
 from infeng_core.cli.processors import groups, processors_of
-from infeng_core.cli.profiling import add_profile_option, profiled
 from infeng_core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ class Run:
         add_model_options(parser)
         parser.add_argument("--echo", action="store_true", help="print the prompt before its completion")
         parser.add_argument("--json", action="store_true", help="print one JSON object (a list for several prompts)")
-        add_profile_option(parser)
         add_lora_options(parser)
         add_sampling_options(parser)
         add_config_options(parser)
@@ -88,7 +87,7 @@ class Run:
             loaded = time.perf_counter() - begin
             show = show_json if arguments.json else show_text
             work = partial(show, engine, requests, arguments.echo, loaded)
-            completions = interruptible(engine, partial(measured, engine, arguments.profile, work))
+            completions = interruptible(engine, partial(within, engine, arguments, work))
             tokens = sum(completion.usage.completion_tokens for completion in completions)
             longest = max((completion.timings.total for completion in completions), default=0.0)
             rate = f", {tokens / longest:.1f} tokens/s" if longest else ""
@@ -161,14 +160,16 @@ def interruptible(engine: Engine, work: Callable[[threading.Event], list[Complet
             raise
 
 
-def measured(
+def within(
     engine: Engine,
-    file: str | None,
+    arguments: argparse.Namespace,
     work: Callable[[threading.Event], list[Completion]],
     stop: threading.Event,
 ) -> list[Completion]:
-    """Do ``work`` on this thread, under a profile if ``file`` names its trace."""
-    with profiled(engine, file):
+    """Do ``work`` on this thread, within the contexts of plugins' options."""
+    with ExitStack() as contexts:
+        for group in groups(arguments):
+            contexts.enter_context(group.around(arguments, engine))
         return work(stop)
 
 

@@ -14,9 +14,6 @@ from infeng_core.requests.stream import Stream
 from infeng_core.settings.config import EngineConfig
 from infeng_core.telemetry.observers import Observer
 
-MOST_EVENTS = 1 << 24
-"""Events of a profile: half a gigabyte per thread."""
-
 
 def paths(model: Any, manifest: Any) -> None:
     """Check the two paths from which an engine is made."""

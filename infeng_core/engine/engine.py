@@ -39,7 +39,6 @@ from infeng_core.telemetry.startup_times import StartupTimes
 
 if TYPE_CHECKING:
     from infeng_core.plug.manager import Plugins
-    from infeng_core.telemetry.profile import Profile
 
 
 class Engine:
@@ -322,21 +321,6 @@ class Engine:
         self._lifetime.check()
         return self.executable.bound()
 
-    def profile(self, *, events: int = 65536) -> AbstractContextManager[Profile]:
-        """Measure the engine's work inside a ``with`` block: ``with engine.profile() as profile: ...``.
-
-        Afterwards ``profile.table()`` is a text, ``profile.write_trace(path)`` writes a trace for Perfetto. It costs
-        about 0.2 us for each op of a step, and nothing outside the block. Steps of other threads are measured too.
-        events: the latest events of each thread that are kept for the trace.
-
-        Raises UsageError if a profile is running already.
-        """
-        self._lifetime.check()
-        events = arguments.count("events", events, 1, arguments.MOST_EVENTS)
-        from infeng_core.telemetry.profile import measuring
-
-        return measuring(self._observers, self.executable, self._driver.lock.run, events)
-
     def observe(self, observer: Observer) -> AbstractContextManager[None]:
         """Notify an observer of the engine's work inside a ``with`` block, which begins and ends between two steps.
 
@@ -348,11 +332,11 @@ class Engine:
 
     @contextmanager
     def _observing(self, observer: Observer) -> Iterator[None]:
-        self._driver.lock.run(partial(self._observers.add, observer))
+        self._driver.lock.run(partial(self._observers.begin, observer))
         try:
             yield
         finally:
-            self._driver.lock.run(partial(self._observers.remove, observer))
+            self._driver.lock.run(partial(self._observers.end, observer))
 
     def tokenize(self, text: str) -> list[int]:
         """Return the ids that ``text`` becomes as a prompt."""

@@ -1,36 +1,21 @@
-"""The sizes and constants of a model, read strictly from config.json."""
+"""The sizes and constants of a model, and their strict reading from an engine-native manifest."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from infeng_core.models import bounds
 from infeng_core.models.families import describe, families
-from infeng_core.models.multimodal import text_fields, wrapped_family
 from infeng_core.models.rope_config import RopeConfig
 from infeng_core.models.typed_fields import Fields, show, written
-from infeng_core.models.unsupported_keys import refuse_unread
 
 __all__ = ["ModelConfig", "RopeConfig"]
 
-# These bounds lie far above any real model: a larger size means a broken file, and products of two stay within 64 bits.
-MAX_WIDTH = 1 << 20
-MAX_LAYERS = 4096
-MAX_HEADS = 1 << 14
-MAX_HEAD_DIM = 4096
-MAX_VOCAB = 1 << 24
-MAX_POSITIONS = 1 << 28
-MAX_EXPERTS = 4096
-MAX_CHOSEN = 64
-MAX_ALL_EXPERTS = 1 << 16  # of all layers: the layout has parts for each expert
-
-REMEDY = "fix the file or download the model again"
-ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
-GATES = {*ACTIVATIONS.values(), "swiglu"}
+GATES = ("gelu_tanh", "silu", "swiglu")
 
 CAPS = ("attention_softcap", "logit_softcap", "gate_slope", "gate_limit")
 SCALES = ("embedding_scale", "residual_scale", "logit_scale")
@@ -100,61 +85,6 @@ class ModelConfig:
         """The factor of the products of q and k."""
         return self.attention_scale or 1.0 / math.sqrt(self.head_dim)
 
-    @staticmethod
-    def from_hf(
-        data: Mapping[str, Any], source: Path | str, generation: Mapping[str, Any] | None = None
-    ) -> ModelConfig:
-        """Read a parsed Hugging Face config.json.
-
-        ``source`` is the file's path, for errors. ``generation`` is a parsed generation_config.json: its eos ids come
-        first, as in transformers. Raises ModelError naming file, key, reason and remedy.
-        """
-        whole = Fields(data, source, remedy=REMEDY)
-        family = _family(whole)
-        module = families()[family]
-        fields = text_fields(whole, module)
-        getattr(module, "check", lambda _: None)(fields)
-        fields.has("quantization_config")  # readers of weights interpret it
-        heads = fields.integer("num_attention_heads", 1, MAX_HEADS)
-        hidden = fields.integer("hidden_size", 1, MAX_WIDTH)
-        if not fields.has("head_dim") and hidden % heads:
-            fields.fail(
-                "hidden_size", f"is {hidden}, not a multiple of num_attention_heads = {heads}, and head_dim is absent"
-            )
-        vocab = fields.integer("vocab_size", 1, MAX_VOCAB)
-        positions = fields.integer("max_position_embeddings", 1, MAX_POSITIONS, 2048)
-        eos = fields
-        if generation is not None and generation.get("eos_token_id") is not None:
-            eos = Fields(generation, Path(source).with_name("generation_config.json"), remedy=REMEDY)
-        config = ModelConfig(
-            family=family,
-            hidden=hidden,
-            intermediate=fields.integer("intermediate_size", 1, MAX_WIDTH),
-            layers=fields.integer("num_hidden_layers", 1, MAX_LAYERS),
-            heads=heads,
-            kv_heads=fields.integer("num_key_value_heads", 1, MAX_HEADS, heads),
-            head_dim=fields.integer("head_dim", 1, MAX_HEAD_DIM, max(1, hidden // heads)),
-            vocab=vocab,
-            max_positions=positions,
-            rms_eps=fields.number("rms_norm_eps", 1e-12, 1.0, 1e-6),
-            rope=_rope(module, fields, positions),
-            attention_bias=fields.flag("attention_bias", False),
-            mlp_bias=fields.flag("mlp_bias", False),
-            tie_embeddings=fields.flag("tie_word_embeddings", False),
-            bos_id=fields.optional_integer("bos_token_id", 0, vocab - 1),
-            eos_ids=_ids(eos, "eos_token_id", vocab),
-            activation=_activation(fields),
-        )
-        if config.rope.kind == "dynamic":  # ``positions`` says how far the model was trained
-            longest = min(int(positions * config.rope.factor), MAX_POSITIONS)
-            config = dataclasses.replace(config, max_positions=longest)
-        terms = getattr(module, "terms", None)
-        if terms is not None:
-            config = dataclasses.replace(config, **terms(fields, config))
-        refuse_unread(fields, family, getattr(module, "STATES", {}))
-        _check(config, fields, "num_attention_heads", "num_key_value_heads")
-        return config
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that ``from_dict`` reads back to an equal config."""
         return written(self)
@@ -173,27 +103,27 @@ class ModelConfig:
             fields.fail(
                 "family", f"is {show(family)}, supported are {describe()}", "update infeng or use another model"
             )
-        vocab = fields.integer("vocab", 1, MAX_VOCAB)
+        vocab = fields.integer("vocab", 1, bounds.MAX_VOCAB)
         config = ModelConfig(
             family=family,
-            hidden=fields.integer("hidden", 1, MAX_WIDTH),
-            intermediate=fields.integer("intermediate", 1, MAX_WIDTH),
-            layers=fields.integer("layers", 1, MAX_LAYERS),
-            heads=fields.integer("heads", 1, MAX_HEADS),
-            kv_heads=fields.integer("kv_heads", 1, MAX_HEADS),
-            head_dim=fields.integer("head_dim", 1, MAX_HEAD_DIM),
+            hidden=fields.integer("hidden", 1, bounds.MAX_WIDTH),
+            intermediate=fields.integer("intermediate", 1, bounds.MAX_WIDTH),
+            layers=fields.integer("layers", 1, bounds.MAX_LAYERS),
+            heads=fields.integer("heads", 1, bounds.MAX_HEADS),
+            kv_heads=fields.integer("kv_heads", 1, bounds.MAX_HEADS),
+            head_dim=fields.integer("head_dim", 1, bounds.MAX_HEAD_DIM),
             vocab=vocab,
-            max_positions=fields.integer("max_positions", 1, MAX_POSITIONS),
+            max_positions=fields.integer("max_positions", 1, bounds.MAX_POSITIONS),
             rms_eps=fields.number("rms_eps", 1e-12, 1.0),
             rope=RopeConfig.from_dict(fields.mapping("rope")),
             attention_bias=fields.flag("attention_bias"),
             mlp_bias=fields.flag("mlp_bias"),
             tie_embeddings=fields.flag("tie_embeddings"),
             bos_id=fields.optional_integer("bos_id", 0, vocab - 1),
-            eos_ids=_ids(fields, "eos_ids", vocab),
+            eos_ids=token_ids(fields, "eos_ids", vocab),
             **_later(fields),
         )
-        _check(config, fields, "heads", "kv_heads")
+        check_sizes(config, fields, "heads", "kv_heads")
         return config
 
 
@@ -201,67 +131,25 @@ def _later(fields: Fields) -> dict[str, Any]:
     """Read the fields that were added after format 1.0."""
     activation = fields.text("activation", "silu")
     if activation not in GATES:
-        fields.fail("activation", f"is {show(activation)}, known are {', '.join(sorted(GATES))}")
+        fields.fail("activation", f"is {show(activation)}, known are {', '.join(GATES)}")
     local = fields.mapping("local_rope") if fields.has("local_rope") else None
     return {
         "activation": activation,
-        "windows": fields.integers("windows", 0, MAX_POSITIONS),
-        "unrotated": fields.integers("unrotated", 0, MAX_LAYERS),
+        "windows": fields.integers("windows", 0, bounds.MAX_POSITIONS),
+        "unrotated": fields.integers("unrotated", 0, bounds.MAX_LAYERS),
         "local_rope": None if local is None else RopeConfig.from_dict(local),
         **{name: fields.number(name, 0.0, 1e6, 0.0) for name in ("attention_scale", *CAPS)},
         **{name: fields.number(name, 1e-6, 1e6, 1.0) for name in SCALES},
-        "experts": fields.integer("experts", 0, MAX_EXPERTS, 0),
-        "experts_per_token": fields.integer("experts_per_token", 0, MAX_CHOSEN, 0),
-        "expert_intermediate": fields.integer("expert_intermediate", 0, MAX_WIDTH, 0),
-        "shared_intermediate": fields.integer("shared_intermediate", 0, MAX_WIDTH, 0),
+        "experts": fields.integer("experts", 0, bounds.MAX_EXPERTS, 0),
+        "experts_per_token": fields.integer("experts_per_token", 0, bounds.MAX_CHOSEN, 0),
+        "expert_intermediate": fields.integer("expert_intermediate", 0, bounds.MAX_WIDTH, 0),
+        "shared_intermediate": fields.integer("shared_intermediate", 0, bounds.MAX_WIDTH, 0),
         "share_of_chosen": fields.flag("share_of_chosen", False),
-        "dense_layers": fields.integers("dense_layers", 0, MAX_LAYERS),
+        "dense_layers": fields.integers("dense_layers", 0, bounds.MAX_LAYERS),
     }
 
 
-def _rope(module: Any, fields: Fields, positions: int) -> RopeConfig:
-    """Read the rope of a family; if each kind of layer has its own, the rope of layers without a window."""
-    return RopeConfig.from_hf(
-        fields,
-        positions,
-        layer_type="full_attention",
-        names=getattr(module, "ROPE_NAMES", {}),
-        scales_q=getattr(module, "SCALES_Q", False),
-        missing=getattr(module, "ROPE", {}),
-    )
-
-
-def _activation(fields: Fields) -> str:
-    key = "hidden_activation" if fields.has("hidden_activation") else "hidden_act"
-    name = fields.text(key, "silu")
-    if name not in ACTIVATIONS:
-        fields.fail(key, f"is {show(name)}, supported are {', '.join(ACTIVATIONS)}", "use a model with one of these")
-    fields.has("hidden_act")  # hidden_activation takes precedence
-    return ACTIVATIONS[name]
-
-
-def _family(fields: Fields) -> str:
-    """Return the family of a config.json from ``architectures``, else from ``model_type``."""
-    remedy = f"use a model of a supported family: {describe()}"
-    if fields.has("architectures"):
-        names = fields.data["architectures"]
-        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-            fields.fail("architectures", f"is {show(names)}, it must be a list of names")
-        for name, module in families().items():
-            if names[0] in module.ARCHITECTURES:
-                return name
-        wrapped = {name: each for name, each in families().items() if names[0] in getattr(each, "WRAPPERS", ())}
-        if wrapped:
-            return wrapped_family(fields, wrapped, remedy)
-        name = names[0] if len(names[0]) <= 100 and names[0].isprintable() else show(names[0])
-        fields.fail("architectures", f"is {name}, which this version does not run", remedy)
-    model_type = fields.text("model_type")
-    if model_type not in families():
-        fields.fail("model_type", f"is {show(model_type)}, which this version does not run", remedy)
-    return model_type
-
-
-def _ids(fields: Fields, key: str, vocab: int) -> tuple[int, ...]:
+def token_ids(fields: Fields, key: str, vocab: int) -> tuple[int, ...]:
     """Return token ids given as one number, a list or null."""
     value = fields.data.get(key)
     if value is None:
@@ -274,7 +162,7 @@ def _ids(fields: Fields, key: str, vocab: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(ids))
 
 
-def _check(config: ModelConfig, fields: Fields, heads: str, kv_heads: str) -> None:
+def check_sizes(config: ModelConfig, fields: Fields, heads: str, kv_heads: str) -> None:
     """Raise ModelError if sizes that are valid alone do not fit each other."""
     if config.heads % config.kv_heads:
         fields.fail(heads, f"is {config.heads}, not a multiple of {kv_heads} = {config.kv_heads}")
@@ -291,12 +179,12 @@ def _check(config: ModelConfig, fields: Fields, heads: str, kv_heads: str) -> No
         fields.fail("windows", f"has {len(config.windows)} layers, the model has {config.layers}")
     if config.experts and not 1 <= config.experts_per_token <= config.experts:
         fields.fail("num_experts_per_tok", f"is {config.experts_per_token}, of {config.experts} experts")
-    if config.layers * config.experts > MAX_ALL_EXPERTS:
-        why = f"is {config.experts} in each of {config.layers} layers, there may be {MAX_ALL_EXPERTS} in all"
+    if config.layers * config.experts > bounds.MAX_ALL_EXPERTS:
+        why = f"is {config.experts} in each of {config.layers} layers, there may be {bounds.MAX_ALL_EXPERTS} in all"
         fields.fail("num_experts", why)
     if config.experts and not config.expert_intermediate:
         fields.fail("expert_intermediate", "is 0, and the model has experts")
     if config.activation == "swiglu" and not (config.gate_slope and config.gate_limit):
         fields.fail("gate_limit", "or gate_slope is 0, and the gates are swiglu")
-    if config.heads * config.head_dim > MAX_WIDTH:
-        fields.fail(heads, f"times head_dim is {config.heads * config.head_dim}, it may be {MAX_WIDTH} at most")
+    if config.heads * config.head_dim > bounds.MAX_WIDTH:
+        fields.fail(heads, f"times head_dim is {config.heads * config.head_dim}, it may be {bounds.MAX_WIDTH} at most")

@@ -1,32 +1,18 @@
-"""The model families of the engine: each module of this folder with a ``FAMILY`` is one, and plugins add more.
+"""The model families of the engine by name: the core's own, and families of plugins.
 
 A family defines ``FAMILY`` (``model_type`` of its config.json), ``ARCHITECTURES`` (the class names that config.json
-lists) and ``graph(config)``. The rest is optional:
-
-- ``weights(config)``: tensors that the checkpoint names or joins otherwise (see ``infeng_core.models.weights``);
-- ``terms(fields, config)``: returns fields of ModelConfig for keys that a Llama does not have;
-- ``check(fields)``: raises ModelError for a config.json of its kind that it does not run;
-- ``DEFAULTS``: keys that config.json may leave out;
-- ``STATES``: keys, with their allowed values, that say what the family does in any case;
-- ``ROPE``: the rope parameters of a file without any; ``ROPE_NAMES``: other names for kinds of rope;
-- ``ROTATES_PART``: only a part of a head may be rotated; ``SCALES_Q``: q is scaled by its position;
-- ``WRAPPERS``: multimodal classes around a text model of the family; ``TEXT_TYPES``: the values of ``model_type``
-  there, each with the defaults that it implies (``infeng_core.models.multimodal``);
-- ``MODULES``: other names of modules in adapters (the wheel infeng-peft).
-
-So adding a family adds one file.
+lists), ``graph(config)``, and optionally ``weights(config)``: tensors that a checkpoint names or joins otherwise than
+``infeng_core.models.weights.decoder``. The wheel infeng-convert reads its config.json.
 """
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Protocol
 
-import infeng_core.models
 from infeng_core.errors import PluginError
 from infeng_core.models.ops import Graph
 
@@ -69,13 +55,9 @@ def add(found: Mapping[str, Family]) -> None:
 
 @cache
 def builtin() -> Mapping[str, Family]:
-    """Return the families of this folder."""
-    found: dict[str, Any] = {}
-    for info in pkgutil.iter_modules(infeng_core.models.__path__):
-        module = importlib.import_module(f"infeng_core.models.{info.name}")
-        if hasattr(module, "FAMILY"):
-            found[module.FAMILY] = module
-    return MappingProxyType(found)
+    """Return the families of the core."""
+    found = importlib.import_module("infeng_core.models.builtin_families").FAMILIES  # which imports this module
+    return MappingProxyType({family.FAMILY: family for family in found})
 
 
 def describe() -> str:

@@ -1,46 +1,14 @@
-"""The parameters of rotary position embedding, from the places where config.json may hold them."""
+"""The parameters of rotary position embedding."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Any
 
+from infeng_core.models.bounds import ROPE_FACTOR, ROPE_THETA
 from infeng_core.models.typed_fields import Fields, show
 
 KINDS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
-OTHER_NAMES = {"su": "longrope"}  # of early files
-
-# All keys that a place with the parameters may have. Each changes results, so any other key is refused; keys of another
-# kind are ignored, as in transformers.
-KNOWN = frozenset(
-    [
-        "rope_type",
-        "type",
-        "rope_theta",
-        "factor",
-        "partial_rotary_factor",
-        "original_max_position_embeddings",
-        "low_freq_factor",
-        "high_freq_factor",
-        "beta_fast",
-        "beta_slow",
-        "mscale",
-        "mscale_all_dim",
-        "attention_factor",
-        "truncate",
-        "short_factor",
-        "long_factor",
-        "max_position_embeddings",
-        "finetuned",
-    ]
-)
-QUERY_BETA = "llama_4_scaling_beta"  # of families that scale q
-
-FACTOR = (1.0, 1e6)
-THETA = (1e-3, 1e15)
 
 
 @dataclass(frozen=True)
@@ -72,51 +40,18 @@ class RopeConfig:
         return int(head_dim * self.partial)
 
     @staticmethod
-    def from_hf(
-        fields: Fields,
-        positions: int,
-        theta: float = 10000.0,
-        layer_type: str = "",
-        *,
-        plain: bool = False,
-        names: Mapping[str, str] = MappingProxyType({}),
-        scales_q: bool = False,
-        missing: Mapping[str, Any] = MappingProxyType({}),
-    ) -> RopeConfig:
-        """Read ``rope_parameters`` (transformers 5), or ``rope_theta`` and ``rope_scaling`` (earlier versions).
-
-        Raises ModelError for a file that has both if they describe different models.
-
-        positions: ``max_position_embeddings``. theta: the default. layer_type: the kind of layer, if the file has
-        parameters for each kind; otherwise ``plain`` means no scaling and ``theta``. names: the family's other names
-        for kinds. scales_q: the family scales q by its position. missing: the parameters of a file that has none.
-        """
-        if missing and not fields.has("rope_parameters") and not _places(fields):
-            with_them = Fields({**fields.data, "rope_scaling": missing}, fields.source, remedy=fields.remedy)
-            with_them.asked = fields.asked
-            fields = with_them
-        made = [
-            _from_place(fields, place, positions, theta, layer_type, plain, names, scales_q)
-            for place in _places(fields) or ("",)
-        ]
-        if made[1:] and made[0] != made[1]:
-            why = "says otherwise than rope_parameters, beside which it stands"
-            fields.fail("rope_scaling", why, "keep rope_parameters alone, with all that counts in it, rope_theta too")
-        return made[0]
-
-    @staticmethod
     def from_dict(fields: Fields) -> RopeConfig:
         """Read the result of ``fields.written``."""
         fields.only(*RopeConfig.__dataclass_fields__)
-        kind = _kind(fields, "kind", fields.text("kind"))
-        more = _of_kind(fields, kind, "original_max_positions", "short_factors", "long_factors")
+        kind = rope_kind(fields, "kind", fields.text("kind"))
+        more = rope_parameters(fields, kind, "original_max_positions", "short_factors", "long_factors")
         beta = fields.number("query_beta", 0.0, 1e6, 0.0)
         if beta:
             more["original_max_positions"] = fields.integer("original_max_positions", 1, 1 << 28)
         return RopeConfig(
-            theta=fields.number("theta", *THETA),
+            theta=fields.number("theta", *ROPE_THETA),
             kind=kind,
-            factor=fields.number("factor", *FACTOR),
+            factor=fields.number("factor", *ROPE_FACTOR),
             partial=fields.number("partial", 0.0, 1.0, 1.0),
             attention_factor=fields.number("attention_factor", 1e-6, 1e6, 1.0),
             query_beta=beta,
@@ -124,73 +59,7 @@ class RopeConfig:
         )
 
 
-def require_kinds(fields: Fields) -> None:
-    """Raise ModelError if ``rope_parameters`` cover all layers in a family with parameters for each kind of layer."""
-    if not fields.has("rope_parameters"):
-        return
-    inner = fields.mapping("rope_parameters")
-    if inner.data and not any(isinstance(value, Mapping) for value in inner.data.values()):
-        remedy = "put them under full_attention, and those of layers with a window under sliding_attention"
-        fields.fail("rope_parameters", "are for all layers, where this family has some for each kind", remedy)
-
-
-def _places(fields: Fields) -> tuple[str, ...]:
-    """Return the keys under which a file has rope parameters."""
-    return tuple(name for name in ("rope_parameters", "rope_scaling") if fields.has(name) and fields.data[name] != {})
-
-
-def _from_place(
-    fields: Fields,
-    place: str,
-    positions: int,
-    theta: float,
-    layer_type: str,
-    plain: bool,
-    names: Mapping[str, str],
-    scales_q: bool,
-) -> RopeConfig:
-    """Return the parameters of one place; "" stands for no place."""
-    theta = theta if plain else fields.number("rope_theta", *THETA, theta)
-    partial = fields.number("partial_rotary_factor", 0.0, 1.0, 1.0)
-    original = fields.optional_integer("original_max_position_embeddings", 1, 1 << 28) or 0
-    if not place:
-        return RopeConfig(theta, partial=partial)
-    scaling = fields.mapping(place)
-    if layer_type and scaling.has(layer_type):
-        scaling = scaling.mapping(layer_type)
-    elif plain or any(isinstance(value, Mapping) for value in scaling.data.values()):
-        return RopeConfig(theta, partial=partial)
-    for key in scaling.data:
-        if key not in KNOWN and not (scales_q and key == QUERY_BETA):
-            scaling.fail(show(key), "is not known to this version", "update infeng or use another model")
-    made = _read(scaling, positions, theta, partial, original, names)
-    if not (scales_q and scaling.has(QUERY_BETA)):
-        return made
-    length = made.original_max_positions or scaling.integer("original_max_position_embeddings", 1, 1 << 28)
-    return replace(made, query_beta=scaling.number(QUERY_BETA, 0.0, 1e6), original_max_positions=length)
-
-
-def _read(
-    fields: Fields, positions: int, theta: float, partial: float, original: int, names: Mapping[str, str]
-) -> RopeConfig:
-    kind = fields.text("rope_type", fields.text("type", "default"))
-    kind = _kind(fields, "rope_type", {**OTHER_NAMES, **names}.get(kind, kind))
-    theta = fields.number("rope_theta", *THETA, theta)
-    partial = fields.number("partial_rotary_factor", 0.0, 1.0, partial)
-    if kind == "default":
-        return RopeConfig(theta, partial=partial)
-    more = _of_kind(fields, kind, "original_max_position_embeddings", "short_factor", "long_factor", positions)
-    if original and kind in ("yarn", "longrope"):
-        more["original_max_positions"] = original
-    stretch = positions / more["original_max_positions"] if more.get("original_max_positions") else None
-    factor = fields.number("factor", *FACTOR, max(stretch, 1.0) if stretch and kind in ("yarn", "longrope") else None)
-    if kind == "dynamic":
-        more["original_max_positions"] = positions  # transformers uses this value, whatever the file says
-    more["attention_factor"] = _attention_factor(fields, kind, factor, more.get("original_max_positions", 0))
-    return RopeConfig(theta, kind, factor, partial=partial, **more)
-
-
-def _of_kind(
+def rope_parameters(
     fields: Fields, kind: str, original: str, short: str, long: str, positions: int | None = None
 ) -> dict[str, Any]:
     """Return the parameters that only one kind has; the other arguments name its keys in this place."""
@@ -217,23 +86,8 @@ def _of_kind(
     return found
 
 
-def _attention_factor(fields: Fields, kind: str, factor: float, original: int) -> float:
-    """Return the factor of cos and sin (``modeling_rope_utils.py`` of transformers)."""
-    if kind not in ("yarn", "longrope"):
-        return 1.0
-    if fields.has("attention_factor"):
-        return fields.number("attention_factor", 1e-6, 1e6)
-    if factor <= 1.0:
-        return 1.0
-    if kind == "longrope":
-        return math.sqrt(1.0 + math.log(factor) / math.log(max(original, 2)))
-    scale, of_all = (fields.number(key, 0.0, 1e6, 0.0) for key in ("mscale", "mscale_all_dim"))
-    if scale and of_all:
-        return (0.1 * scale * math.log(factor) + 1.0) / (0.1 * of_all * math.log(factor) + 1.0)
-    return 0.1 * math.log(factor) + 1.0
-
-
-def _kind(fields: Fields, key: str, kind: str) -> str:
+def rope_kind(fields: Fields, key: str, kind: str) -> str:
+    """Return a kind that the engine runs; raises ModelError for another."""
     if kind not in KINDS:
         fields.fail(key, f"is {show(kind)}, supported are {', '.join(KINDS)}", "use another model")
     return kind

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
@@ -89,6 +90,10 @@ class RunOptions:
         prompts: returns the prompts; reads standard input if the command line asks for it.
         """
         return None
+
+    def around(self, arguments: argparse.Namespace, engine: Any) -> AbstractContextManager[None]:
+        """Return a context in which the command ``run`` generates with its Engine; raises UsageError."""
+        return nullcontext()
 
 
 FILE_ERRORS: tuple[type[BaseException], ...] = (OSError, MemoryError)

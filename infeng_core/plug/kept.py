@@ -2,7 +2,8 @@
 
 Reading the YAML of every plugin, with the import of PyYAML, takes longer than everything else that ``infeng --help``
 does. The file holds JSON: for each plugin.yaml its state (times, size and inode), its data and the lines of its keys. A
-plugin.yaml of another state is read again. A cache that is damaged, or that another user may write, is not used.
+plugin.yaml of another state is read again, and one that is gone is left out. A cache that is damaged, or that another
+user may write, is not used.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from infeng_core.errors import InfengError
-from infeng_core.files import cache_root, read_own, require_trusted
+from infeng_core.files import cache_root, exists, read_own, require_trusted
 from infeng_core.settings import yamlfile
 from infeng_core.settings.yamlfile import Document
 from infeng_core.version import __version__
@@ -64,7 +65,8 @@ class Kept:
         if not self._is_changed:
             return
         self._is_changed = False
-        files = dict(list(self._files.items())[-MOST_FILES:])
+        there = [(path, entry) for path, entry in self._files.items() if exists(path)]
+        files = dict(there[-MOST_FILES:])
         partial = self._path.with_name(f".{NAME}.{os.getpid()}")
         with contextlib.suppress(OSError, InfengError, ValueError):
             data = json.dumps({"version": self._version, "files": files}).encode()

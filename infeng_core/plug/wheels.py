@@ -20,7 +20,9 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
         "convert": "infeng-convert",
         "convert-adapter": "infeng-peft",
         "demo": "infeng-demo",
+        "doctor": "infeng-doctor",
         "models": "infeng-convert",
+        "plugins": "infeng-doctor",
         "quality": "infeng-quality",
         "serve": "infeng-serve",
         "top": "infeng-serve",
@@ -31,7 +33,7 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
     "model_readers": {"gguf": "infeng-gguf", "huggingface": "infeng-convert"},
     "model_writers": {"gguf": "infeng-gguf"},
     "prefix_stores": {"disk": "infeng-prefix-store"},
-    "run_options": {"grammar": "infeng-grammar", "server": "infeng-client"},
+    "run_options": {"grammar": "infeng-grammar", "profile": "infeng-profile", "server": "infeng-client"},
     "quantizers": {"gptq": "infeng-calibrate", "nearest": "infeng-convert"},
     "sources": {},  # a hook of infeng-convert
     "policies": {"fair": "infeng-fair"},
@@ -39,6 +41,7 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
 """By the kind of ``provides`` in a plugin.yaml, then by name. A test compares it with the plugins of the project."""
 
 OPTIONS: Mapping[str, str] = {
+    "--profile": "profile",
     "--server": "server",
     "--json-schema": "grammar",
     "--regex": "grammar",

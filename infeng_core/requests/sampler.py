@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from infeng_core import _native
 from infeng_core.batch import Batch, RunningRequest, Segment
 from infeng_core.errors import InfengError, KernelError
-from infeng_core.requests.parameters import MAX_SEED
 from infeng_core.requests.processor_arrays import ProcessorArrays, guesses
 from infeng_core.requests.processor_thread import PendingCalls, ProcessorThread
 
 
 def draw_seed() -> int:
     """Return a random seed for a request without one."""
-    return secrets.randbelow(MAX_SEED + 1)
+    return int.from_bytes(os.urandom(8))  # from 0 to MAX_SEED
 
 
 def confirmed(drawn: list[int], guesses: list[int]) -> list[int]:

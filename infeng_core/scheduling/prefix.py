@@ -111,10 +111,6 @@ class PrefixTree:
         self._calls = 0
         self.evictable = 0
         """Blocks that ``evict`` could free now."""
-        self.tokens_queried = 0
-        """Tokens that ``match`` looked up."""
-        self.tokens_hit = 0
-        """Tokens whose blocks it found."""
         self.evictions = 0
         """Blocks that were evicted."""
         self.insertions = 0
@@ -136,8 +132,6 @@ class PrefixTree:
         nodes, needs = self._path(key, tokens, limit), self.needs
         for node in nodes:
             node.used = used
-        self.tokens_queried += max(0, min(limit, len(tokens)))
-        self.tokens_hit += BLOCK_TOKENS * len(nodes)
         tables = _lines_of(nodes, needs.wide)
         if needs.near:
             first = needs.first(BLOCK_TOKENS * len(nodes))

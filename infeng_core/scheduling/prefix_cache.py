@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from collections.abc import Sequence as Several
@@ -33,6 +32,8 @@ def prefix_key(
     weight) of each, in the order of the request, which is the order of their sums. salt: separates users who must not
     learn from response times what others have asked; set by the server.
     """
+    import hashlib  # slow: it loads OpenSSL
+
     parts = [model_id, cache_format, numerics, [[name, float(weight).hex()] for name, weight in adapters], salt]
     return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode("ascii")).digest()
 

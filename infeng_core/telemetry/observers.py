@@ -1,4 +1,4 @@
-"""Observers of an engine: its profile, its log, a server's traces, and the observers of plugins."""
+"""Observers of an engine: its log, a profile, a server's traces, and the observers of plugins."""
 
 from __future__ import annotations
 
@@ -36,6 +36,12 @@ class Observer:
     They are called on the threads that do the work, possibly several at a time, and the work waits for them. If a
     method raises, the log names the observer, and it is called no more.
     """
+
+    def begin(self) -> None:
+        """``Engine.observe`` calls this before all other methods, between two steps, and raises its error."""
+
+    def end(self) -> None:
+        """``Engine.observe`` calls this after all other methods, between two steps."""
 
     def stage(self, name: Stage, begin: int, end: int) -> None:
         """A stage has ended, on the thread of this call, also with an error.
@@ -76,6 +82,16 @@ class Observers:
     def remove(self, observer: Observer) -> None:
         """Stop notifying an observer; an unknown one is ignored."""
         self.present = tuple(one for one in self.present if one is not observer)
+
+    def begin(self, observer: Observer) -> None:
+        """Begin an observer and notify it from now on."""
+        observer.begin()
+        self.add(observer)
+
+    def end(self, observer: Observer) -> None:
+        """Stop notifying an observer and end it."""
+        self.remove(observer)
+        observer.end()
 
     def timed(self, stage: Stage, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Return the result of ``function``, or raise its error, and report the call as a stage."""

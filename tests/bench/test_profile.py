@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from infeng_bench.models import synthetic
+from infeng_profile import profile
 
 from infeng_core import Engine, SamplingParams
 
@@ -32,7 +33,7 @@ def pairs(engine: Engine, steps: int) -> list[tuple[float, float]]:
     found = []
     for index in range(PAIRS):
         plain = block(engine, steps) if index % 2 else 0.0
-        with engine.profile():
+        with profile(engine):
             measured = block(engine, steps)
         found.append((plain or block(engine, steps), measured))
     return found

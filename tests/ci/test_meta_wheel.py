@@ -19,7 +19,15 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[2]
 META = ROOT / "plugins" / "infeng"
 KERNELS = {"infeng-amx", "infeng-avx2", "infeng-avx512"}
-PLAIN = {"infeng-core", "infeng-convert", "infeng-gguf", "infeng-peft", "infeng-chat"}
+PLAIN = {
+    "infeng-core",
+    "infeng-convert",
+    "infeng-gguf",
+    "infeng-peft",
+    "infeng-chat",
+    "infeng-doctor",
+    "infeng-profile",
+}
 NOT_TO_RUN = {"infeng-abi"}  # headers, for building kernels
 
 

@@ -71,11 +71,13 @@ def test_the_listed_requirements_equal_those_of_the_wheels() -> None:
         ("infeng_calibrate", "plugins/calibrate"),
         ("infeng_convert", "plugins/convert"),
         ("infeng_demo", "plugins/demo"),
+        ("infeng_doctor", "plugins/doctor"),
         ("infeng_fair", "plugins/fair"),
         ("infeng_gguf", "plugins/gguf"),
         ("infeng_numpy", "plugins/numpy"),
         ("infeng_peft", "plugins/peft"),
         ("infeng_prefix_store", "plugins/prefix_store"),
+        ("infeng_profile", "plugins/profile"),
     ],
 )
 def test_a_wheel_has_every_module_of_its_package(package: str, folder: str) -> None:

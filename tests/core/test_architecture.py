@@ -16,7 +16,7 @@ from infeng_peft import api as peft_api
 
 import infeng_core
 from infeng_core import api
-from infeng_core.api import adapters, engines, formats, kernels, servers
+from infeng_core.api import adapters, engines, formats, inspection, kernels, servers
 from infeng_core.kernels.libraries import libraries
 from infeng_core.plug import hookspecs
 from infeng_core.plug.assembly import load_config
@@ -42,7 +42,7 @@ KNOWS = {
     "requests": {"_native", "requests.request", "batch"},
     "scheduling": {"requests.request", "batch"},
     "backends": {"_native", "formats", "kernels", "machine", "models", "settings", "batch"},
-    "telemetry": {"adapters", "backends", "machine", "requests.request"},
+    "telemetry": {"adapters", "requests.request"},
     "engine": {"adapters", "backends", "formats", "kernels", "machine", "plug", "requests", "requests.request",
                "scheduling", "settings", "batch", "telemetry"},
     "cli": {"adapters", "backends", "engine", "formats", "kernels", "machine", "plug", "requests",
@@ -294,7 +294,7 @@ def test_the_core_knows_gguf_by_the_name_of_its_wheel_alone():
     assert knowing == {"plug/wheels.py"}
 
 
-API = (api, adapters, engines, formats, kernels, servers, convert_api, peft_api)
+API = (api, adapters, engines, formats, inspection, kernels, servers, convert_api, peft_api)
 
 
 @pytest.mark.parametrize("module", API)

@@ -247,7 +247,8 @@ def test_the_family_is_run_from_its_checkpoint_and_from_a_conversion(tiny: Path,
 def test_a_graph_with_an_unknown_op_or_name_is_an_error(tiny: Path, tmp_path: Path, monkeypatch: Any) -> None:
     from dataclasses import dataclass, replace
 
-    from infeng_core.models import llama
+    from infeng_core.models.builtin_families import DecoderFamily
+    from infeng_core.models.decoder import graph as plain
     from infeng_core.models.ops import Linear
 
     @dataclass(frozen=True)
@@ -255,7 +256,6 @@ def test_a_graph_with_an_unknown_op_or_name_is_an_error(tiny: Path, tmp_path: Pa
         x: str
         out: str
 
-    plain = llama.graph
     for ops, words in (
         ((Fft("hidden", "hidden"),), r"Fft\(x='hidden', out='hidden'\), which backend native does not run"),
         (
@@ -264,10 +264,12 @@ def test_a_graph_with_an_unknown_op_or_name_is_an_error(tiny: Path, tmp_path: Pa
         ),
     ):
         spoilt = lambda config, ops=ops: (made := plain(config)) and replace(made, ops=made.ops + ops)  # noqa: E731
-        monkeypatch.setattr(llama, "graph", spoilt)
+        monkeypatch.setitem(families.added, "llama", DecoderFamily("llama", (), graph=spoilt))
         with pytest.raises(ModelError, match=f"family llama: its graph .*{words}"):
             engine(tiny)
-    monkeypatch.setattr(llama, "graph", lambda config: replace(plain(config), ops=(Fft("hidden", "hidden"),)))
+    monkeypatch.delitem(families.added, "llama")
+    spoilt = lambda config: replace(plain(config), ops=(Fft("hidden", "hidden"),))  # noqa: E731
+    monkeypatch.setattr("infeng_core.api.formats.decoder_graph", spoilt)
     with pytest.raises(PluginError, match=r"plugin renamed: model family renamed: the result of graph\(\) has a"):
         engine(renamed(tiny, tmp_path / "renamed"), "family")
 

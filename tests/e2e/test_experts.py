@@ -12,6 +12,7 @@ import pytest
 from e2e import harness
 from e2e.harness import VECTOR, settings
 from goldens.families import GPT_OSS, GRANITE_MOE, QWEN3_MOE
+from infeng_convert.api import parse_config
 from infeng_convert.survey import survey
 from safetensors.numpy import load_file, save_file
 
@@ -57,7 +58,7 @@ def test_every_format_of_experts_gives_the_bytes_of_the_reference(format: str, m
 
 
 def test_the_router_is_quantized_only_if_the_settings_name_it(mixture: Path) -> None:
-    config = ModelConfig.from_hf(QWEN3_MOE.config, "config.json")
+    config = parse_config(QWEN3_MOE.config, "config.json")
 
     def formats(base: str, **patterns: str) -> dict[str, str]:
         return FormatChoice(base, patterns).for_model(config, builtin_format)
@@ -161,11 +162,11 @@ def test_a_survey_counts_the_active_parameters_of_a_token(mixture: Path) -> None
 )
 def test_a_config_that_does_not_fit_is_refused(key: str, value: int, why: str) -> None:
     with pytest.raises(ModelError, match=why):
-        ModelConfig.from_hf({**QWEN3_MOE.config, key: value}, "config.json")
+        parse_config({**QWEN3_MOE.config, key: value}, "config.json")
 
 
 def test_a_config_is_read_back_as_it_was_written() -> None:
     for case in (QWEN3_MOE, GRANITE_MOE):
-        config = ModelConfig.from_hf(case.config, "config.json")
+        config = parse_config(case.config, "config.json")
         assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict())), "manifest") == config
-    assert ModelConfig.from_hf(QWEN3_MOE.config, "config.json").dense_layers == (1,)
+    assert parse_config(QWEN3_MOE.config, "config.json").dense_layers == (1,)

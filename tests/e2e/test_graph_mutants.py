@@ -17,7 +17,8 @@ from goldens import oracle
 from goldens.shapes import BIASED, LINEAR, LLAMA3, Case
 
 from infeng_core import Engine
-from infeng_core.models import llama
+from infeng_core.models.decoder import graph as decoder_graph
+from infeng_core.models.families import added, families
 from infeng_core.models.ops import Attention, Graph, KvAppend, Linear, Op, RmsNorm, Rope, SiluMul, consumers, writes
 from infeng_core.plug.hookspecs import BACKENDS
 
@@ -89,8 +90,9 @@ def test_changing_any_op_or_step_changes_logits(
         assert error(engine, case) <= oracle.TOLERANCE
         backend = engine.plugins.get(BACKENDS, "native")
         survivors, seen = [], 0
-        for name, graph in list(mutants(llama.graph(engine.model.config))):
-            monkeypatch.setattr(llama, "graph", lambda config, graph=graph: graph)
+        for name, graph in list(mutants(decoder_graph(engine.model.config))):
+            mutant = replace(families()["llama"], graph=lambda config, graph=graph: graph)
+            monkeypatch.setitem(added, "llama", mutant)
             engine.executable.close()
             engine.executable = backend.compile(engine.model, engine.config, engine.limits, engine.selector)
             seen += 1

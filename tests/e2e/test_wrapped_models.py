@@ -15,9 +15,8 @@ from e2e.harness import VECTOR, settings
 from e2e.test_family_adapters import adapter
 from goldens import oracle
 from goldens.families import GEMMA3, MINISTRAL3, FamilyCase
+from infeng_convert.configs.multimodal import PREFIXES, outside
 from safetensors.numpy import load_file, save_file
-
-from infeng_core.models.multimodal import PREFIXES, outside
 
 PREFIX = "base_model.model."
 WRAPPERS = {"gemma3": "Gemma3ForConditionalGeneration", "ministral3": "Mistral3ForConditionalGeneration"}

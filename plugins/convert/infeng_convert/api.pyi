@@ -4,6 +4,10 @@ from infeng_convert.activations import fitting
 from infeng_convert.atomic import locked, replacing, require_ours
 from infeng_convert.cached import cached_model
 from infeng_convert.cli.options import add_conversion_options, say_converted
+from infeng_convert.configs.families import config_keys
+from infeng_convert.configs.model_config import parse_config
+from infeng_convert.configs.multimodal import outside, prefixes
+from infeng_convert.configs.shared_keys import experts, switched_windows, windows
 from infeng_convert.conversion import convert, pack_checkpoint
 from infeng_convert.hub import fetch as hub_fetch
 from infeng_convert.hub import listing as hub_listing
@@ -30,6 +34,7 @@ from infeng_convert.interfaces.readers import (
 from infeng_convert.interfaces.sources import Source
 from infeng_convert.interfaces.writers import Export, ExportPlan, ModelWriter
 from infeng_convert.kept_integers import MXFP4_VALUES, NEAREST, halved, require_unturned
+from infeng_convert.least_recent import mark_used, trim
 from infeng_convert.packing import gather_vector, pack_tensor
 from infeng_convert.profiles import is_inner, weights_of
 from infeng_convert.providers import reader_of
@@ -95,8 +100,10 @@ __all__ = [
     "WithMinima",
     "add_conversion_options",
     "cached_model",
+    "config_keys",
     "conversion_key",
     "convert",
+    "experts",
     "find",
     "fitting",
     "gather_vector",
@@ -105,8 +112,12 @@ __all__ = [
     "hub_listing",
     "is_inner",
     "locked",
+    "mark_used",
+    "outside",
     "pack_checkpoint",
     "pack_tensor",
+    "parse_config",
+    "prefixes",
     "quantizer_of",
     "read_config",
     "reader_of",
@@ -114,5 +125,8 @@ __all__ = [
     "require_ours",
     "require_unturned",
     "say_converted",
+    "switched_windows",
+    "trim",
     "weights_of",
+    "windows",
 ]

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from infeng_convert.atomic import locked
+from infeng_convert.least_recent import trim
 from infeng_core.api import cache_root
-from infeng_core.api.formats import is_native, trim
+from infeng_core.api.formats import is_native
 
 REST_SECONDS = 600
 """Seconds since the last use in which a starting process may still be reading an entry, so that it is kept."""

@@ -14,6 +14,7 @@ from infeng_convert.atomic import locked
 from infeng_convert.cached import cached_model, most_bytes, trim_models
 from infeng_convert.checkpoints import plan
 from infeng_convert.conversion import Conversion, convert_to
+from infeng_convert.least_recent import mark_used
 from infeng_convert.providers import reader_of
 from infeng_convert.quantizers import quantizer_of
 from infeng_convert.sources import refuse, source_of
@@ -27,7 +28,6 @@ from infeng_core.api.formats import (
     artifact_manifest,
     choose,
     format_lookup,
-    mark_used,
 )
 
 

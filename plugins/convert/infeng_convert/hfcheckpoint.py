@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_convert.configs.multimodal import inside, outside, prefixes
 from infeng_convert.huggingface import INDEX, SINGLE, read_config, weight_files
 from infeng_convert.interfaces.quantizers import Kept
 from infeng_convert.safetensors_file import FLOAT_DTYPES, SafetensorsFile, as_matrix
 from infeng_convert.tokenizer_files import with_tokenizer
 from infeng_core.api import ModelError, get_logger
-from infeng_core.api.adapters import outside, prefixes
 from infeng_core.api.formats import (
     IGNORED,
     FormatChoice,
@@ -27,7 +27,6 @@ from infeng_core.api.formats import (
     Part,
     QuantFormat,
     TensorInfo,
-    inside,
     layout,
 )
 from infeng_core.api.servers import side_files

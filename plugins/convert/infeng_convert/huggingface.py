@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from infeng_convert.configs.families import config_keys
+from infeng_convert.configs.model_config import parse_config
 from infeng_convert.quantized import scheme
 from infeng_core.api import ModelError, model_file, read_json
-from infeng_core.api.formats import SNAPSHOTS, Fields, ModelConfig, families
+from infeng_core.api.formats import SNAPSHOTS, Fields, ModelConfig
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -26,8 +28,8 @@ def read_config(directory: Path) -> ModelConfig:
     if extra is not None:
         extra = Fields(extra, generation, remedy="delete the file or download it again").data
     data = read_json(path, "a Hugging Face model has one: give its directory", MAX_CONFIG)
-    config = ModelConfig.from_hf(data, path, extra)
-    if config.rope.partial != 1.0 and not getattr(families()[config.family], "ROTATES_PART", False):
+    config = parse_config(data, path, extra)
+    if config.rope.partial != 1.0 and not getattr(config_keys()[config.family], "ROTATES_PART", False):
         # transformers ignores it or fails. Readers of other files, where it counts, read no config.json.
         why = f"partial_rotary_factor is {config.rope.partial:g}, and family {config.family} rotates whole heads"
         raise ModelError(f"{path}", why, "use a model as it was released")

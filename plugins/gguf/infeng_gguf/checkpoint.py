@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from infeng_convert.api import Kept, Quantized, WithMinima, halved
+from infeng_convert.api import Kept, Quantized, WithMinima, halved, parse_config
 from numpy.typing import NDArray
 
 from infeng_core.api import ModelError
@@ -41,7 +41,7 @@ class GgufCheckpoint:
         self.tokenizer = GgufTokenizer(first)
         given = metadata.config_json(first, self.architecture, shapes, self._factors())
         self.hf_config = metadata.with_tokens(given, self.tokenizer)
-        self.config: ModelConfig = ModelConfig.from_hf(self.hf_config, path)
+        self.config: ModelConfig = parse_config(self.hf_config, path)
         partial = self.hf_config.get("partial_rotary_factor", 1.0)
         if getattr(self.config.rope, "partial", 1.0) != partial:
             key = f"{self.architecture.name}.rope.dimension_count"

@@ -18,10 +18,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from infeng_convert.api import mark_used, trim
+
 from infeng_core.api import AdapterError, ResourceError, cache_root, get_logger, require_own
 from infeng_core.api.adapters import ARTIFACT_FILE, ARTIFACT_VERSION, AdapterDtype, AdapterImage, load_artifact
 from infeng_core.api.engines import PackedAdapter
-from infeng_core.api.formats import LoadedModel, is_artifact, mark_used, trim
+from infeng_core.api.formats import LoadedModel, is_artifact
 from infeng_peft.artifact import describe, write_artifact
 
 RULES = 2

@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-from infeng_core.api.adapters import outside, prefixes
-from infeng_core.api.formats import families
+from infeng_convert.api import config_keys, outside, prefixes
 
 LAYER = re.compile(r"model\.layers\.\d+\.")
 
@@ -22,7 +21,7 @@ class Names:
     def __init__(self, stored: Collection[str], before: str, family: str) -> None:
         """Detect the scheme from the stored names; before: a prefix of all of them."""
         self._prefixes = prefixes(stored, before)
-        renamed: Mapping[str, str] = getattr(families()[family], "MODULES", {})
+        renamed: Mapping[str, str] = getattr(config_keys()[family], "MODULES", {})
         is_renamed = any(
             _has(name, _module(new)) and not _has(name, old) for old, new in renamed.items() for name in stored
         )

@@ -62,7 +62,7 @@ def test_help_lists_every_command_and_imports_none():
         "import sys; from infeng_core.cli import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: pass\n"
-        "print([m for m in ('infeng_core.cli.doctor', 'infeng_core.engine', 'infeng_demo', 'numpy', 'tokenizers')"
+        "print([m for m in ('infeng_doctor', 'infeng_core.engine', 'infeng_demo', 'numpy', 'tokenizers')"
         " if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)

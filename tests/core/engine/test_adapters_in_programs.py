@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from engine_parts import MakeEngine
+from infeng_profile import profile as profiled
 from lora_parts import Formula, Kind, Row, random_adapter, run
 
 from infeng_core import Engine
@@ -209,9 +210,9 @@ def test_a_profile_counts_the_products_of_adapters(engine_for):
     engine = engine_for("f32", threads__count=2)
     packed = random_adapter(engine.model, "f32", Kind(ranks=(6,)), seed=1)
     row = Row(TOKENS, [(engine.executable.load_adapter(packed), 1.0)])
-    with engine.profile() as base:
+    with profiled(engine) as base:
         run(engine, [Row(TOKENS)])
-    with engine.profile() as profile:
+    with profiled(engine) as profile:
         run(engine, [row])
     assert not any(op.op == "shrink" for op in base.ops)
     shrink = [op for op in profile.ops if op.op == "shrink"]

@@ -29,7 +29,6 @@ REFUSED: dict[str, Callable[[Engine], Any]] = {
     "check_room": lambda engine: engine.check_room(),
     "embed": lambda engine: engine.embed("x"),
     "generate": lambda engine: engine.generate("x"),
-    "profile": lambda engine: engine.profile(),
     "observe": lambda engine: engine.observe(Observer()),
     "score": lambda engine: engine.score("x", "y"),
     "start": lambda engine: engine.start(),

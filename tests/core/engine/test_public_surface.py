@@ -41,7 +41,6 @@ CALLS: dict[str, Callable[[Engine, Any], Any]] = {
     "embed, normalize": lambda e, v: e.embed("x", normalize=v),
     "embed, started": lambda e, v: e.embed("x", started=v),
     "cancel": lambda e, v: e.cancel(v),
-    "profile": lambda e, v: profiled(e, v),
     "observe": lambda e, v: e.observe(v),
     "tokenize": lambda e, v: e.tokenize(v),
     "adapters.load": lambda e, v: e.adapters.load(v, "/nope"),
@@ -54,11 +53,6 @@ CALLS: dict[str, Callable[[Engine, Any], Any]] = {
     "adapters[]": lambda e, v: e.adapters[v],
     "in adapters": lambda e, v: v in e.adapters,
 }
-
-
-def profiled(engine: Engine, events: Any) -> None:
-    with engine.profile(events=events):
-        engine.generate("a", P)
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from infeng_doctor import doctor
 
-from infeng_core.cli import doctor
 from infeng_core.errors import UsageError
 from infeng_core.machine.placement import Placement, choose, order, pages
 from infeng_core.machine.topology import Topology

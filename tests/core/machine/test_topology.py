@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
+from infeng_doctor import doctor
 
-from infeng_core.cli import doctor
 from infeng_core.machine.topology import HardwareThread, cpu_list, read
 
 GIB = 1 << 30

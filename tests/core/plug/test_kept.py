@@ -113,3 +113,18 @@ def test_only_so_many_are_kept(tmp_path, file, monkeypatch):
         many.document(other, state(other))
     many.save()
     assert list(json.loads(place.read_text())["files"]) == [str(tmp_path / "b.yaml"), str(tmp_path / "c.yaml")]
+
+
+def test_a_file_that_is_gone_is_not_kept_any_longer(tmp_path, file):
+    place, other = tmp_path / "plugins.json", tmp_path / "other.yaml"
+    other.write_text(YAML)
+    first = Kept(place)
+    for path in (file, other):
+        first.document(path, state(path))
+    first.save()
+    other.unlink()
+    file.write_text(YAML.replace("shout", "whisper"))
+    second = Kept(place)
+    second.document(file, state(file))
+    second.save()
+    assert list(json.loads(place.read_text())["files"]) == [str(file)]

@@ -33,15 +33,17 @@ def made() -> tuple[BlockPool, PrefixCache, Keys]:
     return pool, cache, keys
 
 
-def test_found_blocks_are_taken_without_a_second_search():
+def test_found_blocks_are_taken_without_a_second_search(monkeypatch):
     pool, cache, _ = made()
+    searches, match = [], cache.tree.match
+    monkeypatch.setattr(cache.tree, "match", lambda *words: searches.append(words) or match(*words))
     one = sequence(1, PROMPT, 1)
     found = cache.find(one)
     assert cache.tree.evictable == 0
     taken = cache.take(one)
     assert np.array_equal(found, taken)
     assert len(taken) == 2
-    assert cache.tree.tokens_queried == 39
+    assert len(searches) == 1
     assert [pool.references(block) for block in taken] == [2, 2]
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from infeng_bench.models import shapes, synthetic
 from infeng_bench.models.random_checkpoint import Drawn
+from infeng_convert.api import parse_config
 from safetensors import safe_open
 
 from infeng_core import Engine, SamplingParams
 from infeng_core.errors import InfengError, ModelError, PluginError, UsageError
 from infeng_core.models import families
-from infeng_core.models.config import ModelConfig
 
 
 def test_a_model_is_made_once_and_its_tensors_are_those_of_the_config(tiny_config: Path) -> None:
@@ -148,4 +148,4 @@ def test_an_interrupted_write_leaves_nothing_behind(
         with pytest.raises(KeyboardInterrupt):
             synthetic.hf_directory(tiny_config)
     assert list((tmp_path / "bench").iterdir()) == []
-    assert ModelConfig.from_hf(json.loads((synthetic.hf_directory(tiny_config) / "config.json").read_text()), "").hidden
+    assert parse_config(json.loads((synthetic.hf_directory(tiny_config) / "config.json").read_text()), "").hidden

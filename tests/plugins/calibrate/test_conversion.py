@@ -13,13 +13,13 @@ from infeng_calibrate.forward import quantized
 from infeng_calibrate.stages import stages
 from infeng_calibrate.statistics import moments
 from infeng_calibrate.texts import read
+from infeng_convert.api import parse_config
 from infeng_convert.interfaces.calibrators import digest
 
 from infeng_core import Engine
 from infeng_core.cli import main
 from infeng_core.errors import UsageError
 from infeng_core.formats.quant import BUILTIN
-from infeng_core.models.config import ModelConfig
 from infeng_core.models.families import families
 
 
@@ -41,7 +41,7 @@ def convert(source: Path, made: Path, *options: str) -> dict:
 
 
 def test_each_stage_begins_with_a_linear_op_and_gives_the_values_of_later_stages(source):
-    graph = families()["llama"].graph(ModelConfig.from_hf(json.loads((source / "config.json").read_text()), source))
+    graph = families()["llama"].graph(parse_config(json.loads((source / "config.json").read_text()), source))
     found = stages(graph)
     assert [stage.linear and stage.linear.weight.rpartition(".")[2] for stage in found[:5]] == [
         None, "qkv_proj", "o_proj", "gate_up_proj", "down_proj",

@@ -15,6 +15,7 @@ from infeng_calibrate.routing import Routed, chosen
 from infeng_calibrate.sensitivity import divergence, sensitivities
 from infeng_calibrate.stages import stages
 from infeng_calibrate.statistics import FEW, Statistics, moments
+from infeng_convert.api import parse_config
 from infeng_convert.checkpoints import open_checkpoint
 from infeng_convert.packing import gather_vector, pack_tensor
 from infeng_convert.profiles import PROFILES, allocate, is_inner, priors
@@ -25,7 +26,6 @@ from infeng_core.formats.quant import builtin_format
 from infeng_core.formats.shards import aligned_bytes
 from infeng_core.formats.tensors import PackedTensor
 from infeng_core.kernels.choice import Selector
-from infeng_core.models.config import ModelConfig
 from infeng_core.models.families import families
 from infeng_core.models.ops import ExpertLinear, Route
 from infeng_core.models.weights import layout
@@ -55,7 +55,7 @@ def begun(source: Path, texts: list[NDArray[np.int32]]) -> Forward:
 
 
 def test_values_of_experts_are_computed_again_by_the_stage_that_reads_them() -> None:
-    graph = families()["qwen2_moe"].graph(ModelConfig.from_hf(QWEN2_MOE.config, "config.json"))
+    graph = families()["qwen2_moe"].graph(parse_config(QWEN2_MOE.config, "config.json"))
     found = stages(graph)[2:9]
     assert [(stage.linear.weight.partition(".0.")[2], stage.gives) for stage in found if stage.linear] == [
         ("o_proj", ("hidden", "normed")),
@@ -190,7 +190,7 @@ def test_a_calibrated_mixture_is_closer_to_the_original_than_a_rounded_one(
 
 
 def test_profiles_do_not_quantize_routers() -> None:
-    plan = layout(ModelConfig.from_hf(QWEN2_MOE.config, "config.json"))
+    plan = layout(parse_config(QWEN2_MOE.config, "config.json"))
     for profile in PROFILES.values():
         found = allocate(plan, profile, profile.budget and 16.0, priors(plan, profile), builtin_format)
         routers = {name for name in found if name.endswith((".router", ".shared_gate"))}

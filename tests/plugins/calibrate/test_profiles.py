@@ -12,6 +12,7 @@ import tiny_model
 from infeng_calibrate.forward import Forward
 from infeng_calibrate.sensitivity import divergence, portion, sensitivities, tokens_for
 from infeng_calibrate.store import Store
+from infeng_convert.api import parse_config
 from infeng_convert.checkpoints import open_checkpoint
 from infeng_convert.cli.convert import QUALITIES
 from infeng_convert.profiles import PROFILES, Profile, allocate, bits, is_inner, priors, weights_of
@@ -21,7 +22,6 @@ from infeng_core.batch import Batch
 from infeng_core.errors import ResourceError, UsageError
 from infeng_core.formats.quant import builtin_format
 from infeng_core.kernels.choice import Selector
-from infeng_core.models.config import ModelConfig
 from infeng_core.models.weights import Layout, layout
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
@@ -36,7 +36,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def plan(source: Path) -> Layout:
-    return layout(ModelConfig.from_hf(json.loads((source / "config.json").read_text()), source))
+    return layout(parse_config(json.loads((source / "config.json").read_text()), source))
 
 
 def losses(plan: Layout, weight: Mapping[str, float]) -> dict[str, dict[str, float]]:

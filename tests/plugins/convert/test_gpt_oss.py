@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from goldens.families import GPT_OSS, GPT_OSS_PLAIN
 from infeng_bench.models.synthetic import tensor_shapes
+from infeng_convert.api import parse_config
 from infeng_convert.checkpoints import open_checkpoint
 from infeng_convert.survey import active_parameters, parameters, survey, weight_bytes
 from safetensors.numpy import load_file, save_file
@@ -78,7 +79,7 @@ TWENTY: dict[str, Any] = {  # as openai/gpt-oss-20b has it
 
 
 def config(**changes: Any) -> ModelConfig:
-    return ModelConfig.from_hf({**TWENTY, **changes}, "config.json")
+    return parse_config({**TWENTY, **changes}, "config.json")
 
 
 def test_the_20b_has_the_sizes_that_it_was_released_with() -> None:
@@ -111,7 +112,7 @@ def test_experts_take_eight_and_a_half_bits_a_weight() -> None:
 def test_missing_keys_have_the_defaults_of_transformers() -> None:
     least = {key: TWENTY[key] for key in ("architectures", "hidden_size", "intermediate_size", "vocab_size")}
     least |= {"num_hidden_layers": 24, "num_attention_heads": 64, "num_key_value_heads": 8, "num_local_experts": 32}
-    made = ModelConfig.from_hf({**least, "eos_token_id": 200002}, "config.json")
+    made = parse_config({**least, "eos_token_id": 200002}, "config.json")
     assert made == config()
     new = {"rope_parameters": {**TWENTY["rope_scaling"], "rope_theta": 150000}, "rope_scaling": None}
     assert config(**new, rope_theta=None) == config()
@@ -203,4 +204,4 @@ def test_clamped_gates_of_another_family_are_refused() -> None:
     llama = {key: TWENTY[key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size")}
     llama |= {"architectures": ["LlamaForCausalLM"], "num_attention_heads": 64, "swiglu_limit": 7.0}
     with pytest.raises(ModelError, match=r"swiglu_limit is 7\.0, which family llama does not run"):
-        ModelConfig.from_hf(llama, "config.json")
+        parse_config(llama, "config.json")

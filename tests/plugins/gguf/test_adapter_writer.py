@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tiny_adapter
 import tiny_model
+from infeng_convert.api import parse_config
 from infeng_gguf.adapter import GgufAdapterReader
 from infeng_gguf.api import write_gguf_adapter
 from infeng_peft.adapter import read_peft
@@ -31,7 +32,7 @@ PREFIX = "base_model.model."
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
     folder = tiny_model.write(tmp_path_factory.mktemp("base"))
-    return ModelConfig.from_hf(json.loads((folder / "config.json").read_text()), "config.json")
+    return parse_config(json.loads((folder / "config.json").read_text()), "config.json")
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import tiny_model
 from e2e import harness
 from gguf_calls import look_at
 from goldens.families import GRANITE_MOE, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE, FamilyCase
+from infeng_convert.api import parse_config
 from infeng_gguf.checkpoint import GgufCheckpoint
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
@@ -24,7 +25,6 @@ from infeng_core import SamplingParams
 from infeng_core.errors import ModelError
 from infeng_core.formats.format_choice import BASE, FormatChoice
 from infeng_core.formats.quant import builtin_format
-from infeng_core.models.config import ModelConfig
 
 Tensors = dict[str, NDArray[np.float32]]
 
@@ -153,7 +153,7 @@ def expected(tensors: Tensors, part: Any) -> NDArray[np.float32]:
 def test_experts_equal_those_of_the_checkpoint(tmp_path: Path, name: str, kind: str, layout: str) -> None:
     case, tensors = CASES[name][0], rounded(name, kind)
     checkpoint = GgufCheckpoint(write(tmp_path / "m.gguf", name, kind, layout=layout))
-    wanted = ModelConfig.from_hf(case.config, "config.json")
+    wanted = parse_config(case.config, "config.json")
     besides = {"bos_id": wanted.bos_id, "eos_ids": wanted.eos_ids, "attention_bias": wanted.attention_bias}
     assert dataclasses.replace(checkpoint.config, **besides) == wanted
     for spec in checkpoint.layout.tensors:

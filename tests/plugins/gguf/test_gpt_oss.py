@@ -14,6 +14,7 @@ import pytest
 from e2e import harness
 from gguf_calls import look_at
 from gguf_gpt_oss import Tensors, keys_of, write
+from infeng_convert.api import parse_config
 from infeng_convert.checkpoints import open_checkpoint
 from infeng_gguf.checkpoint import GgufCheckpoint
 from mxfp4_parts import CASE
@@ -24,7 +25,6 @@ from infeng_core import SamplingParams
 from infeng_core.errors import ModelError
 from infeng_core.formats.format_choice import BASE, FormatChoice
 from infeng_core.formats.quant import builtin_format
-from infeng_core.models.config import ModelConfig
 
 
 @pytest.mark.parametrize("kind", ["MXFP4", "F32"])
@@ -148,4 +148,4 @@ def test_inconsistent_parts_are_refused_by_name(tmp_path: Path, name: str) -> No
 
 def test_metadata_may_state_the_default_windows(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf", dict(CASE.tensors()), "F32", keys={"attention.sliding_window_pattern": 2})
-    assert GgufCheckpoint(path).config.windows == ModelConfig.from_hf(CASE.config, "config.json").windows
+    assert GgufCheckpoint(path).config.windows == parse_config(CASE.config, "config.json").windows

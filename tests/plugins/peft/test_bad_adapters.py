@@ -19,6 +19,7 @@ from drawn import examples
 from goldens.adapted import ADAPTED, Adapted
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from infeng_convert.api import parse_config
 from infeng_convert.safetensors_file import SafetensorsFile
 from infeng_peft.adapter import read_peft
 from safetensors.numpy import load_file, save_file
@@ -26,7 +27,6 @@ from safetensors.numpy import load_file, save_file
 from infeng_core.errors import AdapterError
 from infeng_core.formats.floats import widened
 from infeng_core.formats.tensors import LoadedModel
-from infeng_core.models.config import ModelConfig
 
 CASES = {case.name: case for case in ADAPTED if not case.combines}
 Bases = Callable[[Adapted, str], LoadedModel]
@@ -439,7 +439,7 @@ def test_an_adapter_in_the_hubs_cache_loads_offline_by_its_name(tmp_path: Path) 
 
 def test_the_published_qwen_adapter_is_read(third_party: Path) -> None:
     path = third_party / "configs" / "Qwen2.5-0.5B-Instruct.config.json"
-    config = ModelConfig.from_hf(json.loads(path.read_text()), path)
+    config = parse_config(json.loads(path.read_text()), path)
     adapter = read_peft(third_party / "lora-qwen2.5-0.5b-r8", config)
     assert len(adapter.deltas) == 48 and not adapter.saved and not adapter.biases
     delta = adapter.deltas["model.layers.23.self_attn.v_proj"]

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 from goldens import targets
+from infeng_convert.api import parse_config
 from infeng_peft.config import PeftConfig, read_peft_config
 
 from infeng_core.errors import ModelError
 from infeng_core.formats.adapters.snapshot import Snapshot
 from infeng_core.formats.adapters.target_modules import target_modules
-from infeng_core.models.config import ModelConfig
 
-SITES = target_modules(ModelConfig.from_hf({"architectures": ["LlamaForCausalLM"], **targets.MODEL}, "config.json"))
+SITES = target_modules(parse_config({"architectures": ["LlamaForCausalLM"], **targets.MODEL}, "config.json"))
 PLAIN = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from infeng_core.api import hookimpl
-from infeng_core.api.formats import Graph, Layout, ModelConfig, Part, decoder, llama
+from infeng_core.api.formats import Graph, Layout, ModelConfig, Part, decoder, decoder_graph
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Renamed:
 
     def graph(self, config: ModelConfig) -> Graph:
         """Return Llama's forward pass."""
-        return llama.graph(config)
+        return decoder_graph(config)
 
     def weights(self, config: ModelConfig) -> Layout:
         """Return Llama's tensors under the names that this family's checkpoints have."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from infeng_convert.api import Checkpoint, Description, Kept, ModelFiles, ModelReader
+from infeng_convert.api import Checkpoint, Description, Kept, ModelFiles, ModelReader, parse_config
 from numpy.typing import NDArray
 
 from infeng_core.api import ModelError, hookimpl
@@ -28,7 +28,7 @@ def read_config(path: Path) -> ModelConfig:
         data = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"{file}", f"cannot be read: {error}", REMEDY) from error
-    return ModelConfig.from_hf(data, file)
+    return parse_config(data, file)
 
 
 class NpyCheckpoint:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from infeng_convert.api import Quantized
+from infeng_convert.api import Quantized, parse_config
 from numpy.typing import NDArray
 
-from infeng_core.api.formats import FormatChoice, FormatLookup, ModelConfig, Part, QuantFormat, layout
+from infeng_core.api.formats import FormatChoice, FormatLookup, Part, QuantFormat, layout
 
 POOL = (1 << 22) + 39  # values; a prime, so that rows of a matrix begin at different places of the pool
 DEVIATION = 0.02
@@ -23,7 +23,7 @@ class Drawn:
     def __init__(self, name: str, config: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
         """Draw the pool. config: of config.json. files: side files of the converted model, contents by name."""
         self.directory = Path(name)
-        self.config = ModelConfig.from_hf(config, f"{name}: config.json")
+        self.config = parse_config(config, f"{name}: config.json")
         self.layout = layout(self.config)
         self._files = dict(files)
         self._vectors = {part for vector in self.layout.vectors for part in vector.parts}

@@ -10,6 +10,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from infeng_convert.api import parse_config
+
 from infeng_core.api import UsageError, read_json, unknown_key_remedy
 from infeng_core.api.formats import ModelConfig
 
@@ -76,10 +78,10 @@ def hugging_face_config(name_or_file: str | Path) -> dict[str, Any]:
     data = read_json(path, "give a model's config.json", kind=UsageError)
     if not isinstance(data, dict):
         raise UsageError(str(path), "not a JSON object", "give a model's config.json")
-    ModelConfig.from_hf(data, path)  # raises ModelError
+    parse_config(data, path)  # raises ModelError
     return data
 
 
 def model_config(name_or_file: str | Path) -> ModelConfig:
     """Return the sizes of a model; arguments and errors as in ``hugging_face_config``."""
-    return ModelConfig.from_hf(hugging_face_config(name_or_file), f"{name_or_file}")
+    return parse_config(hugging_face_config(name_or_file), f"{name_or_file}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from infeng_convert.api import cached_model, conversion_key, convert, pack_checkpoint
+from infeng_convert.api import cached_model, conversion_key, convert, pack_checkpoint, parse_config
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tqdm import tqdm
 
@@ -23,7 +23,7 @@ from infeng_bench.models.cache import digest, header, made_once
 from infeng_bench.models.random_checkpoint import Drawn
 from infeng_bench.models.shapes import hugging_face_config
 from infeng_core.api import cache_root
-from infeng_core.api.formats import FormatChoice, ModelConfig, format_lookup, layout
+from infeng_core.api.formats import FormatChoice, format_lookup, layout
 
 VERSION = 1  # part of the cache key; raised when the written files change
 EMBED_FORMAT = "int8-row"  # of embeddings beside integer linears, as in the engine's default
@@ -56,7 +56,7 @@ def native_directory(name_or_config: str | Path, format: str) -> Path:
     patterns = {} if lookup(format).is_float else {"embed": EMBED_FORMAT}
     choice = FormatChoice(format, patterns)
     config = hugging_face_config(name_or_config)
-    if ModelConfig.from_hf(config, f"{name_or_config}").experts:
+    if parse_config(config, f"{name_or_config}").experts:
         name = f"{_stem(name_or_config)}-{_digest(config)}-{format}"
         drawn = Drawn(name, config, side_files(config))
         return pack_checkpoint(drawn, cached_model(f"drawn-{name}"), choice, f"drawn-{name}", lookup=lookup).path
@@ -66,7 +66,7 @@ def native_directory(name_or_config: str | Path, format: str) -> Path:
 
 def tensor_shapes(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield name and shape of every tensor of a checkpoint. config: of its config.json."""
-    model = ModelConfig.from_hf(config, "config.json")
+    model = parse_config(config, "config.json")
     plan = layout(model)
     for tensor in plan.tensors:
         yield from {part.source: part.shape(tensor.k) for part in tensor.parts}.items()

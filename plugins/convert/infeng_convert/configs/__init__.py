@@ -1,0 +1,1 @@
+"""Reading of a model's config.json."""

@@ -1,0 +1,1 @@
+"""The commands ``infeng doctor`` and ``infeng plugins``."""

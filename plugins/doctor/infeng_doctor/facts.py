@@ -1,0 +1,174 @@
+"""The state of the plugin system as plain data, for `--json` and for the text that the command line prints."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from infeng_core.api import Plugins, __version__
+from infeng_core.api.engines import NUMERICS
+from infeng_core.api.inspection import (
+    ABI_VERSION,
+    Decision,
+    LibraryState,
+    Plugin,
+    Reason,
+    abi_mismatch,
+    barrier_times,
+    library_states,
+    lock_text,
+    pages_of,
+    problem_fields,
+    sha256,
+    verdicts_folder,
+    writable,
+)
+from infeng_core.api.kernels import Pool, Selector, machine
+
+
+def doctor(plugins: Plugins, model_bytes: int | None = None) -> dict[str, Any]:
+    """Return machine, plugins, libraries, settings and cache. The call tries and opens the libraries.
+
+    model_bytes: size of the weights for which workers are placed, if a model was named.
+    """
+    folder = verdicts_folder()
+    states = library_states(plugins)
+    files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
+    return {
+        "version": __version__,
+        "abi": ".".join(map(str, ABI_VERSION)),
+        "numerics": NUMERICS,
+        "python": platform.python_version(),
+        "machine": machine(plugins.cpu),
+        "workers": workers(plugins, model_bytes),
+        "plugins": [plugin_summary(plugin) for plugin in plugins.manifests],
+        "libraries": [library(state) for state in states],
+        "settings": settings(plugins),
+        "cache": {
+            "path": str(folder),
+            "bytes": sum(path.stat().st_size for path in files),
+            "writable": writable(folder),
+        },
+    }
+
+
+def workers(plugins: Plugins, model_bytes: int | None = None) -> dict[str, Any]:
+    """Return {"count", "pinned", "cpus", "nodes", "why", "memory", "barrier_us": {"median", "p99"}} of an engine.
+
+    cpus: in the order of the workers. why: a sentence for each choice. memory: {"policy", "nodes", "lock"}.
+    barrier_us: the time to hand an empty phase to all awake workers and to wait for the last.
+    """
+    config = plugins.config.threads
+    where = plugins.cpu.place(config, model_bytes)
+    pages = pages_of(plugins.config.memory, plugins.cpu.topology, where)
+    pool = Pool(where.workers, pin=where.pinned, cpus=where.mask)
+    times = sorted(barrier_times(pool, 2000).tolist())  # nanoseconds
+    barrier = {"median": times[len(times) // 2] / 1e3, "p99": times[len(times) * 99 // 100] / 1e3}
+    return {
+        "count": pool.threads,
+        "pinned": where.pinned,
+        "cpus": list(where.cpus),
+        "nodes": list(where.nodes),
+        "why": list(where.why),
+        "memory": {"policy": pages.policy, "nodes": pages.nodes, "lock": pages.lock},
+        "barrier_us": barrier,
+    }
+
+
+def settings(plugins: Plugins) -> dict[str, dict[str, Any]]:
+    """Return every setting with its value and its origin."""
+    config = plugins.config
+    return {
+        name: {"value": _plain(value), "from": config.provenance.get(name, "argument")}
+        for name, value in config.values().items()
+    }
+
+
+def plugin_summary(plugin: Plugin) -> dict[str, Any]:
+    """Return a plugin's line of `plugins list`, read from its YAML alone."""
+    manifest = plugin.manifest
+    provides = {kind: list(names) for kind, names in manifest.provides.items() if names} if manifest else {}
+    if manifest and manifest.kernels:
+        provides["kernels"] = [kernel.name for kernel in manifest.kernels]
+    if manifest and manifest.commands:
+        provides["commands"] = list(manifest.commands)
+    return {
+        "name": plugin.name,
+        "version": manifest.version if manifest else None,
+        "origin": plugin.origin,
+        "file": str(plugin.source),
+        **_reason((abi_mismatch(manifest.abi) if manifest and plugin.usable else None) or plugin.reason),
+        "provides": provides,
+    }
+
+
+def plugin_details(plugin: Plugin) -> dict[str, Any]:
+    """Return the content of `plugins info NAME`, read from its YAML, and the sha256 of its library."""
+    manifest = plugin.manifest
+    result = plugin_summary(plugin)
+    if manifest is None:
+        return result
+    result["description"] = manifest.description
+    result["requires"] = {"arch": manifest.arch, "features": list(manifest.features)}
+    result["python"] = manifest.python
+    if manifest.library is not None:
+        result["library"] = {
+            "path": str(manifest.library),
+            "abi": ".".join(map(str, manifest.abi or ())),
+            "sha256": sha256(manifest.library) if manifest.library.is_file() else None,
+        }
+    result["kernels"] = [{"name": k.name, "op": k.op, "features": list(k.features)} for k in manifest.kernels]
+    result["commands"] = dict(manifest.commands)
+    return result
+
+
+def library(state: LibraryState) -> dict[str, Any]:
+    """Return a kernel library's state."""
+    return {
+        "name": state.name,
+        "plugin": state.plugin.name,
+        "path": str(state.path),
+        "sha256": state.sha256 or None,
+        "mapped": state.native is not None,
+        "kernels": len(state.native.kernels) if state.native is not None else len(state.plugin.kernels),
+        **_reason(state.reason),
+    }
+
+
+def decision(item: Decision) -> dict[str, Any]:
+    """Return the decision on a problem: every candidate with its reason, best first."""
+    chosen = item.chosen
+    return {
+        "problem": problem_fields(item.problem),
+        "chosen": f"{chosen.library}/{chosen.kernel}" if chosen else None,
+        "candidates": [{"library": c.library, "kernel": c.kernel, **_reason(c.reason)} for c in item.candidates],
+    }
+
+
+def lock(selector: Selector) -> str:
+    """Return the text of a manifest.lock for everything that ``selector`` has chosen."""
+    bound = [
+        {**problem_fields(item.problem), "library": item.chosen.library, "kernel": item.chosen.kernel}
+        for item in selector.decisions
+        if item.chosen is not None
+    ]
+    return lock_text(bound, {state.name: state.sha256 for state in selector.states})
+
+
+def by_outcome(decisions: Iterable[Decision]) -> list[tuple[list[Decision], Decision]]:
+    """Group decisions in which every candidate has the same outcome; returns (group, its first)."""
+    groups: dict[str, list[Decision]] = {}
+    for item in decisions:
+        groups.setdefault(repr(item.candidates), []).append(item)
+    return [(group, group[0]) for group in groups.values()]
+
+
+def _reason(reason: Reason) -> dict[str, str]:
+    return {"state": reason.code, "reason": str(reason)}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, tuple):
+        return list(value)
+    return dict(value) if isinstance(value, Mapping) else value

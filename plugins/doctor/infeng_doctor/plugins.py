@@ -1,0 +1,164 @@
+"""`infeng plugins list|info|why|lock`: shows installed plugins, and why a kernel is or is not used."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from infeng_core.api import (
+    BACKENDS,
+    Plugins,
+    UsageError,
+    add_config_options,
+    config_from,
+    say,
+    unknown_key_remedy,
+)
+from infeng_core.api.inspection import HOOKS, OPS, REASONS, Decision, describe_all
+from infeng_core.api.kernels import Selector
+from infeng_doctor import facts as found
+from infeng_doctor.table import table
+
+
+class PluginsCommand:
+    """The command."""
+
+    name = "plugins"
+    help = "list plugins, show one, explain the choice of a kernel, write manifest.lock"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add the four verbs."""
+        verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+        listing = verbs.add_parser("list", help="every plugin with its state; nothing is loaded")
+        info = verbs.add_parser("info", help="all about one plugin; nothing is loaded")
+        info.add_argument("name", metavar="NAME")
+        why = verbs.add_parser("why", help="every candidate for an operation, with the reason for or against it")
+        why.add_argument("op", metavar="OP", help=", ".join(OPS))
+        why.add_argument("--model", metavar="DIR", help="use the sizes of this model instead of a 1.1B Llama's")
+        lock = verbs.add_parser("lock", help="write a model's kernels to a file for kernels.lock")
+        lock.add_argument("model", metavar="MODEL", nargs="?", help="default: the manifest's model.path")
+        lock.add_argument("-o", "--output", metavar="FILE", default="manifest.lock")
+        for verb, run in ((listing, self.list), (info, self.info), (why, self.why), (lock, self.lock)):
+            add_config_options(verb)
+            verb.set_defaults(verb_run=run)
+            if verb is not lock:
+                verb.add_argument("--json", action="store_true", help="for machines")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Run the chosen verb."""
+        status: int = arguments.verb_run(arguments)
+        return status
+
+    def list(self, arguments: argparse.Namespace) -> int:
+        """Print one line per plugin."""
+        facts = [found.plugin_summary(plugin) for plugin in Plugins.discover(config_from(arguments)).manifests]
+        if arguments.json:
+            print(json.dumps(facts, indent=2))
+            return 0
+        rows = []
+        for item in facts:
+            provides = ", ".join(_count(len(names), kind) for kind, names in item["provides"].items())
+            rows.append((item["name"], item["version"] or "-", item["state"], provides or "-", item["origin"]))
+        say(*table(rows))
+        for item in facts:
+            if item["state"] != "ready":
+                say("", f"{item['name']}: {item['reason']}")
+        return 0
+
+    def info(self, arguments: argparse.Namespace) -> int:
+        """Print one plugin."""
+        facts = found.plugin_details(Plugins.discover(config_from(arguments)).plugin(arguments.name))
+        if arguments.json:
+            print(json.dumps(facts, indent=2))
+            return 0
+        for key in ("name", "version", "description", "origin", "file", "state", "reason", "python"):
+            if facts.get(key):
+                say(f"{key:12}{facts[key]}")
+        requires = facts.get("requires") or {}
+        if requires.get("arch") or requires.get("features"):
+            say(f"{'requires':12}{' '.join(filter(None, (requires['arch'], *requires['features'])))}")
+        for key, value in (facts.get("library") or {}).items():
+            say(f"{'library':12}{key} {value}")
+        for kind, names in facts["provides"].items():
+            if kind != "kernels":
+                say(f"{kind.replace('_', ' '):12}{' '.join(names)}")
+        if facts.get("kernels"):
+            say("kernels", *table([(k["name"], k["op"], " ".join(k["features"])) for k in facts["kernels"]]))
+        return 0
+
+    def why(self, arguments: argparse.Namespace) -> int:
+        """Print every candidate for an operation."""
+        if arguments.op not in OPS:
+            raise UsageError(f"operation {arguments.op}", "unknown", unknown_key_remedy(arguments.op, OPS))
+        from infeng_core.api.engines import limits_of
+        from infeng_core.api.formats import format_lookup, use_families
+        from infeng_core.api.kernels import Outline, shape_and_formats
+
+        config = config_from(arguments)
+        plugins = Plugins.discover(config)
+        use_families(plugins)
+        selector = Selector(plugins, config, plugins.cpu)
+        lookup = format_lookup(plugins)
+        shape, formats = shape_and_formats(arguments.model, config, lookup, plugins)
+        limits, _ = limits_of(config, shape, plugins.get(BACKENDS, "native"))
+        binder = Outline(shape, formats, lookup, config, selector, limits).bound()
+        decisions = {asked: selector.decide(asked) for asked in binder.asked if asked.op == arguments.op}
+        selector.close()
+        if arguments.json:
+            print(json.dumps([found.decision(item) for item in decisions.values()], indent=2))
+        elif decisions:
+            say(*_why(list(decisions.values())))
+        else:
+            say(f"this model has no {arguments.op}; --model names another one")
+        return 0
+
+    def lock(self, arguments: argparse.Namespace) -> int:
+        """Assemble the engine and write its bindings."""
+        from infeng_core.api import Engine
+
+        config = config_from(arguments)
+        config = replace(config, kernels=replace(config.kernels, lock=None))  # the old lock does not bind the new one
+        model = arguments.model or config.model.path
+        if model is None:
+            raise UsageError("infeng plugins lock", "no model", "name one, or set model.path in the manifest")
+        output = Path(arguments.output)
+        if output.is_dir() or not output.parent.is_dir():
+            raise UsageError(f"{output}", "no file can be written there", "name a file in a folder that exists")
+        with Engine(model, config=config) as engine:
+            if engine.selector is None:
+                raise UsageError(f"backend {config.backend.use}", "it uses no kernels", "there is nothing to lock")
+            text = found.lock(engine.selector)
+        temporary = output.with_name(output.name + ".tmp")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(output)
+        say(f"wrote {output}; use it with kernels.lock, or --set kernels.lock={output}")
+        return 0
+
+
+def _why(decisions: list[Decision]) -> Iterator[str]:
+    for group, first in found.by_outcome(decisions):
+        yield from describe_all(item.problem for item in group)
+        mark = {True: ">", False: " "}
+        rows = [
+            (mark[c is first.chosen], f"{c.library}/{c.kernel}", c.reason.code, str(c.reason))
+            for c in first.candidates
+            if c.reason.code != "declines"
+        ]
+        yield from table(rows)
+        others = [f"{c.library}/{c.kernel}" for c in first.candidates if c.reason.code == "declines"]
+        if others:
+            yield f"    {REASONS['declines']}: {', '.join(others)}"
+        if first.chosen is None:
+            yield "    no kernel fits"
+        yield ""
+    if not decisions:
+        yield "no problem of this kind under this manifest"
+
+
+def _count(count: int, kind: str) -> str:
+    known = {hook.kind: hook.singular for hook in HOOKS}
+    one = known.get(kind, kind.removesuffix("s").replace("_", " "))
+    return f"{count} {one if count == 1 else kind.replace('_', ' ')}"
