@@ -16,7 +16,7 @@ from infeng_bench.peers.process import EngineProcess
 from infeng_bench.reports import results
 from infeng_core.api import UsageError, cache_root, unknown_key_remedy
 
-FORMAT = "int4-g64"  # default of the linears
+FORMAT = "int4-p32-arow-h256"  # default of the linears
 
 
 def names(text: str, fewest: int = 1) -> list[str]:
