@@ -118,7 +118,7 @@ def test_an_observer_that_lacks_a_method_is_named(tiny: Path, tmp_path: Path, mo
         import infeng_lines
 
         monkeypatch.setattr(infeng_lines, "Lines", lambda path: object())
-        with pytest.raises(PluginError, match="plugin lines: observer lines: it has no stage"):
+        with pytest.raises(PluginError, match="plugin lines: observer lines: it has no begin"):
             engine(tiny, "observer", observers__use=["lines"])
 
 

@@ -64,7 +64,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> peers.Peer:
         ABOUT="for tests",
         REQUIREMENTS=("fake==7",),
         IMPORTS=(),
-        FORMATS={"int4-g64": "q4"},
+        FORMATS={"int4-g64": "q4", "int4-p32": "q4"},
         OPTIONS={"pace": "1"},
         CHOICES={"pace": ("1", "late", "broken")},
         path=file,

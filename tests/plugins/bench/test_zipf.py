@@ -77,7 +77,7 @@ def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             ABOUT="for tests",
             REQUIREMENTS=("fake==7",),
             IMPORTS=(),
-            FORMATS={"int4-g64": "q4"},
+            FORMATS={"int4-g64": "q4", "int4-p32": "q4"},
             OPTIONS={"turns": "rotate", "fault": "none"},
             READS_GGUF=True,
             TAKES_ADAPTERS=True,

@@ -169,10 +169,11 @@ def test_integers_of_quantized_checkpoints_are_not_rotated(tmp_path: Path, capsy
 def test_a_profile_over_wide_groups_is_another_recipe(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     asked = ["convert", str(source), str(out), "--quality", "small", "--calibrate", "none", "--force"]
-    for options, used in (([], "int4-p32"), (["--act-group", "128"], "int4-p32-a128"), ([], "int4-p32")):
+    rows = "int4-p32-arow-h256"
+    for options, used in (([], rows), (["--act-group", "128"], "int4-p32-a128"), ([], rows)):
         assert main([*asked, *options]) == 0
         recipe = yaml.safe_load((out / "recipe.yaml").read_text())
-        assert used in recipe["formats"].values() and set(recipe["formats"].values()) <= {used, "int8-row"}
+        assert used in recipe["formats"].values() and set(recipe["formats"].values()) <= {used, "int4-p32", "int8-row"}
 
 
 def test_a_manifest_that_turns_embeddings_is_refused(made: Path, tmp_path: Path) -> None:
