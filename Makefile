@@ -96,9 +96,11 @@ define sanitized
   meson compile -C $(3) $(4) >$(3).log 2>&1 || { cat $(3).log; exit 1; }
 endef
 
+SANITIZERS ?= address,undefined thread
+
 # The native code under address, undefined-behaviour and thread sanitizers: the executor with the reference kernels, and calibration.
 sanitize: $(STAMPS)/abi
-	@mkdir -p build; for kind in address,undefined thread; do \
+	@mkdir -p build; for kind in $(SANITIZERS); do \
 	  core=build/sanitize-$$kind calibrate=build/sanitize-calibrate-$$kind; \
 	  $(call sanitized,$$kind,.,$$core,native_stress infeng_reference); \
 	  $(call sanitized,$$kind,plugins/calibrate,$$calibrate,calibrate_stress); \

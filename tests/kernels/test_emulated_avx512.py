@@ -21,7 +21,6 @@ nightly = pytest.mark.nightly  # the compiler takes minutes for each
 UNITS = [
     pytest.param("rmsnorm", "bw", marks=pytest.mark.slow),
     pytest.param("attention_int8i", "vnni", marks=pytest.mark.slow),
-    pytest.param("attention_k8v4hi", "vnni", marks=pytest.mark.slow),
     *(pytest.param(name, "bw", marks=nightly) for name in ("kv_append", "epilogue", "attention_f16", "attention_fp8h")),
     *(
         pytest.param(name, unit, marks=nightly)
@@ -32,7 +31,10 @@ UNITS = [
         pytest.param(f"attention_{name}", "bw", marks=nightly)
         for name in ("int8i", "int8hi", "k8v4hi", "int4hi", "int8", "k8v4h")
     ),
-    *(pytest.param(f"attention_{name}", "vnni", marks=nightly) for name in ("int8hi", "int4hi", "int8", "k8v4h")),
+    *(
+        pytest.param(f"attention_{name}", "vnni", marks=nightly)
+        for name in ("int8hi", "k8v4hi", "int4hi", "int8", "k8v4h")
+    ),
     pytest.param("linear_int4", "gfni", marks=nightly),
 ]
 

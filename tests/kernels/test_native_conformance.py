@@ -23,11 +23,13 @@ def installed(name: str) -> Path:
     pytest.skip(f"infeng-{name} is not installed, or this CPU cannot run it")
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "share", [pytest.param("0.4", marks=pytest.mark.slow), pytest.param("1", marks=pytest.mark.nightly)]
+)
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_all_kernels_of_a_library_pass_in_the_driver(name: str, driver: Path) -> None:
+def test_all_kernels_of_a_library_pass_in_the_driver(name: str, share: str, driver: Path) -> None:
     path = installed(name)
-    output = run(driver, REFERENCE, path, ",".join(native.cpu_info().features))
+    output = run(driver, REFERENCE, path, ",".join(native.cpu_info().features), share)
     assert output.count("cases equal") + output.count("skipped") == len(native.open_library(str(path)).kernels)
 
 

@@ -1,4 +1,6 @@
-"""A quantizer: each group gets the range that costs it least. ``infeng convert MODEL DEST --quantizer clip``.
+"""A quantizer: each group gets the range that costs it least.
+
+``infeng convert MODEL DEST --format int4-g64 --quantizer clip`` uses it.
 
 A range that cuts off a group's largest value rounds all others more finely. For w the weights of a group, s its scale,
 q its codes and h the importance of its inputs (1, or the diagonal of H = X'X / n): minimise sum h (w - s q)^2.
