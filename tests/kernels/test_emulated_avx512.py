@@ -20,7 +20,6 @@ EXTENSIONS = {
 nightly = pytest.mark.nightly  # the compiler takes minutes for each
 UNITS = [
     pytest.param("rmsnorm", "bw", marks=pytest.mark.slow),
-    pytest.param("attention_int8i", "vnni", marks=pytest.mark.slow),
     *(pytest.param(name, "bw", marks=nightly) for name in ("kv_append", "epilogue", "attention_f16", "attention_fp8h")),
     *(
         pytest.param(name, unit, marks=nightly)
@@ -33,7 +32,7 @@ UNITS = [
     ),
     *(
         pytest.param(f"attention_{name}", "vnni", marks=nightly)
-        for name in ("int8hi", "k8v4hi", "int4hi", "int8", "k8v4h")
+        for name in ("int8i", "int8hi", "k8v4hi", "int4hi", "int8", "k8v4h")
     ),
     pytest.param("linear_int4", "gfni", marks=nightly),
 ]

@@ -42,7 +42,7 @@ def test_the_ops_over_scalar_vectors_equal_the_reference(driver: Path, tmp_path:
     assert output.count("cases equal") == len(native.open_library(str(library)).kernels)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # the compiler takes more than a minute
 def test_the_driver_detects_one_wrong_lane(driver: Path, tmp_path: Path) -> None:
     broken = tmp_path / "include" / "infeng"
     for folder in ("ops", "simd"):
