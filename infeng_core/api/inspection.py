@@ -1,4 +1,4 @@
-"""Names for measuring and checking kernels: native objects, problems, the machine."""
+"""Names for commands that show what an installation has: plugins, libraries, and the choice of kernels."""
 
 from infeng_core.api.lazy import attach
 

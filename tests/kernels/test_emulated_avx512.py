@@ -18,22 +18,14 @@ EXTENSIONS = {
 }
 
 nightly = pytest.mark.nightly  # the compiler takes minutes for each
+INTEGERS = (
+    "linear_p32", "linear_affine", "linear_int4", "linear_int8", "shrink_int8",
+    *(f"attention_{name}" for name in ("int8", "int8i", "int8hi", "k8v4h", "k8v4hi", "int4h", "int4hi")),
+)  # fmt: skip
 UNITS = [
     pytest.param("rmsnorm", "bw", marks=pytest.mark.slow),
     *(pytest.param(name, "bw", marks=nightly) for name in ("kv_append", "epilogue", "attention_f16", "attention_fp8h")),
-    *(
-        pytest.param(name, unit, marks=nightly)
-        for name in ("linear_p32", "linear_affine", "linear_int4", "linear_int8", "shrink_int8", "attention_int4h")
-        for unit in ("bw", "vnni")
-    ),
-    *(
-        pytest.param(f"attention_{name}", "bw", marks=nightly)
-        for name in ("int8i", "int8hi", "k8v4hi", "int4hi", "int8", "k8v4h")
-    ),
-    *(
-        pytest.param(f"attention_{name}", "vnni", marks=nightly)
-        for name in ("int8i", "int8hi", "k8v4hi", "int4hi", "int8", "k8v4h")
-    ),
+    *(pytest.param(name, unit, marks=nightly) for name in INTEGERS for unit in ("bw", "vnni")),
     pytest.param("linear_int4", "gfni", marks=nightly),
 ]
 

@@ -14,9 +14,9 @@ from infeng_bench.models import synthetic
 from infeng_bench.peers import OURS, environment, models, serve
 from infeng_bench.peers.process import EngineProcess
 from infeng_bench.reports import results
-from infeng_core.api import UsageError, cache_root, unknown_key_remedy
+from infeng_core.api import EngineConfig, UsageError, cache_root, unknown_key_remedy
 
-FORMAT = "int4-p32-arow-h256"  # default of the linears
+FORMAT = EngineConfig().model.format  # of the linears
 
 
 def names(text: str, fewest: int = 1) -> list[str]:
@@ -60,13 +60,14 @@ def commands(arguments: argparse.Namespace, source: Path, threads: int) -> dict[
     against the first.
     """
     formats = (arguments.format or "").split(",")
+    engines = names(arguments.engines or OURS, fewest=2 if len(formats) == 1 else 1)
+    if len(set(formats)) != len(formats):
+        raise UsageError("--format", f"{arguments.format!r} names one twice", "give different formats")
     found = {}
-    for name in names(arguments.engines or OURS, fewest=2 if len(formats) == 1 else 1):
+    for name in engines:
         for format in formats if name == OURS else formats[:1]:
             one = argparse.Namespace(**{**vars(arguments), "format": format or None})
             found[format if name == OURS and len(formats) > 1 else name] = command(name, one, source, threads)
-    if len(set(formats)) != len(formats):
-        raise UsageError("--format", f"{arguments.format!r} names one twice", "give different formats")
     return found
 
 

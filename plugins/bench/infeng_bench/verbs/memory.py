@@ -15,6 +15,7 @@ from typing import Any
 
 from infeng_bench import options
 from infeng_bench.models import shapes, synthetic
+from infeng_bench.peers import lineup
 from infeng_bench.peers.environment import INFENG
 from infeng_bench.reports import results
 from infeng_core.api import ResourceError, UsageError, add_config_options, available_bytes, cache_root
@@ -33,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(options.MODEL, metavar="MODEL,MODEL", nargs="?", help=help)
     parser.add_argument("--synthetic", metavar="NAME,NAME", type=options.words, help="the same")
     parser.set_defaults(last_positional=options.MODEL)
-    parser.add_argument("--format", metavar="F", default="int4-p32-arow-h256", help="weight format")
+    parser.add_argument("--format", metavar="F", default=lineup.FORMAT, help="weight format")
     help = "positions of the one sequence that fills cache and steps"
     parser.add_argument("--context", metavar="N", type=options.positive, default=512, help=help)
     help = "leave out what would take more, such as 12GB (default: than is available)"
