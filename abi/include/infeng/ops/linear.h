@@ -154,9 +154,18 @@ INFENG_INLINE void clear(const LinearTile& t) {
     for (int64_t c = 0; c < t.panels * kLanes; c += kLanes) V::store(t.cur + m * kTileWidth + c, V::zero());
 }
 
+// Fetches the scales with which the next panels begin. No line of a panel is near them when they are needed, after the
+// panel's last line, so they would be a miss for each panel: 5% of a step with four rows on Zen 3.
+template <Vector V>
+INFENG_INLINE void fetch_next_scales(const LinearTile& t) {
+  if (t.next)
+    for (int64_t p = 0; p < t.panels; ++p) V::prefetch(t.next + p * t.weight.panel_bytes);
+}
+
 // out = out * d[n], the last operation of formats whose panels begin with the scales of their outputs.
 template <Vector V>
 INFENG_INLINE void scale_outputs(const LinearTile& t) {
+  fetch_next_scales<V>(t);
   for (int64_t p = 0; p < t.panels; ++p) {
     const auto d = V::load((const float*)(t.panel + p * t.weight.panel_bytes));
     for (int64_t m = 0; m < t.rows; ++m) {
@@ -195,6 +204,7 @@ INFENG_INLINE bool sums_rows(const LinearTile& t) { return t.in.group == INFENG_
 // out = (float(sum) * xscale[m]) * d[n], for integer sums in `cur`.
 template <Vector V>
 INFENG_INLINE void scale_sums(const LinearTile& t) {
+  fetch_next_scales<V>(t);
   for (int64_t p = 0; p < t.panels; ++p) {
     const auto d = V::load((const float*)(t.panel + p * t.weight.panel_bytes));
     for (int64_t m = 0; m < t.rows; ++m) {
