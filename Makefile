@@ -11,7 +11,7 @@ MAKEFLAGS += --jobs=3
 SHELL     := /bin/bash
 
 # Wheels: the contract, the core and every plugin folder; `make demo` builds only what this processor runs.
-X86_ONLY   := avx2 avx512 amx
+X86_ONLY   := avx2 avx512 amx onednn
 PLUGINS    := $(sort $(patsubst plugins/%/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml)))
 ifneq ($(shell uname -m),x86_64)
 PLUGINS    := $(filter-out $(X86_ONLY),$(PLUGINS))
