@@ -272,7 +272,7 @@ class Operand(NamedTuple):
     """An operand of an op over rows alone."""
 
     name: str
-    kind: Literal["rows", "vector", "scalar"]
+    kind: Literal["rows", "vector", "scalar", "row_index"]
     typical: float  # of a scalar
 
 ROW_OPS: dict[str, tuple[Operand, ...]]
@@ -474,11 +474,15 @@ class Program:
         columns: int,
         out: int | None,
         epilogues: Sequence[Epilogue] = (),
+        *,
+        gather_samples: bool = False,
+        on_demand: bool = False,
         **operands: int | float | NDArray[np.float32],
     ) -> None:
         """Add an op of ROW_OPS: rows of ``columns`` values are read, rows of as many made, then the epilogues.
 
-        ``operands`` by name: a buffer for rows, (columns,) float32 for a vector.
+        ``operands`` by name: a buffer for rows, (columns,) float32 for a vector. ``gather_samples``: ``row_index`` is
+        that of the sampled rows, so they are read of the first operand. ``on_demand``: only in steps that ask for it.
         """
     def rope(
         self,

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-__version__ = "0.10.0"
+__version__ = "0.11.0"
 
 CFLAGS = ("-ffp-contract=off", "-fno-fast-math", "-fvisibility=hidden")
 """Flags that the numerics contract requires."""

@@ -62,6 +62,9 @@ FAMILIES = (
     DecoderFamily("mixtral", ("MixtralForCausalLM",), partial(UNBIASED, experts=MIXTRAL)),
     DecoderFamily("phi3", ("Phi3ForCausalLM",), partial(UNBIASED, fused=True)),
     DecoderFamily("smollm3", ("SmolLM3ForCausalLM",)),
+    DecoderFamily(
+        "starcoder2", ("Starcoder2ForCausalLM",), partial(decoder, layer_norm=True, plain_mlp=("c_fc", "c_proj"))
+    ),
     DecoderFamily("granite", ("GraniteForCausalLM",)),
     DecoderFamily("granitemoe", ("GraniteMoeForCausalLM",), partial(decoder, experts=GRANITE)),
     DecoderFamily("olmo2", ("Olmo2ForCausalLM",), POST_NORMED),

@@ -47,7 +47,7 @@ class ModelConfig:
     tie_embeddings: bool = False
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
-    activation: str = "silu"  # of the gate
+    activation: str = "silu"  # of the gate, or of an MLP without one
     windows: tuple[int, ...] = ()  # (layers,) attention window in positions; 0: all
     unrotated: tuple[int, ...] = ()  # layers without rotary embedding
     local_rope: RopeConfig | None = None  # of layers with a window, if it differs

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from infeng_core.models.ops import (
+    Activate,
     Apply,
     Attention,
     Bias,
@@ -20,6 +21,7 @@ from infeng_core.models.ops import (
     GatedMul,
     Graph,
     KvAppend,
+    LayerNorm,
     Linear,
     Op,
     Residual,
@@ -53,6 +55,7 @@ class _Decoder:
         self.config = config
         self.offset = norm_offset
         self.vectors = {vector.name: vector.size for vector in layout(config).vectors}
+        self.tensors = {tensor.name for tensor in layout(config).tensors}
         self.k_column = panel_columns(config.heads * config.head_dim)
         self.v_column = self.k_column + panel_columns(config.kv_heads * config.head_dim)
 
@@ -146,10 +149,12 @@ class _Decoder:
         ]
 
     def _feed_forward(self, name: str) -> list[Op]:
-        steps = (*self._bias(f"{name}.gate_up_proj"), self._gate)
+        first, step = f"{name}.gate_up_proj", self._gate
+        if f"{name}.up_proj" in self.tensors:  # an MLP without a gate
+            first, step = f"{name}.up_proj", Activate(self.config.activation)
         return [
             *self._before(f"{name}.mlp_norm"),
-            Linear(f"{name}.gate_up_proj", self._input(f"{name}.mlp_norm"), "gated", steps),
+            Linear(first, self._input(f"{name}.mlp_norm"), "gated", (*self._bias(first), step)),
             *self._after(f"{name}.down_proj", "gated", f"{name}.mlp_post_norm"),
         ]
 
@@ -193,7 +198,9 @@ class _Decoder:
             Apply("normed", "hidden", add),
         ]
 
-    def _norm(self, weight: str, x: str, out: str) -> RmsNorm:
+    def _norm(self, weight: str, x: str, out: str) -> RmsNorm | LayerNorm:
+        if f"{weight}.bias" in self.vectors:
+            return LayerNorm(weight, f"{weight}.bias", x, out, self.config.rms_eps)
         return RmsNorm(weight, x, out, self.config.rms_eps, self.offset)
 
     def _bias(self, weight: str) -> tuple[Step, ...]:

@@ -77,7 +77,14 @@ class Softcap:
     cap: float
 
 
-Step = Bias | Residual | SiluMul | GatedMul | Scale | Softcap
+@dataclass(frozen=True, slots=True)
+class Activate:
+    """``cur = function(cur)``; docs/numerics.md lists functions."""
+
+    function: str
+
+
+Step = Bias | Residual | SiluMul | GatedMul | Scale | Softcap | Activate
 """The steps that may follow a linear op before its result is written."""
 
 
@@ -104,6 +111,18 @@ class RmsNorm:
     offset: float = 0.0
     heads: int = 0
     column: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNorm:
+    """``out = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias``; if only ``out`` is sampled, of the sampled
+    rows."""
+
+    weight: str
+    bias: str
+    x: str
+    out: str
+    eps: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +229,7 @@ class Combine:
     gate: str = ""  # (rows, 16); only the first column counts
 
 
-Op = Embed | RmsNorm | Linear | Apply | Rope | KvAppend | Attention | Route | ExpertLinear | Combine
+Op = Embed | RmsNorm | LayerNorm | Linear | Apply | Rope | KvAppend | Attention | Route | ExpertLinear | Combine
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ Packed tensors (16-row panels, docs/format.md) and f32 vectors, for layer i:
 ``layers.i.qkv_proj``                 q, k, v below each other, each starting on a panel boundary
 ``layers.i.o_proj``                   (hidden, heads * head_dim)
 ``layers.i.gate_up_proj``             panels alternate gate, up, gate, up ...
+``layers.i.up_proj``                  (intermediate, hidden), in place of it in an MLP without a gate
 ``layers.i.down_proj``                (hidden, intermediate)
 ``layers.i.router``                   (experts, hidden), in a layer with experts; such a layer lacks the last two
 ``layers.i.experts.gate_up_proj``     the tensors of all experts, one after the other
@@ -20,6 +21,7 @@ Packed tensors (16-row panels, docs/format.md) and f32 vectors, for layer i:
 ``layers.i.sinks``                    (heads), a score without a value for each head
 ``norm``                              (hidden)
 ``<tensor>.bias``                     one value per column of the packed tensor, 0 on padding
+``<norm>.bias``                       of a norm that is a LayerNorm
 ====================================  ======================================================================
 """
 
@@ -196,13 +198,16 @@ def decoder(
     fused: bool = False,
     experts: ExpertNames | None = None,
     sinks: bool = False,
+    layer_norm: bool = False,
+    plain_mlp: tuple[str, str] | None = None,
 ) -> Layout:
     """Return the tensors of a Llama-like decoder, under the names that transformers gives them.
 
     ``qkv_bias`` and ``o_bias`` say which attention linears have biases; the default is ``config.attention_bias``.
     ``qk_norm``: q and k are normed, each head by itself or over all heads. ``fused``: the checkpoint has q, k and v
     in one tensor, and gate and up in one. ``experts``: the names of experts, for layers that have some. ``sinks``:
-    each head has one.
+    each head has one. ``layer_norm``: norms have biases. ``plain_mlp``: the names of the two linears of an MLP without
+    a gate.
     """
     qkv_bias = config.attention_bias if qkv_bias is None else qkv_bias
     o_bias = config.attention_bias if o_bias is None else o_bias
@@ -211,12 +216,12 @@ def decoder(
     tensors = [TensorSpec("embed", hidden, (Part(embed, config.vocab, alternative=tied),))]
     vectors: list[VectorSpec] = []
     for layer in range(config.layers):
-        vectors += _norms(config, layer, norms, qk_norm)
+        vectors += _norms(config, layer, norms, qk_norm, layer_norm)
         if sinks:
             source = stacked((f"model.layers.{layer}.self_attn.sinks", config.heads))
             vectors.append(VectorSpec(f"layers.{layer}.sinks", config.heads, source))
         names = experts if config.has_experts(layer) else None
-        for linear in _linears(config, layer, qkv_bias, o_bias, fused, names):
+        for linear in _linears(config, layer, qkv_bias, o_bias, fused, names, plain_mlp):
             tensor = TensorSpec(linear.name, linear.k, linear.parts("weight"))
             tensors.append(tensor)
             if linear.bias:
@@ -225,19 +230,22 @@ def decoder(
             mixture = _experts(config, layer, names)
             tensors += mixture
             vectors += [_biases(tensor) for tensor in mixture if names.has_bias]
-    vectors.append(VectorSpec("norm", hidden, stacked(("model.norm.weight", hidden))))
+    vectors += _norm("norm", "model.norm", hidden, layer_norm)
     if not config.tie_embeddings:
         tensors.append(TensorSpec("lm_head", hidden, (Part(head, config.vocab),)))
     return Layout(tuple(tensors), tuple(vectors))
 
 
-def _norms(config: ModelConfig, layer: int, norms: Mapping[str, str], qk_norm: str) -> list[VectorSpec]:
+def _norm(name: str, source: str, size: int, has_bias: bool) -> list[VectorSpec]:
+    found = [VectorSpec(name, size, stacked((f"{source}.weight", size)))]
+    return [*found, VectorSpec(f"{name}.bias", size, stacked((f"{source}.bias", size)))] if has_bias else found
+
+
+def _norms(config: ModelConfig, layer: int, norms: Mapping[str, str], qk_norm: str, has_bias: bool) -> list[VectorSpec]:
     """Return the norms of a layer."""
-    hf, ours, hidden = f"model.layers.{layer}", f"layers.{layer}", config.hidden
-    found = [
-        VectorSpec(f"{ours}.{name}", hidden, stacked((f"{hf}.{source}.weight", hidden)))
-        for name, source in norms.items()
-    ]
+    hf, ours, found = f"model.layers.{layer}", f"layers.{layer}", []
+    for name, source in norms.items():
+        found += _norm(f"{ours}.{name}", f"{hf}.{source}", config.hidden, has_bias)
     for name, heads in (("q_norm", config.heads), ("k_norm", config.kv_heads)) if qk_norm else ():
         size = config.head_dim if qk_norm == "head" else heads * config.head_dim
         found.append(VectorSpec(f"{ours}.{name}", size, stacked((f"{hf}.self_attn.{name}.weight", size))))
@@ -310,7 +318,13 @@ def _biases(tensor: TensorSpec) -> VectorSpec:
 
 
 def _linears(
-    config: ModelConfig, layer: int, qkv_bias: bool, o_bias: bool, fused: bool, experts: ExpertNames | None
+    config: ModelConfig,
+    layer: int,
+    qkv_bias: bool,
+    o_bias: bool,
+    fused: bool,
+    experts: ExpertNames | None,
+    plain_mlp: tuple[str, str] | None,
 ) -> tuple[_Linear, ...]:
     """Return the linears of a layer, without the experts', in the order in which a step reads them."""
     attention, mlp, ours = f"model.layers.{layer}.self_attn", f"model.layers.{layer}.mlp", f"layers.{layer}"
@@ -337,6 +351,13 @@ def _linears(
             _Linear(f"{ours}.shared.gate_up_proj", hidden, alternating, both, False),
             _Linear(f"{ours}.shared.down_proj", config.shared_intermediate, stacked, down, False),
             _Linear(f"{ours}.shared_gate", hidden, stacked, ((gate, 1),), False),
+        )
+    if plain_mlp is not None:
+        up, down = (f"{mlp}.{name}" for name in plain_mlp)
+        return (
+            *around,
+            _Linear(f"{ours}.up_proj", hidden, stacked, ((up, inner),), bias),
+            _Linear(f"{ours}.down_proj", inner, stacked, ((down, hidden),), bias),
         )
     return (
         *around,

@@ -276,6 +276,18 @@ INLINE infeng_status row_workspace(const infeng_problem* problem, infeng_workspa
   return INFENG_OK;
 }
 
+/* Applies the steps of a list of QUANTIZE to columns [column, column + width) of row `row`, which start a widest group;
+ * `kept` takes them for steps that quantize whole rows. */
+INLINE void quantize_part(const infeng_args* args, int64_t row, int64_t column, int64_t width, const float* y,
+                          float* kept) {
+  for (uint32_t i = 0; i < args->epilogue_count; i++) {
+    if (is_row(args->epilogues[i]))
+      memcpy(kept + column, y, (size_t)width * sizeof(float));
+    else
+      quantize_columns(act_of(args->epilogues[i]), row, column, y, width);
+  }
+}
+
 /* Applies the steps of a list that quantize whole rows to the k values of row `row`, which lie in scratch memory for
  * rows of up to n values. */
 INLINE void quantize_rows(const infeng_args* args, int64_t row, int64_t k, int64_t n, float* kept) {

@@ -15,6 +15,7 @@
   WEIGHT_FORMATS(EMBED, X)    \
   X(reference_embed_foreign)  \
   X(reference_rmsnorm)        \
+  X(reference_layernorm)      \
   WEIGHT_FORMATS(LINEAR, X)   \
   X(reference_linear_foreign) \
   X(reference_epilogue)       \

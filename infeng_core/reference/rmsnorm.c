@@ -22,12 +22,7 @@ CLONED static void normalize(const infeng_rmsnorm_args* args, int64_t row, const
       y[i] = x[column + i] * r;
       if (w) y[i] = y[i] * (args->offset != 0.0f ? args->offset + w[column + i] : w[column + i]);
     }
-    for (uint32_t i = 0; i < args->common.epilogue_count; i++) {
-      if (is_row(args->common.epilogues[i]))
-        memcpy(kept + column, y, (size_t)width * sizeof(float));
-      else
-        quantize_columns(act_of(args->common.epilogues[i]), row, column, y, width);
-    }
+    quantize_part(&args->common, row, column, width, y, kept);
     if (out) memcpy(out + column, y, (size_t)width * sizeof(float));
   }
   quantize_rows(&args->common, row, k, k, kept);

@@ -17,6 +17,7 @@ from goldens.shapes import GREEDY_STEPS
 from infeng_core import Engine, SamplingParams
 from infeng_core.models.families import added, families
 from infeng_core.models.ops import (
+    Activate,
     Apply,
     Attention,
     Bias,
@@ -24,6 +25,7 @@ from infeng_core.models.ops import (
     ExpertLinear,
     GatedMul,
     Graph,
+    LayerNorm,
     Linear,
     Op,
     RmsNorm,
@@ -117,6 +119,12 @@ def _silu(op: Op) -> Op:
     return replace(op, steps=tuple(SiluMul() if isinstance(step, GatedMul) else step for step in op.steps))
 
 
+def _activated(op: Op, function: str) -> Op:
+    if not isinstance(op, Linear):
+        return op
+    return replace(op, steps=tuple(Activate(function) if isinstance(s, Activate) else s for s in op.steps))
+
+
 def _gelu_of_experts(op: Op) -> Op:
     if isinstance(op, ExpertLinear) and any(isinstance(step, SiluMul | GatedMul) for step in op.steps):
         return replace(op, steps=(GatedMul("gelu_tanh"),))
@@ -160,6 +168,14 @@ CHANGES: dict[str, Callable[[Op], Op | None]] = {
     "q not normed": lambda op: replace(op, q_norm="") if isinstance(op, Rope) else op,
     "k not normed": lambda op: replace(op, k_norm="") if isinstance(op, Rope) else op,
     "heads of q and k not normed": lambda op: None if isinstance(op, RmsNorm) and op.heads else op,
+    "norms that keep the mean": lambda op: (
+        RmsNorm(op.weight, op.x, op.out, op.eps) if isinstance(op, LayerNorm) else op
+    ),
+    "norms with another bias": lambda op: replace(op, bias="norm.bias") if isinstance(op, LayerNorm) else op,
+    "norms of another epsilon": lambda op: replace(op, eps=op.eps / 10) if isinstance(op, LayerNorm) else op,
+    "silu for the gelu of an MLP without a gate": lambda op: _activated(op, "silu"),
+    "biases before the gelu left out": lambda op: _unbiased(op, (".up_proj",)),
+    "biases behind the MLP left out": lambda op: _unbiased(op, (".down_proj",)) if isinstance(op, Linear) else op,
     "norms without 1": lambda op: replace(op, offset=0.0) if isinstance(op, RmsNorm | Rope) else op,
     "heads normed without 1": lambda op: replace(op, offset=0.0) if isinstance(op, Rope) else op,
     "norms behind blocks left out": lambda op: (

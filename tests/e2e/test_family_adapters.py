@@ -25,12 +25,14 @@ from goldens.families import (
     QWEN3,
     QWEN3_MOE,
     QWEN3_WINDOW,
+    STARCODER2,
     FamilyCase,
 )
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from infeng_core import SamplingParams
+from infeng_core.errors import AdapterError
 from infeng_core.requests.request import Request
 
 RANK, ALPHA = 5, 10
@@ -43,6 +45,7 @@ case = pytest.mark.parametrize(
         PHI4_SHORT,
         GEMMA2,
         GPT_OSS,
+        STARCODER2,
         pytest.param(GRANITE, marks=pytest.mark.slow),
         pytest.param(OLMO3, marks=pytest.mark.slow),
         pytest.param(QWEN3_MOE, marks=pytest.mark.slow),
@@ -54,7 +57,7 @@ case = pytest.mark.parametrize(
 
 def is_target(name: str) -> bool:
     ends = name in ("model.embed_tokens.weight", "lm_head.weight") or name.endswith(".mlp.gate.weight")  # the router
-    return ends or (name.endswith("_proj.weight") and ".experts." not in name)
+    return ends or (name.endswith(("_proj.weight", ".c_fc.weight")) and ".experts." not in name)
 
 
 def adapter(weights: Tensors) -> tuple[Tensors, Tensors]:
@@ -70,6 +73,8 @@ def adapter(weights: Tensors) -> tuple[Tensors, Tensors]:
         else:
             found |= {f"{module}.lora_A.weight": a, f"{module}.lora_B.weight": b}
         merged[name] = weights[name] + np.float32(ALPHA / RANK) * b @ a
+    if "model.norm.bias" in weights:
+        return found, merged
     norm = random.uniform(-0.5, 0.5, weights["model.norm.weight"].size).astype(np.float32)
     found["base_model.model.model.norm.weight"] = merged["model.norm.weight"] = norm
     return found, merged
@@ -85,7 +90,8 @@ def test_an_adapter_equals_merged_weights(implementation: str, case: FamilyCase,
     save_file(tensors, peft / "adapter_model.safetensors")
     targets = sorted({name.split(".")[-2] for name in merged if is_target(name)})
     config = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "target_modules": targets}
-    (peft / "adapter_config.json").write_text(json.dumps({**config, "modules_to_save": ["model.norm"]}))
+    saved = ["model.norm"] if "base_model.model.model.norm.weight" in tensors else None
+    (peft / "adapter_config.json").write_text(json.dumps({**config, "modules_to_save": saved}))
     rows = range(0, len(case.prompt), 7)
     with harness.engine(whole, settings(case, implementation)) as engine:
         expected = harness.logits(engine, case.prompt, rows)
@@ -94,6 +100,16 @@ def test_an_adapter_equals_merged_weights(implementation: str, case: FamilyCase,
         logits = harness.logits(engine, case.prompt, rows, adapters=harness.applied(engine, [(peft, 1.0)]))
     assert np.abs(without - expected).max() > 1
     np.testing.assert_allclose(logits, expected, rtol=0, atol=TOLERANCE)
+
+
+def test_an_adapter_that_replaces_a_norm_with_a_bias_is_refused(tmp_path: Path) -> None:
+    base, peft = STARCODER2.write(tmp_path / "base"), tmp_path / "adapter"
+    with_other_norms(peft, load_file(base / "model.safetensors"))
+    config = json.loads((peft / "adapter_config.json").read_text())
+    (peft / "adapter_config.json").write_text(json.dumps(config | {"modules_to_save": ["model.norm"]}))
+    why = r"names model\.norm; only embeddings, head and norms without a bias can be replaced"
+    with harness.engine(base, settings(STARCODER2, VECTOR)) as engine, pytest.raises(AdapterError, match=why):
+        harness.applied(engine, [(peft, 1.0)])
 
 
 def with_other_norms(directory: Path, weights: Tensors) -> Tensors:

@@ -41,6 +41,8 @@ class FamilyCase(Case):
     gate_gain: float = 1.4  # of experts
     dense: tuple[int, ...] = ()  # layers without experts, where others have some
     o_bias: bool = True  # where ``attention_bias`` says that there are biases
+    layer_norm: bool = False  # norms have biases
+    plain_mlp: tuple[str, ...] = ()  # the linears of an MLP without a gate
     norm_offset: float = 0.0  # of the family: what its norms add to their weights
     embed_gain: float = 0.0  # 0: 2.5 where embeddings are tied, as large as without a norm where they are not
     context: int = 0  # of the engine; 0: as long as the model allows
@@ -51,7 +53,7 @@ class FamilyCase(Case):
         c, random = self.config, np.random.RandomState(self.seed)
         hidden, inner, dim, vocab = c["hidden_size"], c["intermediate_size"], self.head_dim, c["vocab_size"]
         q_rows, kv_rows = c["num_attention_heads"] * dim, c["num_key_value_heads"] * dim
-        tied, bias = c["tie_word_embeddings"], c["attention_bias"]
+        tied, bias = c["tie_word_embeddings"], c["attention_bias"] or c.get("use_bias", False)
 
         def matrix(rows: int, columns: int, gain: float = 1.4) -> NDArray[np.float32]:
             return (random.standard_normal((rows, columns)) * gain / np.sqrt(columns)).astype(np.float32)
@@ -99,6 +101,8 @@ class FamilyCase(Case):
             layer = f"model.layers.{i}"
             for name in self.norms:
                 yield f"{layer}.{name}.weight", norm(hidden)
+                if self.layer_norm:
+                    yield f"{layer}.{name}.bias", vector(hidden)
             for name, rows in (("q_norm", q_rows), ("k_norm", kv_rows)) if self.qk_norm else ():
                 yield f"{layer}.self_attn.{name}.weight", norm(dim if self.qk_norm == "head" else rows)
             if self.fused:
@@ -109,6 +113,9 @@ class FamilyCase(Case):
                     yield from linear(f"{layer}.self_attn.{name}", rows, hidden, bias)
                 if self.experts and i not in self.dense:
                     yield from mixture(layer)
+                elif self.plain_mlp:
+                    for name, rows, columns in zip(self.plain_mlp, (inner, hidden), (hidden, inner), strict=True):
+                        yield from linear(f"{layer}.mlp.{name}", rows, columns, bias)
                 else:
                     yield from linear(f"{layer}.mlp.gate_proj", inner, hidden)
                     yield from linear(f"{layer}.mlp.up_proj", inner, hidden)
@@ -116,9 +123,11 @@ class FamilyCase(Case):
             if self.experts == "turned":
                 spread = np.linspace(-1.5, 4.0, c["num_attention_heads"], dtype=np.float32)
                 yield f"{layer}.self_attn.sinks", random.permutation(spread)
-            if not self.experts or i in self.dense:
+            if not self.plain_mlp and (not self.experts or i in self.dense):
                 yield from linear(f"{layer}.mlp.down_proj", hidden, inner)
         yield "model.norm.weight", norm(hidden)
+        if self.layer_norm:
+            yield "model.norm.bias", vector(hidden)
         if not tied:
             yield "lm_head.weight", matrix(vocab, hidden, 2.5)
 
@@ -240,6 +249,19 @@ OLMO3 = _case(
     sliding_window=40,
     rope_theta=500000.0,
     rope_scaling=YARN,
+)
+STARCODER2 = _case(
+    "starcoder2",
+    "Starcoder2ForCausalLM",
+    "starcoder2",
+    layer_norm=True,
+    plain_mlp=("c_fc", "c_proj"),
+    tie_word_embeddings=True,
+    use_bias=True,
+    hidden_act="gelu_pytorch_tanh",
+    norm_epsilon=0.01,
+    sliding_window=40,
+    **THETA,
 )
 GEMMA = {"norms": BOTH, "norm_offset": 1.0, "hidden_activation": "gelu_pytorch_tanh"}
 GEMMA2 = _case(
@@ -405,6 +427,7 @@ FAMILY_CASES = (
     PHI4,
     PHI4_SHORT,
     GRANITE,
+    STARCODER2,
     OLMO2,
     OLMO3,
     GEMMA2,

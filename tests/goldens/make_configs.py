@@ -28,6 +28,7 @@ FAMILIES = (
     "ministral",
     "ministral3",
     "smollm3",
+    "starcoder2",
     "phi3",
     "granite",
     "olmo2",
@@ -51,6 +52,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "smollm3, windows": WINDOWS,
     "mistral, no windows": {"sliding_window": None},
 }
+WITHIN = {"starcoder2": {"bos_token_id": 0, "eos_token_id": 0}}
+"""Published values where the class's own lie outside of its vocabulary."""
 REFUSED = ("deepseek_v3", "gemma4", "qwen3_5", "nemotron_h", "qwen3_vl_moe", "granitemoehybrid", "lfm2")
 """Families that are not run, as far as this transformers has them."""
 
@@ -70,7 +73,7 @@ def written(model_type: str, **more: Any) -> dict[str, Any]:
 
 def main() -> None:
     """Write the file."""
-    made = {name: written(name) for name in (*FAMILIES, *WRAPPED)}
+    made = {name: written(name, **WITHIN.get(name, {})) for name in (*FAMILIES, *WRAPPED)}
     made |= {name: written(name.partition(",")[0], **more) for name, more in VARIANTS.items()}
     for name in REFUSED:
         try:

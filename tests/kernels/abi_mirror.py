@@ -10,7 +10,7 @@ import numpy as np
 F32, BF16, I8, I32 = 1, 3, 4, 6
 OP_LINEAR, OP_EPILOGUE, OP_SHRINK = 3, 4, 8
 LORA = 2
-VERSION = (0, 10)
+VERSION = (0, 11)
 DTYPES = {np.dtype(np.float32): F32, np.dtype(np.int8): I8, np.dtype(np.int32): I32}
 
 

@@ -153,6 +153,22 @@ def rmsnorm(x: F32, w: F32 | None, eps: float, offset: float = 0.0) -> F32:
     return y if w is None else y * (f32(offset) + w if offset else w)
 
 
+def layernorm(x: F32, w: F32, b: F32, eps: float) -> F32:
+    """Return fma((x - mean) * 1/sqrt(variance + eps), w, b) for x (rows, k)."""
+    rows, k = x.shape
+    lanes, squares = np.zeros((2, rows, 16), np.float32)
+    for i in range(0, k, 16):
+        part = x[:, i : i + 16]
+        lanes[:, : part.shape[1]] += part
+    d = x - (tree(lanes) / f32(k))[:, None]
+    for i in range(0, k, 16):
+        part = d[:, i : i + 16]
+        width = part.shape[1]
+        squares[:, :width] = fma(part, part, squares[:, :width])
+    r = f32(1) / np.sqrt(tree(squares) / f32(k) + f32(eps))
+    return fma(d * r[:, None], w[None], b[None])
+
+
 def linear_float(x: F32, w: F32) -> F32:
     """Return x (rows, k) times w (n, k) transposed, one chain per output."""
     acc = np.zeros((len(x), len(w)), np.float32)

@@ -37,6 +37,8 @@ LISTS = (
     ("scale", "softcap"),
     ("gelu_tanh_mul", "quantize"),
     ("bias", "swiglu_mul", "quantize"),
+    ("bias", "gelu_tanh", "quantize"),
+    ("lora", "silu"),
 )
 # Sequences as (rows, first position): one row, ends of blocks and of splits, several sequences, a long chunk.
 SEQUENCES = (
@@ -173,9 +175,13 @@ def epilogue() -> Iterator[Case]:
 
 
 def row_op(op: str) -> Iterator[Case]:
+    operands = {operand.kind for operand in native.ROW_OPS[op]}
     for n in (*K, 2048):
         for rows in (1, 5, 65):
-            yield case(f"{rows}x{n}", op, rows, n=n, k=n)
+            for names in ((), ("quantize",), ("quantize_wide",), ("quantize_row",)):
+                for gather in (False, True)[: 2 if "row_index" in operands else 1]:
+                    name = f"{rows}x{n}-{'+'.join(names) or 'plain'}{'-gather' if gather else ''}"
+                    yield case(name, op, rows, n=n, k=n, gather=gather, **steps(names))
 
 
 def rope() -> Iterator[Case]:

@@ -1,4 +1,4 @@
-/* The INF-ENG kernel ABI, version 0.10.
+/* The INF-ENG kernel ABI, version 0.11.
  *
  * This file is the contract between the core and a kernel library, in plain C11. docs/numerics.md defines each
  * operation, down to the order of floating-point operations; docs/abi.md has the rules of evolution.
@@ -29,7 +29,7 @@ extern "C" {
 /* Majors must be equal, and minors below SINCE are refused. A newer host loads a library built for an older minor; a
  * library built for a newer minor lowers its `abi_minor` to that of the host (ops/library.h). */
 #define INFENG_ABI_MAJOR 0
-#define INFENG_ABI_MINOR 10
+#define INFENG_ABI_MINOR 11
 #define INFENG_ABI_SINCE 10
 /* The revision of what ops compute (docs/numerics.md); the host refuses libraries of another one. */
 #define INFENG_NUMERICS 1
@@ -65,19 +65,17 @@ enum {
 /* Weight formats: layouts of a panel (docs/format.md). The host numbers formats of libraries from FOREIGN on. */
 enum {
   INFENG_WEIGHT_NONE = 0,
-  INFENG_WEIGHT_F32 = 1,         /* [k][16 n] */
-  INFENG_WEIGHT_BF16 = 2,        /* [k/2][16 n][2 k] */
-  INFENG_WEIGHT_INT8_ROW = 3,    /* 16 f32 scales, then [k/4][16 n][4 k] u8 = q + 128 */
-  INFENG_WEIGHT_INT4_G64 = 4,    /* per 128 k: 2 x 16 fp16 scales, 16 lines of nibbles, q + 8 */
-  INFENG_WEIGHT_INT4_G32 = 5,    /* per  64 k: 2 x 16 fp16 scales,  8 lines of nibbles, q + 8 */
-  INFENG_WEIGHT_FP8_E4M3 = 6,    /* reserved: 16 f32 scales, then [k/4][16 n][4 k] */
-  INFENG_WEIGHT_INT4_G64_ZP = 7, /* reserved: int4-g64 with zero points */
-  INFENG_WEIGHT_INT4_P32 = 8,    /* 16 f32 scales, then per 128 k: a line of integer sub-scales, 16 lines of nibbles */
-  INFENG_WEIGHT_INT5_P32 = 9,    /* the same with a line of upper bits behind every 4 lines of nibbles */
-  INFENG_WEIGHT_INT6_P32 = 10,   /* the same with two lines of upper bits */
-  INFENG_WEIGHT_INT8_G32 = 11,   /* per  64 k: 2 x 16 fp16 scales, then [16][16 n][4 k] u8 = q + 128 */
-  INFENG_WEIGHT_INT4_A256 = 12,  /* per 256 k: 2 x 16 fp16 scales; per 64 k: a line of s and t, 8 lines of nibbles */
-  INFENG_WEIGHT_INT4_A128 = 13,  /* the same per 128 k */
+  INFENG_WEIGHT_F32 = 1,        /* [k][16 n] */
+  INFENG_WEIGHT_BF16 = 2,       /* [k/2][16 n][2 k] */
+  INFENG_WEIGHT_INT8_ROW = 3,   /* 16 f32 scales, then [k/4][16 n][4 k] u8 = q + 128 */
+  INFENG_WEIGHT_INT4_G64 = 4,   /* per 128 k: 2 x 16 fp16 scales, 16 lines of nibbles, q + 8 */
+  INFENG_WEIGHT_INT4_G32 = 5,   /* per  64 k: 2 x 16 fp16 scales,  8 lines of nibbles, q + 8 */
+  INFENG_WEIGHT_INT4_P32 = 8,   /* 16 f32 scales, then per 128 k: a line of integer sub-scales, 16 lines of nibbles */
+  INFENG_WEIGHT_INT5_P32 = 9,   /* the same with a line of upper bits behind every 4 lines of nibbles */
+  INFENG_WEIGHT_INT6_P32 = 10,  /* the same with two lines of upper bits */
+  INFENG_WEIGHT_INT8_G32 = 11,  /* per  64 k: 2 x 16 fp16 scales, then [16][16 n][4 k] u8 = q + 128 */
+  INFENG_WEIGHT_INT4_A256 = 12, /* per 256 k: 2 x 16 fp16 scales; per 64 k: a line of s and t, 8 lines of nibbles */
+  INFENG_WEIGHT_INT4_A128 = 13, /* the same per 128 k */
   INFENG_WEIGHT_FOREIGN = 0x10000
 };
 
@@ -100,8 +98,6 @@ enum {
   INFENG_KV_F32 = 1,
   INFENG_KV_F16 = 2,      /* IEEE binary16, no scales */
   INFENG_KV_INT8 = 3,     /* one f32 scale per token and head, for K and for V */
-  INFENG_KV_FP8 = 4,      /* reserved */
-  INFENG_KV_INT4 = 5,     /* reserved */
   INFENG_KV_INT8_H = 6,   /* K and V in 8 bits */
   INFENG_KV_K8V4_H = 7,   /* K of INT8_H, V of INT4_H */
   INFENG_KV_INT4_H = 8,   /* K and V in 4 bits */
@@ -114,17 +110,18 @@ enum {
 
 /* Operations. Each has one args struct below. */
 enum {
-  INFENG_OP_EMBED = 1,     /* infeng_embed_args */
-  INFENG_OP_RMSNORM = 2,   /* infeng_rmsnorm_args */
-  INFENG_OP_LINEAR = 3,    /* infeng_linear_args */
-  INFENG_OP_EPILOGUE = 4,  /* infeng_epilogue_args: steps that a producing kernel did not fuse */
-  INFENG_OP_ROPE = 5,      /* infeng_rope_args */
-  INFENG_OP_KV_APPEND = 6, /* infeng_kv_append_args */
-  INFENG_OP_ATTENTION = 7, /* infeng_attention_args */
-  INFENG_OP_SHRINK = 8,    /* infeng_shrink_args: the A half of LoRA */
-  INFENG_OP_ROUTE = 9,     /* infeng_route_args: the choice of experts for each row */
-  INFENG_OP_COMBINE = 10,  /* infeng_combine_args: the weighted sum of the experts' results */
-  INFENG_OP_COUNT = 11
+  INFENG_OP_EMBED = 1,      /* infeng_embed_args */
+  INFENG_OP_RMSNORM = 2,    /* infeng_rmsnorm_args */
+  INFENG_OP_LINEAR = 3,     /* infeng_linear_args */
+  INFENG_OP_EPILOGUE = 4,   /* infeng_epilogue_args: steps that a producing kernel did not fuse */
+  INFENG_OP_ROPE = 5,       /* infeng_rope_args */
+  INFENG_OP_KV_APPEND = 6,  /* infeng_kv_append_args */
+  INFENG_OP_ATTENTION = 7,  /* infeng_attention_args */
+  INFENG_OP_SHRINK = 8,     /* infeng_shrink_args: the A half of LoRA */
+  INFENG_OP_ROUTE = 9,      /* infeng_route_args: the choice of experts for each row */
+  INFENG_OP_COMBINE = 10,   /* infeng_combine_args: the weighted sum of the experts' results */
+  INFENG_OP_LAYERNORM = 11, /* infeng_layernorm_args */
+  INFENG_OP_COUNT = 12
 };
 
 /* Epilogue steps: a producing op may apply a list of them, in order, to its result `cur`. */
@@ -162,7 +159,7 @@ enum {
   INFENG_NEED_ALIBI = 3,       /* attention: slopes */
   INFENG_NEED_MASK = 4,        /* attention: a mask that is not CAUSAL */
   INFENG_NEED_HEAD_SIZES = 5,  /* kv_append, attention: heads of k and v differ in size */
-  INFENG_NEED_ROW_GATHER = 6,  /* rmsnorm: row_index */
+  INFENG_NEED_ROW_GATHER = 6,  /* rmsnorm, layernorm: row_index */
   INFENG_NEED_NORM_HEADS = 7,  /* rmsnorm: x has heads, each normalized by itself */
   INFENG_NEED_NORM_PLAIN = 8,  /* rmsnorm: no weight */
   INFENG_NEED_NORM_OFFSET = 9, /* rmsnorm: offset */
@@ -377,6 +374,18 @@ typedef struct infeng_rmsnorm_args {
   float eps;
   float offset; /* added to the weight; 0 adds nothing */
 } infeng_rmsnorm_args;
+
+/* d = x - mean(x); y = d * 1/sqrt(mean(d^2) + eps) * weight + bias. May fuse QUANTIZE. */
+typedef struct infeng_layernorm_args {
+  infeng_args common;
+  infeng_tensor x;          /* (any, k) f32 */
+  const int32_t* row_index; /* (rows) rows of x to read; NULL: 0, 1, 2, ... */
+  infeng_tensor weight;     /* (k) f32 */
+  infeng_tensor bias;       /* (k) f32 */
+  infeng_tensor out;        /* (rows, k), may be x; optional if an epilogue writes the result */
+  float eps;
+  int32_t reserved;
+} infeng_layernorm_args;
 
 /* cur = x W^T, then the epilogues, then out = cur. */
 typedef struct infeng_linear_args {

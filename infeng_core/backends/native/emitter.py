@@ -18,6 +18,7 @@ from infeng_core.errors import KernelError, ModelError
 from infeng_core.formats.quant import ROW
 from infeng_core.kernels.problems import MAX_STACKED_RANK, is_gated
 from infeng_core.models.ops import (
+    Activate,
     Bias,
     Combine,
     ExpertLinear,
@@ -161,6 +162,8 @@ class Operands:
                 return "scale", _native.Epilogue.scale(factor)
             case Softcap(cap):
                 return "softcap", _native.Epilogue.softcap(cap)
+            case Activate(function):
+                return function, _native.Epilogue.activate(function)
 
     def quantized(self, out: str, roundings: list[Rounding]) -> Epilogues:
         """Return the steps that round a value, one for each way."""

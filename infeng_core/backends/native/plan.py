@@ -28,6 +28,7 @@ from infeng_core.models.ops import (
     ExpertLinear,
     Graph,
     KvAppend,
+    LayerNorm,
     Linear,
     Op,
     RmsNorm,
@@ -90,7 +91,7 @@ class Planner:
         try:
             for index, op in enumerate(self._graph.ops):
                 self._add(index, op, family)
-                if isinstance(op, RmsNorm) and self._is_before_head(op):
+                if isinstance(op, RmsNorm | LayerNorm) and self._is_before_head(op):
                     self._add_hidden(op)
             return self.buffer(self._graph.logits)
         except KeyError as error:
@@ -107,6 +108,8 @@ class Planner:
                 self._embed(index, op)
             case RmsNorm():
                 self._rmsnorm(index, op)
+            case LayerNorm():
+                self._layernorm(index, op)
             case Linear():
                 self._linear(index, op)
             case Apply():
@@ -170,20 +173,36 @@ class Planner:
         needs += ["row_gather"] if gather else []
         self._emitter.emit(index, "rmsnorm", detail, {**problem, "needs": needs}, [], op.out, emit)
 
-    def _is_before_head(self, op: RmsNorm) -> bool:
+    def _layernorm(self, index: int, op: LayerNorm) -> None:
+        vectors, x = self._model.vectors, self.buffer(op.x)
+        k = len(vectors[op.weight])
+        gather = self._graph.values[op.out].sampled and not self._graph.values[op.x].sampled
+        operands: dict[str, Any] = {"weight": vectors[op.weight], "bias": vectors[op.bias], "eps": op.eps}
+
+        def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
+            self._program.row_op("layernorm", kernels, k, out, epilogues, gather_samples=gather, x=x, **operands)
+
+        problem = {"n": k, "k": k, "needs": ["row_gather"] if gather else []}
+        self._emitter.emit(index, "layernorm", f"{role(op.weight)} {k}", problem, [], op.out, emit)
+
+    def _is_before_head(self, op: RmsNorm | LayerNorm) -> bool:
         heads = [one for one in self._graph.ops if isinstance(one, Linear) and one.out == self._graph.logits]
         return bool(heads) and heads[-1].x == op.out and not self._graph.values[op.x].sampled
 
-    def _add_hidden(self, op: RmsNorm) -> None:
+    def _add_hidden(self, op: RmsNorm | LayerNorm) -> None:
         """Add the final norm once more, over all rows and only in steps that ask for it."""
-        vector = self._model.vectors[op.weight]
+        vector, x = self._model.vectors[op.weight], self.buffer(op.x)
         self.hidden = self._program.buffer(self._graph.values[op.out].columns)
-        needs = ["norm_offset"] if op.offset else []
-        kernels = self.binder.choose("rmsnorm", False, {"n": len(vector), "k": len(vector), "needs": needs})
-        self.binder.note("rmsnorm", f"{role(op.weight)} {len(vector)} of all rows", kernels, is_listed=False)
-        x = self.buffer(op.x)
-        more: dict[str, Any] = {"module": op.weight, "on_demand": True, "offset": op.offset}
-        self._program.rmsnorm(kernels, x, vector, op.eps, self.hidden, **more)
+        name = "rmsnorm" if isinstance(op, RmsNorm) else "layernorm"
+        needs = ["norm_offset"] if isinstance(op, RmsNorm) and op.offset else []
+        kernels = self.binder.choose(name, False, {"n": len(vector), "k": len(vector), "needs": needs})
+        self.binder.note(name, f"{role(op.weight)} {len(vector)} of all rows", kernels, is_listed=False)
+        if isinstance(op, RmsNorm):
+            more: dict[str, Any] = {"module": op.weight, "on_demand": True, "offset": op.offset}
+            self._program.rmsnorm(kernels, x, vector, op.eps, self.hidden, **more)
+            return
+        operands: dict[str, Any] = {"weight": vector, "bias": self._model.vectors[op.bias], "eps": op.eps}
+        self._program.row_op("layernorm", kernels, len(vector), self.hidden, on_demand=True, x=x, **operands)
 
     def _linear(self, index: int, op: Linear) -> None:
         weight = self._operands.weight(op.weight)

@@ -42,13 +42,13 @@ class TargetModules:
     """The modules of a model by PEFT name."""
 
     matrices: Mapping[str, TargetModule]  # in the order of the packed tensors and of the parts in them
-    norms: Mapping[str, tuple[str, int]]  # (our vector, its size)
+    norms: Mapping[str, tuple[str, int]]  # those without a bias: (our vector, its size)
     biased: frozenset[str]  # the modules that have a bias
     specs: Mapping[str, TensorSpec]  # the packed tensors by name, "lm_head" always among them
 
     def modules(self) -> set[str]:
         """Return every module's name, including modules that only contain others."""
-        leaves = {*(site.target for site in self.matrices.values()), *self.norms}
+        leaves = {*(site.target for site in self.matrices.values()), *self.norms, *self.biased}
         return {
             ".".join(parts[:end]) for parts in (name.split(".") for name in leaves) for end in range(1, len(parts) + 1)
         }
@@ -71,10 +71,11 @@ def target_modules(config: ModelConfig) -> TargetModules:
             if spec.name in (HEAD, EMBED):
                 kind = "head" if spec.name == HEAD else "embedding"
             matrices[module] = TargetModule(module, spec.name, part, spec.k, kind, spec.name in of_experts)
+    names = {vector.name for vector in made.vectors}
     norms = {
         vector.parts[0].source.removesuffix(".weight"): (vector.name, vector.size)
         for vector in made.vectors
-        if len(vector.parts) == 1 and vector.parts[0].source.endswith(".weight")
+        if len(vector.parts) == 1 and vector.parts[0].source.endswith(".weight") and f"{vector.name}.bias" not in names
     }
     vectors = [part.source for vector in made.vectors for part in vector.parts]
     biased = frozenset(source.removesuffix(".bias") for source in vectors if source.endswith(".bias"))

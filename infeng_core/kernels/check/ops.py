@@ -62,7 +62,9 @@ class Ops:
         op, n, declared = self._case["op"], self._case["n"], self._operands
         operands: dict[str, Any] = {}
         for name, kind, typical in _native.ROW_OPS[op]:
-            if kind == "rows":
+            if kind == "row_index":
+                operands["gather_samples"] = self._steps.is_gathered
+            elif kind == "rows":
                 operands[name] = declared.rows(n) if operands else declared.input("f32", n)
             else:
                 operands[name] = declared.vector(n) if kind == "vector" else typical

@@ -119,9 +119,7 @@ void bind_weight(py::module_& m) {
 
 void bind_kv_cache(py::module_& m) {
   py::list formats;
-  for (const CacheFormat& format : cache_formats()) {
-    if (!format.is_reserved()) formats.append(format.name);
-  }
+  for (const CacheFormat& format : cache_formats()) formats.append(format.name);
   m.attr("CACHE_FORMATS") = py::tuple(formats);
   py::class_<KvCache, std::shared_ptr<KvCache>>(m, "KvCache", "Key/value blocks of all layers in one arena.")
       .def(py::init([](const std::string& format, int64_t layers, int64_t blocks, int64_t kv_heads, int64_t head_dim,

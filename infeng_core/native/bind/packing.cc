@@ -291,7 +291,7 @@ std::string activation_name(uint32_t format) { return name_of(Vocabulary::act, a
 void bind_packing(py::module_& m) {
   py::dict own;
   for (const WeightFormat* format : all_formats()) {
-    if (!format->is_reserved()) own[format->abi.name] = name_of(Vocabulary::act, format->abi.act_format);
+    own[format->abi.name] = name_of(Vocabulary::act, format->abi.act_format);
   }
   m.attr("WEIGHT_FORMATS") = own;
   m.attr("ROW_GROUP") = INFENG_GROUP_ROW;

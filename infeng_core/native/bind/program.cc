@@ -94,12 +94,15 @@ Epilogues specs(BoundProgram& program, const std::vector<PyEpilogue>& epilogues)
 }
 
 // Program::row_op() reports missing operands.
-RowOperands row_operands(BoundProgram& program, const OpKind& kind, const py::kwargs& given) {
-  RowOperands out;
+RowOperands row_operands(BoundProgram& program, const OpKind& kind, bool gather, bool on_demand,
+                         const py::kwargs& given) {
+  RowOperands out{.gather = gather, .on_demand = on_demand};
   for (const auto& [key, object] : given) {
     const auto name = key.cast<std::string>();
     const auto known = std::ranges::find(kind.operands, name, &Operand::name);
-    if (known == kind.operands.end()) fail("invalid_argument", kind.name, ": has no operand ", name);
+    if (known == kind.operands.end() || known->kind == OperandKind::row_index) {
+      fail("invalid_argument", kind.name, ": has no operand ", name);
+    }
     if (known->kind == OperandKind::rows) out.rows[name] = object.cast<int>();
     if (known->kind == OperandKind::vector)
       out.vectors[name] = program.constant(py::reinterpret_borrow<py::object>(object), known->name);
@@ -110,7 +113,7 @@ RowOperands row_operands(BoundProgram& program, const OpKind& kind, const py::kw
 
 // OPS: the names of all ops. ROW_OPS: {row op: its operands}.
 void bind_op_kinds(py::module_& m) {
-  constexpr const char* kKinds[] = {"rows", "vector", "scalar"};
+  constexpr const char* kKinds[] = {"rows", "vector", "scalar", "row_index"};
   py::list names;
   py::dict row_ops;
   for (const OpKind& kind : op_kinds()) {
@@ -329,13 +332,13 @@ void bind_ops(Class& program) {
       .def(
           "row_op",
           [](BoundProgram& self, const std::string& op, const PyBindings& kernels, int64_t columns, OptionalId out,
-             const List& epilogues, const py::kwargs& operands) {
+             const List& epilogues, bool gather, bool on_demand, const py::kwargs& given) {
             const uint32_t number = number_of(Vocabulary::op, op);
-            self.row_op(number, bindings(kernels), columns, row_operands(self, op_kind(number), operands),
-                        out.value_or(-1), specs(self, epilogues));
+            const RowOperands operands = row_operands(self, op_kind(number), gather, on_demand, given);
+            self.row_op(number, bindings(kernels), columns, operands, out.value_or(-1), specs(self, epilogues));
           },
-          "op"_a, "kernels"_a, "columns"_a, "out"_a, "epilogues"_a = List(),
-          "Add a row op; ROW_OPS lists its operands, which are passed by name.")
+          "op"_a, "kernels"_a, "columns"_a, "out"_a, "epilogues"_a = List(), py::kw_only(), "gather_samples"_a = false,
+          "on_demand"_a = false, "Add a row op; ROW_OPS lists its operands, which are passed by name.")
       .def(
           "rope",
           [](BoundProgram& self, const PyBindings& kernels, int x, int64_t heads, int64_t kv_heads, int64_t head_dim,

@@ -105,18 +105,22 @@ void Program::row_op(uint32_t number, Bindings kernels, int64_t columns, const R
   const OpKind& kind = op_kind(number);
   if (kind.operands.empty()) fail("invalid_argument", kind.name, ": is no op over rows alone");
   if (kind.args_size > sizeof(Op::Args)) fail("internal", kind.name, ": its arguments have no room in Op::Args");
-  if (given.rows.size() + given.vectors.size() + given.scalars.size() != kind.operands.size()) {
-    fail("invalid_argument", kind.name, ": has ", kind.operands.size(), " operands");
+  const auto is_index = [](const Operand& operand) { return operand.kind == OperandKind::row_index; };
+  const auto indices = std::ranges::count_if(kind.operands, is_index);
+  if (given.rows.size() + given.vectors.size() + given.scalars.size() + indices != kind.operands.size()) {
+    fail("invalid_argument", kind.name, ": has ", kind.operands.size() - indices, " operands");
   }
+  if (given.gather && indices == 0) fail("invalid_argument", kind.name, ": its rows cannot be gathered");
   const auto take = [&](const auto& named, const Operand& operand) {
     const auto found = named.find(operand.name);
     if (found == named.end()) fail("invalid_argument", kind.name, ": needs its operand ", operand.name);
     return found->second;
   };
-  const bool samples = value(take(given.rows, kind.operands.front())).samples;
+  const int x = take(given.rows, kind.operands.front());
+  const bool samples = given.gather || value(x).samples;
   auto draft_op = draft(number, std::move(kernels), samples);
   Op& op = *draft_op;
-  op.row_copies = value(take(given.rows, kind.operands.front())).copies;
+  op.row_copies = value(x).copies;
   for (Binding& binding : op.bindings) binding.rows *= op.row_copies;
   char* const args = reinterpret_cast<char*>(&op.args);
 
@@ -124,8 +128,16 @@ void Program::row_op(uint32_t number, Bindings kernels, int64_t columns, const R
   for (const Operand& each : kind.operands) {
     auto& tensor = *reinterpret_cast<infeng_tensor*>(args + each.offset);
     if (each.kind == OperandKind::rows) {
-      tensor = matrix(operand(take(given.rows, each), kind.name, false, columns, samples, op.row_copies), columns);
-      track(op, tensor);
+      const bool is_gathered = given.gather && &each == &kind.operands.front();  // its view has all rows of the batch
+      const Value& rows =
+          operand(take(given.rows, each), kind.name, false, columns, samples && !is_gathered, op.row_copies);
+      tensor = matrix(rows, columns);
+      if (!is_gathered) track(op, tensor);
+    } else if (is_index(each)) {
+      if (given.gather) {
+        op.need(INFENG_NEED_ROW_GATHER);
+        *reinterpret_cast<const int32_t**>(args + each.offset) = sample_rows_;
+      }
     } else if (each.kind == OperandKind::vector) {
       const Constant constant = take(given.vectors, each);
       take_vector(constant, columns, each.name);
@@ -135,7 +147,6 @@ void Program::row_op(uint32_t number, Bindings kernels, int64_t columns, const R
     }
   }
   const int64_t left = add_epilogues(op, epilogues, columns);
-  const int x = take(given.rows, kind.operands.front());
   // A result of half the width lies at other addresses than its row of x, so in place it would overwrite a row that
   // another tile still reads.
   if (left != columns) check_apart(kind.name, x, out);
@@ -145,6 +156,7 @@ void Program::row_op(uint32_t number, Bindings kernels, int64_t columns, const R
   op.solo_rows = kSoloElements / columns;
   const bool only_adds = number == INFENG_OP_EPILOGUE && x == out && op.steps.size() == 1 && op.lora_slot >= 0;
   if (only_adds) op.needs_some = &op.steps[0].lora.segment_count;
+  if (given.on_demand) op.needs_some = &is_demanded_;
   ops_.push_back(std::move(draft_op));
 }
 

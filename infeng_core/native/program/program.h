@@ -135,6 +135,8 @@ struct RowOperands {
   std::map<std::string, int> rows = {};
   std::map<std::string, Constant> vectors = {};
   std::map<std::string, float> scalars = {};
+  bool gather = false;     // read sampled rows of the first operand, by the operand row_index
+  bool on_demand = false;  // run only in steps with Batch::on_demand
 };
 
 // A tensor with one row per row of the op, and the address of row 0 of the step.
@@ -157,6 +159,7 @@ struct Op {
     infeng_shrink_args shrink;
     infeng_route_args route;
     infeng_combine_args combine;
+    infeng_layernorm_args layernorm;
   };
   Args args{};
   bool samples = false;
@@ -285,7 +288,7 @@ class Program {
   void row_op(uint32_t number, Bindings kernels, int64_t columns, const RowOperands& given, int out,
               const Epilogues& epilogues);
   void epilogue(Bindings kernels, int x, int64_t columns, int out, const Epilogues& epilogues) {
-    row_op(INFENG_OP_EPILOGUE, std::move(kernels), columns, {{{"x", x}}}, out, epilogues);
+    row_op(INFENG_OP_EPILOGUE, std::move(kernels), columns, {.rows = {{"x", x}}}, out, epilogues);
   }
   void rope(Bindings kernels, int x, int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t k_column,
             const Constant& cos, const Constant& sin, int64_t table_rows, const RopeSpec& spec = {},

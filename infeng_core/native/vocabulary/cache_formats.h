@@ -19,8 +19,6 @@ struct CacheFormat {
   int64_t (*v_bytes)(int64_t v_head_dim);
   bool has_scales;       // one f32 for each position of K, then one for each position of V
   int16_t multiple = 1;  // head sizes are multiples of it
-
-  bool is_reserved() const { return k_bytes == nullptr; }
 };
 
 // Sorted by number.

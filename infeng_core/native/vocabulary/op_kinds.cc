@@ -7,6 +7,14 @@ namespace {
 
 constexpr Operand kEpilogue[] = {{"x", OperandKind::rows, offsetof(infeng_epilogue_args, in), 0}};
 
+constexpr Operand kLayernorm[] = {
+    {"x", OperandKind::rows, offsetof(infeng_layernorm_args, x), 0},
+    {"row_index", OperandKind::row_index, offsetof(infeng_layernorm_args, row_index), 0},
+    {"weight", OperandKind::vector, offsetof(infeng_layernorm_args, weight), 0},
+    {"bias", OperandKind::vector, offsetof(infeng_layernorm_args, bias), 0},
+    {"eps", OperandKind::scalar, offsetof(infeng_layernorm_args, eps), 1e-5f},
+};
+
 constexpr OpKind kKinds[] = {
     {INFENG_OP_EMBED, "embed", sizeof(infeng_embed_args)},
     {INFENG_OP_RMSNORM, "rmsnorm", sizeof(infeng_rmsnorm_args)},
@@ -18,6 +26,7 @@ constexpr OpKind kKinds[] = {
     {INFENG_OP_SHRINK, "shrink", sizeof(infeng_shrink_args)},
     {INFENG_OP_ROUTE, "route", sizeof(infeng_route_args)},
     {INFENG_OP_COMBINE, "combine", sizeof(infeng_combine_args)},
+    {INFENG_OP_LAYERNORM, "layernorm", sizeof(infeng_layernorm_args), kLayernorm, offsetof(infeng_layernorm_args, out)},
 };
 
 }  // namespace

@@ -10,9 +10,10 @@
 namespace infeng {
 
 enum class OperandKind {
-  rows,    // infeng_tensor (rows, columns) f32
-  vector,  // infeng_tensor (columns) f32
-  scalar,  // float
+  rows,       // infeng_tensor (rows, columns) f32
+  vector,     // infeng_tensor (columns) f32
+  scalar,     // float
+  row_index,  // optional: the rows of the first operand that are read, const int32_t*
 };
 
 // One operand of a row op.

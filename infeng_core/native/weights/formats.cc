@@ -13,23 +13,12 @@ namespace {
 constexpr const char* kBad = "bad_format";
 constexpr int64_t kSamples[] = {64, 128, 192, 4096};  // values of k at which two geometries are compared
 
-constexpr WeightFormat reserved(uint32_t number, const char* name) {
-  WeightFormat format{};
-  format.abi.number = number;
-  format.abi.name = name;
-  return format;
-}
-constexpr WeightFormat kReserved[] = {
-    reserved(INFENG_WEIGHT_FP8_E4M3, "fp8-e4m3"),
-    reserved(INFENG_WEIGHT_INT4_G64_ZP, "int4-g64-zp"),
-};
-
 // The core's own formats, sorted by number.
 const std::vector<const WeightFormat*>& own_formats() {
   static const auto& formats = *[] {
     auto* all = new std::vector<const WeightFormat*>;
-    for (const std::span<const WeightFormat> family : {float_formats(), integer_formats(), sub_scaled_formats(),
-                                                       affine_formats(), std::span<const WeightFormat>(kReserved)}) {
+    for (const std::span<const WeightFormat> family :
+         {float_formats(), integer_formats(), sub_scaled_formats(), affine_formats()}) {
       for (const WeightFormat& format : family) all->push_back(&format);
     }
     std::ranges::sort(*all, {}, [](const WeightFormat* format) { return format->abi.number; });
@@ -116,9 +105,6 @@ const WeightFormat* find_format(std::string_view name) {
 const WeightFormat& format_of(uint32_t number) {
   const WeightFormat* format = find_format(number);
   if (format == nullptr) fail("unsupported", "weight format ", number, " is unknown");
-  if (format->is_reserved()) {
-    fail("unsupported", "weight format ", format->abi.name, " is reserved, not implemented");
-  }
   return *format;
 }
 

@@ -98,8 +98,6 @@ struct WeightFormat {
   void (*check)(const uint8_t* panel, int64_t k, int64_t row);
   const SubScaling* sub = nullptr;        // NULL for a format without integer sub-scales
   const MinimaScaling* minima = nullptr;  // NULL for a format without minima
-
-  bool is_reserved() const { return abi.panel_bytes == nullptr; }
 };
 
 // The core's own formats, one file for each family.

@@ -57,13 +57,13 @@ class Experts:
 class Layer:
     """Weights of one decoder layer."""
 
-    attn_norm: Real | None  # (hidden,); None: no norm before the block
+    attn_norm: Real | None  # (hidden,), or (2, hidden) weight and bias of a LayerNorm; None: no norm before the block
     q: Linear  # (heads * head_dim, hidden)
     k: Linear  # (kv_heads * head_dim, hidden)
     v: Linear  # (kv_heads * head_dim, hidden)
     o: Linear  # (hidden, heads * head_dim)
-    mlp_norm: Real | None  # (hidden,)
-    gate: Linear | None  # (intermediate, hidden); None with experts
+    mlp_norm: Real | None  # as attn_norm
+    gate: Linear | None  # (intermediate, hidden); None with experts, or if the MLP has no gate
     up: Linear | None  # (intermediate, hidden)
     down: Linear | None  # (hidden, intermediate)
     experts: Experts | None = None
@@ -80,7 +80,7 @@ class Weights:
 
     embed: Real  # (vocab, hidden)
     layers: Sequence[Layer]
-    norm: Real  # (hidden,)
+    norm: Real  # (hidden,), or (2, hidden)
     head: Linear  # (vocab, hidden); the embedding if tied
 
 
@@ -142,7 +142,7 @@ class Llama(Adapted, Rotary):
 
     def final_norm(self, x: Real) -> Real:
         """Normalise the output of the last layer: (samples, hidden) -> the same shape."""
-        return self.norm(x, self.adapt_norm("model.norm", self.weights.norm, len(x)))
+        return self.maybe_norm(x, "model.norm", self.weights.norm)
 
     def head(self, x: Real) -> Real:
         """Return logits: (samples, hidden) -> (samples, vocab)."""
@@ -241,10 +241,12 @@ class Llama(Adapted, Rotary):
     # ------------------------------------------------------------------------------------------ feed-forward network
 
     def mlp(self, layer: Layer, h: Real) -> Real:
-        """Return down(gated(gate, up)), or the mixture of experts: (rows, hidden) -> (rows, hidden)."""
+        """Return down(gated(gate, up)), down(act(up)) or the mixture of experts: (rows, hidden) -> (rows, hidden)."""
         if layer.experts is not None:
             return self.mixture(layer.experts, h)
-        assert layer.gate is not None and layer.up is not None and layer.down is not None
+        assert layer.up is not None and layer.down is not None
+        if layer.gate is None:
+            return self.linear(self.activated(self.linear(h, layer.up)), layer.down)
         gate = self.linear(h, layer.gate)  # (rows, intermediate)
         up = self.linear(h, layer.up)  # (rows, intermediate)
         return self.linear(self.gated(gate, up), layer.down)  # (rows, hidden)
@@ -286,7 +288,11 @@ class Llama(Adapted, Rotary):
         """Return act(gate) * up: (rows, intermediate)."""
         if self.config.activation == "swiglu":
             return self.swiglu(gate, up)
-        return (self.silu(gate) if self.config.activation == "silu" else self.gelu(gate)) * up
+        return self.activated(gate) * up
+
+    def activated(self, x: Real) -> Real:
+        """Return act(x), any shape."""
+        return self.silu(x) if self.config.activation == "silu" else self.gelu(x)
 
     def swiglu(self, gate: Real, up: Real) -> Real:
         """Return (up + 1) * gate * sigmoid(slope * gate), with gate and up clamped: (rows, intermediate)."""
@@ -323,6 +329,8 @@ class Llama(Adapted, Rotary):
 
     def maybe_norm(self, x: Real, name: str, weight: Real | None) -> Real:
         """Normalise x (rows, hidden) if the norm exists."""
+        if weight is not None and weight.ndim == 2:
+            return self.layer_norm(x, *weight)
         return x if weight is None else self.norm(x, self.adapt_norm(name, weight, len(x)))
 
     def norm(self, x: Real, weight: Real) -> Real:
@@ -330,6 +338,11 @@ class Llama(Adapted, Rotary):
         mean_square = np.mean(x * x, axis=-1, keepdims=True)  # (rows, 1)
         root: Real = np.sqrt(mean_square + self.config.rms_eps)  # (rows, 1)
         return x / root * weight  # (rows, hidden)
+
+    def layer_norm(self, x: Real, weight: Real, bias: Real) -> Real:
+        """Give each row mean 0 and variance 1 (Ba et al., 2016): x (rows, hidden), weight and bias (hidden,)."""
+        centered = x - x.mean(axis=-1, keepdims=True)  # (rows, hidden)
+        return self.norm(centered, weight) + bias
 
     def linear(self, x: Real, linear: Linear) -> Real:
         """Return x W^T + b with the changes of adapters: (rows, inputs) -> (rows, outputs)."""

@@ -51,6 +51,8 @@ class Family:
     """Router, and gate, up and down of expert {}; without {}: all experts, (experts * rows, columns), gate above up."""
     in_turns: bool = False  # rows of gate and up alternate instead; router and experts have biases
     sinks: bool = False
+    layer_norm: bool = False  # norms subtract the mean and have biases
+    plain_mlp: tuple[str, str] | None = None  # the linears of an MLP without a gate
 
 
 EXPERTS = ("mlp.gate", *(f"mlp.experts.{{}}.{name}_proj.weight" for name in ("gate", "up", "down")))
@@ -83,6 +85,7 @@ FAMILIES = {
     "qwen3": Family(qk_norm=True),
     "qwen3_moe": Family(qk_norm=True, experts=EXPERTS),
     "smollm3": Family(),
+    "starcoder2": Family(layer_norm=True, plain_mlp=("c_fc", "c_proj")),
 }
 
 
@@ -100,7 +103,7 @@ def arrange(
     return Weights(
         embed=tensors.real("model.embed_tokens.weight"),
         layers=[tensors.layer(index) for index in range(config.layers)],
-        norm=tensors.real("model.norm.weight") + tensors.family.offset,
+        norm=tensors.required_norm("model.norm"),
         head=replace(head, name="lm_head"),
     )
 
@@ -127,6 +130,11 @@ class _Tensors:
         mixture, gate, up, down = None, None, None, None
         if family.experts is not None and index not in config.dense_layers:
             mixture = self.experts(family.experts, name, packed)
+        elif family.plain_mlp is not None:
+            up, down = (
+                self.linear(f"{mlp}.{each}", f"{packed}.{tensor}", config.mlp_bias)
+                for each, tensor in zip(family.plain_mlp, ("up_proj", "down_proj"), strict=True)
+            )
         else:
             gates = dict.fromkeys(("gate_proj", "up_proj"), config.intermediate)
             gate, up = self.joined(mlp, gates, "gate_up_proj", f"{packed}.gate_up_proj", config.mlp_bias)
@@ -205,7 +213,12 @@ class _Tensors:
         return Linear(matrix, bias, how is not None, name, how or PLAIN)
 
     def norm(self, name: str | None) -> Matrix | None:
-        return None if name is None else self.real(f"{name}.weight") + self.family.offset
+        return None if name is None else self.required_norm(name)
+
+    def required_norm(self, name: str) -> Matrix:
+        """Return the weight of a norm, (size,), or of a LayerNorm its weight and its bias, (2, size)."""
+        weight = self.real(f"{name}.weight") + self.family.offset
+        return np.stack([weight, self.real(f"{name}.bias")]) if self.family.layer_norm else weight
 
     def real(self, name: str) -> Matrix:
         return self.read(name).astype(np.float64)

@@ -171,7 +171,7 @@ class _Reader:
                 shapes[site.module] = (site.part.rows, site.k)
         for module in sorted(self.sites.modules()):
             if self.config.saves(self._outside(module)) and module not in shapes:
-                why = f"names {module}; only embeddings, head and norms can be replaced"
+                why = f"names {module}; only embeddings, head and norms without a bias can be replaced"
                 self.config.fields.fail("modules_to_save", why, "train such modules by LoRA instead")
         saved = {module: shape for module, shape in shapes.items() if self.config.saves(self._outside(module))}
         ends = [site.module for site in self._tied_ends()]
@@ -221,7 +221,7 @@ class _Reader:
         found: dict[str, str] = {}
         if self.config.bias == "none":
             return found
-        for module in self.sites.biased:
+        for module in self.sites.biased & self.sites.matrices.keys():
             for name in (f"{module}.base_layer.bias", f"{module}.bias"):
                 if PREFIX + self._outside(name) in self.header.tensors:
                     found[module] = self._expect(name, (self.sites.matrices[module].part.rows,))

@@ -150,6 +150,32 @@ def test_a_kernel_that_breaks_the_contract_in_one_way_is_refused(workshop, kind)
     assert words in text
 
 
+ROW_OP = {  # a kernel of a row op, whose case is made of its operands
+    "ignores the rows' index": ({"INDEX(a,m)": "(m)"}, "out differs from the reference row 0"),
+    "ignores its bias": ({"BIAS(a,i)": "0.0f"}, "out differs from the reference"),
+    "divides where others multiply": ({"SCALED(d,r)": "((d)/(1.0f/(r)))"}, "out differs from the reference"),
+    "writes into a vector": ({"ON_ROW(a,m)": "((float*)a->bias.data)[1] += 1"}, "it wrote to its vectors"),
+    "writes into its input": ({"ON_ROW(a,m)": "((float*)x)[2] = 0"}, "it wrote to its input"),
+}
+
+
+@pytest.mark.parametrize("needs", [[], ["row_gather"]])
+def test_an_honest_kernel_of_a_row_op_is_used(workshop, needs):
+    selector = workshop.selector(workshop.plugin("first", source="layernorm.c"))
+    problem = _native.Problem("layernorm", rows=(1, 8), n=100, k=100, needs=needs)
+    assert fate(selector, problem)[:2] == ("first", "chosen")
+
+
+@pytest.mark.parametrize("kind", ROW_OP)
+def test_a_kernel_of_a_row_op_that_breaks_the_contract_is_refused(workshop, kind):
+    macros, words = ROW_OP[kind]
+    selector = workshop.selector(workshop.plugin("first", source="layernorm.c", **macros))
+    needs = ["row_gather"] if "index" in kind else []
+    chosen, code, text = fate(selector, _native.Problem("layernorm", rows=(1, 8), n=100, k=100, needs=needs))
+    assert (chosen != "first", code) == (True, "wrong_result")
+    assert words in text
+
+
 @pytest.mark.parametrize("function", ["ON_ACCEPTS(p)", "ON_WORKSPACE(p)", "ON_TILES(a)"])
 @pytest.mark.parametrize(
     ("statement", "code"),

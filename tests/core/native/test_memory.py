@@ -100,8 +100,6 @@ def test_weights_that_do_not_fit_their_data_are_errors(expect):
         _native.Weight("f32", 16, 64, 1, 4096, arena, -64)
     with expect("invalid_argument", "contiguous bytes"):
         _native.Weight("f32", 16, 64, 1, 4096, "text")
-    with expect("unsupported", "reserved"):
-        _native.Weight("fp8-e4m3", 16, 64, 1, 4096, arena)
     with expect("invalid_argument"):
         _native.Weight("f32", 1 << 62, 64, 1 << 58, 4096, arena)
 
@@ -155,7 +153,7 @@ def test_impossible_caches_are_errors(expect):
             _native.KvCache("f32", **{**good, name: value})
     with expect("invalid_argument", "16 positions"):
         _native.KvCache("f32", **good, block_tokens=32)
-    with expect("unsupported", "reserved"):
+    with expect("unknown_name", "int4"):
         _native.KvCache("int4", **good)
     for form in ("int8h", "k8v4h", "int4h", "fp8h", "int8hi", "k8v4hi", "int4hi"):
         with expect("unsupported", f"cache format {form} takes heads of a multiple of 8 elements, not of 63"):

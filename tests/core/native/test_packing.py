@@ -331,7 +331,6 @@ def test_a_weight_that_is_no_int8_under_its_sub_scale_is_refused_with_its_place(
     ("change", "message"),
     [
         ({"format": "int3"}, "unknown weight format"),
-        ({"format": "fp8-e4m3"}, "reserved"),
         ({"source": np.zeros(8, np.float32)}, "must be a matrix"),
         ({"source": np.zeros((4, 0), np.float32)}, "no columns"),
         ({"source": np.zeros((4, 8))}, "float32, float16, or uint16"),

@@ -13,11 +13,14 @@ struct Headers {
     for (uint32_t kind : kinds) steps.push_back(header_of(kind, sizeof(infeng_epilogue), rounding));
     for (const infeng_epilogue& step : steps) pointers.push_back(&step);
   }
+  static bool has_function(uint32_t kind) {
+    return kind == INFENG_EPILOGUE_GATED_MUL || kind == INFENG_EPILOGUE_ACTIVATE;
+  }
   static infeng_epilogue header_of(uint32_t kind, size_t size, uint32_t rounding = INFENG_FUNCTION_IDENTITY) {
     infeng_epilogue head{};
     head.struct_size = uint32_t(size);
     head.kind = kind;
-    if (kind == INFENG_EPILOGUE_GATED_MUL) head.function = INFENG_FUNCTION_SILU;
+    if (has_function(kind)) head.function = INFENG_FUNCTION_SILU;
     if (kind == INFENG_EPILOGUE_QUANTIZE) head.function = rounding;
     if (kind == INFENG_EPILOGUE_SCALE || kind == INFENG_EPILOGUE_SOFTCAP) head.a = 1.5f;
     return head;
@@ -34,7 +37,7 @@ inline void ask(infeng_problem& p, const std::vector<uint32_t>& kinds, uint32_t 
   for (uint32_t kind : kinds) {
     if (kind == INFENG_EPILOGUE_QUANTIZE && rounding != INFENG_FUNCTION_IDENTITY)
       p.needs |= INFENG_NEED_BIT(INFENG_NEED_FUNCTION(rounding));
-    if (kind == INFENG_EPILOGUE_GATED_MUL) p.needs |= INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_SILU));
+    if (Headers::has_function(kind)) p.needs |= INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_SILU));
     if (kind == INFENG_EPILOGUE_LORA)
       p.needs |= INFENG_NEED_BIT(INFENG_NEED_LORA_F32) | INFENG_NEED_BIT(INFENG_NEED_LORA_BF16) |
                  INFENG_NEED_BIT(INFENG_NEED_LORA_I8);
@@ -118,11 +121,11 @@ struct List {
 inline const std::vector<std::vector<uint32_t>>& lists() {
   constexpr uint32_t B = INFENG_EPILOGUE_BIAS, L = INFENG_EPILOGUE_LORA, S = INFENG_EPILOGUE_ROW_SCALE,
                      R = INFENG_EPILOGUE_RESIDUAL, U = INFENG_EPILOGUE_GATED_MUL, Q = INFENG_EPILOGUE_QUANTIZE,
-                     A = INFENG_EPILOGUE_SCALE, C = INFENG_EPILOGUE_SOFTCAP;
+                     A = INFENG_EPILOGUE_SCALE, C = INFENG_EPILOGUE_SOFTCAP, F = INFENG_EPILOGUE_ACTIVATE;
   static const std::vector<std::vector<uint32_t>> all = {
-      {},        {B},          {R},    {B, R},       {U},       {U, Q},    {B, U, Q},    {Q},
-      {B, Q},    {S, B, R, Q}, {S},    {S, U, R, Q}, {R, Q},    {L},       {L, B},       {L, R},
-      {L, U, Q}, {L, B, U, Q}, {L, Q}, {L, B, R, Q}, {B, L, R}, {U, L, Q}, {B, A, R, Q}, {A, C}};
+      {},           {B},          {R},          {B, R},    {U},          {U, Q}, {B, U, Q}, {Q},       {B, Q},
+      {S, B, R, Q}, {S},          {S, U, R, Q}, {R, Q},    {L},          {L, B}, {L, R},    {L, U, Q}, {L, B, U, Q},
+      {L, Q},       {L, B, R, Q}, {B, L, R},    {U, L, Q}, {B, A, R, Q}, {A, C}, {B, F, Q}, {L, F}};
   return all;
 }
 

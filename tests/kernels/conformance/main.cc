@@ -19,6 +19,8 @@ void check(Checker& c) {
       return check_embed(c);
     case INFENG_OP_RMSNORM:
       return check_rmsnorm(c);
+    case INFENG_OP_LAYERNORM:
+      return check_layernorm(c);
     case INFENG_OP_LINEAR:
       return check_linear(c);
     case INFENG_OP_EPILOGUE:

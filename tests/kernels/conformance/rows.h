@@ -1,4 +1,5 @@
-// Cases of the ops over rows: linear, epilogue, rmsnorm, embed, rope, shrink. SPDX-License-Identifier: Apache-2.0
+// Cases of the ops over rows: linear, epilogue, rmsnorm, layernorm, embed, rope, shrink. SPDX-License-Identifier:
+// Apache-2.0
 #pragma once
 
 #include "epilogues.h"
@@ -162,6 +163,49 @@ inline void check_rmsnorm(Checker& c) {
         s.a.offset = 1.0f;
         p.needs |= INFENG_NEED_BIT(INFENG_NEED_NORM_OFFSET);
         if (c.wants(p)) c.compare(p, s, text("k %ld rows %ld variant %ld, offset", k, rows, variant));
+      }
+}
+
+struct LayernormState : State<infeng_layernorm_args> {
+  int64_t rows = 0, k = 0;
+  Bytes x, weight, bias, out;
+  std::vector<int32_t> index;
+  bool in_place = false;
+  const infeng_args& args() {
+    a.x = matrix(x, INFENG_F32, rows + 3, k, k);
+    a.row_index = index.empty() ? nullptr : index.data();
+    a.weight = vector_view(weight, k);
+    a.bias = vector_view(bias, k);
+    if (in_place) a.out = matrix(x, INFENG_F32, rows, k, k);
+    if (out.size()) a.out = matrix(out, INFENG_F32, rows, k, k);
+    a.eps = 1e-5f;
+    return finish(rows);
+  }
+  bool same(const LayernormState& o) const { return x == o.x && out == o.out && list.act == o.list.act; }
+  bool intact() const { return x.intact() && out.intact() && list.act.intact(); }
+};
+
+inline void check_layernorm(Checker& c) {
+  for (const int64_t k : {8, 64, 172, 576, 896, 2048})
+    for (const int64_t rows : {1, 4, 65})
+      for (const int variant : {0, 1, 2, 3, 4}) {  // 4: in place
+        LayernormState s;
+        s.list = List(variant & 1 ? std::vector<uint32_t>{INFENG_EPILOGUE_QUANTIZE} : std::vector<uint32_t>{}, rows, k,
+                      Activation::random_group(), chance(0.5));
+        s.rows = rows;
+        s.k = k;
+        s.in_place = variant == 4;
+        s.x = floats((rows + 3) * k, variant == 1 ? 1e-30f : 1.0f);
+        s.weight = floats(k);
+        s.bias = floats(k);
+        s.out = Bytes(variant >= 3 ? 0 : rows * k * 4, 0x33);
+        if (variant & 2)
+          for (int64_t i = 0; i < rows; ++i) s.index.push_back(int32_t(pick(0, rows + 2)));
+        infeng_problem p = problem_of(c.kernel, rows);
+        p.n = p.k = k;
+        ask(p, s.list.kinds, s.list.rounding());
+        if (variant & 2) p.needs |= INFENG_NEED_BIT(INFENG_NEED_ROW_GATHER);
+        if (c.wants(p)) c.compare(p, s, text("k %ld rows %ld variant %ld", k, rows, variant));
       }
 }
 

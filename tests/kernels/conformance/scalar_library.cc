@@ -4,6 +4,7 @@
 #include <infeng/ops/embed.h>
 #include <infeng/ops/experts.h>
 #include <infeng/ops/kv_append.h>
+#include <infeng/ops/layernorm.h>
 #include <infeng/ops/linear_affine.h>
 #include <infeng/ops/linear_float.h>
 #include <infeng/ops/linear_int.h>
@@ -52,6 +53,7 @@ constexpr infeng_kernel table[] = {
     kernel<Embed<V, LaneAffine<Int4A256>>>("embed_int4a256", ""),
     kernel<Embed<V, LaneAffine<Int4A128>>>("embed_int4a128", ""),
     kernel<Rmsnorm<V>>("rmsnorm", ""),
+    kernel<Layernorm<V>>("layernorm", ""),
     kernel<LinearFloat<V, PanelF32>>("linear_f32", ""),
     kernel<LinearFloat<V, PanelBf16>>("linear_bf16", ""),
     kernel<LinearInt<V, Int8Row>>("linear_int8row", ""),

@@ -2,6 +2,7 @@
 //   bias       cur += b[n]                       row_scale  cur *= s[n]
 //   residual   cur += residual[m][n]             quantize   act = quantize(cur) in groups of columns
 //   scale      cur *= a                          softcap    cur = a * tanh(cur / a)
+//   activate   cur = f(cur), f silu or gelu_tanh
 //   gated_mul  panels alternate gate, up:        cur'[16 p + i] = f(cur[32 p + i]) * cur[32 p + 16 + i], f silu or
 //                                                gelu_tanh, or swiglu of both
 //   lora       per segment, see lora.h
@@ -25,7 +26,8 @@ constexpr uint32_t kFusedEpilogues =
     INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_BIAS) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_LORA) |
     INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_ROW_SCALE) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_RESIDUAL) |
     INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_GATED_MUL) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE) |
-    INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SCALE) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SOFTCAP);
+    INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SCALE) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SOFTCAP) |
+    INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_ACTIVATE);
 
 // cur[c] = op(cur[c], operand[c]) over the columns of the operand; the rest is padding and unchanged.
 template <Vector V, class Op>
@@ -80,6 +82,12 @@ INFENG_NOINLINE void finish_row(const infeng_args& args, uint32_t from, const in
         break;
       case INFENG_EPILOGUE_SOFTCAP:
         for (int64_t c = 0; c < width; c += kLanes) V::store(cur + c, softcap<V>(V::load(cur + c), e->a));
+        break;
+      case INFENG_EPILOGUE_ACTIVATE:
+        if (e->function == INFENG_FUNCTION_GELU_TANH)
+          for (int64_t c = 0; c < width; c += kLanes) V::store(cur + c, gelu_tanh<V>(V::load(cur + c)));
+        else
+          for (int64_t c = 0; c < width; c += kLanes) V::store(cur + c, silu<V>(V::load(cur + c)));
         break;
       case INFENG_EPILOGUE_QUANTIZE:
         if (is_row(*e))

@@ -169,6 +169,22 @@ INFENG_INLINE infeng_status row_workspace(const infeng_problem* problem, infeng_
   return INFENG_OK;
 }
 
+// Applies the steps of a list of QUANTIZE to columns [column, column + width) of row `row`, which start a widest group
+// and are padded to lanes. `kept` takes them for steps that quantize whole rows.
+template <Vector V>
+INFENG_INLINE void quantize_part(const infeng_args& args, int64_t row, int64_t column, int width, const float* y,
+                                 float* kept) {
+  for (uint32_t i = 0; i < args.epilogue_count; ++i) {
+    const infeng_epilogue& e = *args.epilogues[i];
+    if (is_row(e))
+      for (int c = 0; c < width; c += kLanes) V::store(kept + column + c, V::load(y + c));
+    else if (is_wide(e))
+      quantize_wide<V>(act_of(&e), row, column, y, width);
+    else
+      quantize_columns<V>(act_of(&e), row, column, y, width);
+  }
+}
+
 // Applies the steps of a list that quantize whole rows to the k values of row `row`, which lie in scratch memory for
 // rows of up to n values. The last step may rotate them in place.
 template <Vector V>

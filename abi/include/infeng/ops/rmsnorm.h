@@ -72,15 +72,7 @@ struct Rmsnorm {
       alignas(64) float y[kWidestGroup];
       for (int c = 0; c < width; c += kLanes)
         V::store(y + c, V::mul(V::mul(V::load(x + column + c, width - c), r), weight(column + c, width - c)));
-      for (uint32_t i = 0; i < args.common.epilogue_count; ++i) {
-        const infeng_epilogue& e = *args.common.epilogues[i];
-        if (is_row(e))
-          for (int c = 0; c < width; c += kLanes) V::store(kept + column + c, V::load(y + c));
-        else if (is_wide(e))
-          quantize_wide<V>(act_of(&e), row, column, y, width);
-        else
-          quantize_columns<V>(act_of(&e), row, column, y, width);
-      }
+      quantize_part<V>(args.common, row, column, width, y, kept);
       for (int c = 0; out && c < width; c += kLanes) V::store(out + column + c, V::load(y + c), width - c);
     }
     quantize_rows<V>(args.common, row, k, k, kept);

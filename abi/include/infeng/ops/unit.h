@@ -30,6 +30,7 @@
   INFENG_P32_FORMATS(INFENG_EMBED_NAME, X)    \
   INFENG_AFFINE_FORMATS(INFENG_EMBED_NAME, X) \
   X(rmsnorm)                                  \
+  X(layernorm)                                \
   X(linear_f32)                               \
   X(linear_bf16)                              \
   X(epilogue)                                 \

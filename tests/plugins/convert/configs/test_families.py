@@ -125,6 +125,8 @@ SLIDING = ["sliding_attention", "full_attention", "sliding_attention", "full_att
         ("ministral", {"sliding_window": 8, "layer_types": SLIDING}, (8, 0, 8, 0)),
         ("smollm3", {"sliding_window": 8, "use_sliding_window": True}, (0, 0, 0, 8)),
         ("phi3", {"sliding_window": 2047}, (2047,) * 4),
+        ("starcoder2", {}, ()),
+        ("starcoder2", {"sliding_window": 16}, (16,) * 4),
         ("olmo3", {}, (4096, 4096, 4096, 0)),
         ("gemma2", {"sliding_window": 16}, (16, 0, 16, 0)),
         ("gemma3_text", {"sliding_window": 16, "sliding_window_pattern": 3}, (16, 16, 0, 16)),
@@ -155,11 +157,38 @@ def test_windows_are_in_the_familys_layers(family: str, changes: dict[str, Any],
         ("ministral3", {}, "rope_parameters is missing"),
         ("mistral", {"rope_parameters": {"llama_4_scaling_beta": 0.1}}, "'llama_4_scaling_beta' is not known"),
         ("olmo2", {"clip_qkv": 8.0}, "clip_qkv is 8.0"),
+        ("starcoder2", {"norm_type": "rms_norm"}, "norm_type is 'rms_norm', and models of family starcoder2 are other"),
+        ("starcoder2", {"mlp_type": "gated"}, "mlp_type is 'gated', and models of family starcoder2 are otherwise"),
+        ("llama", {"norm_type": "layer_norm"}, "norm_type is 'layer_norm', which family llama does not run"),
     ],
 )
 def test_an_unsupported_key_that_changes_results_is_named(family: str, changes: dict[str, Any], key: str) -> None:
     with pytest.raises(ModelError, match=key):
         read(of(family, **changes))
+
+
+def test_starcoder2_is_read_as_it_was_published(capfd: pytest.CaptureFixture[str]) -> None:
+    published = {
+        "architectures": ["Starcoder2ForCausalLM"], "attention_dropout": 0.1, "residual_dropout": 0.1,
+        "embedding_dropout": 0.1, "bos_token_id": 0, "eos_token_id": 0, "hidden_act": "gelu_pytorch_tanh",
+        "hidden_size": 3072, "initializer_range": 0.018042, "intermediate_size": 12288,
+        "max_position_embeddings": 16384, "mlp_type": "default", "model_type": "starcoder2", "norm_epsilon": 1e-05,
+        "norm_type": "layer_norm", "num_attention_heads": 24, "num_hidden_layers": 30, "num_key_value_heads": 2,
+        "rope_theta": 999999.4420358813, "sliding_window": 4096, "transformers_version": "4.37.0.dev0",
+        "use_bias": True, "use_cache": True, "vocab_size": 49152,
+    }  # fmt: skip
+    config = parse_config(published, "config.json")
+    assert capfd.readouterr().err == ""
+    assert (config.family, config.activation, config.head_dim, config.kv_heads) == ("starcoder2", "gelu_tanh", 128, 2)
+    assert (config.windows, config.rms_eps, config.rope.theta) == ((4096,) * 30, 1e-5, 999999.4420358813)
+    assert config.tie_embeddings and config.attention_bias and config.mlp_bias
+    made = layout(config)
+    weights = sum(part.rows * tensor.k for tensor in made.tensors for part in tensor.parts)
+    vectors = sum(part.rows for vector in made.vectors for part in vector.parts)
+    assert weights + vectors == 3_030_371_328  # of bigcode/starcoder2-3b
+    without = parse_config(published | {"use_bias": False}, "config.json")
+    biases = {vector.name for vector in layout(without).vectors if vector.name.endswith(".bias")}
+    assert biases == {"norm.bias", *(f"layers.{i}.{name}_norm.bias" for i in range(30) for name in ("attn", "mlp"))}
 
 
 def test_a_key_that_changes_nothing_is_no_error() -> None:
