@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from infeng_core.errors import PluginError
-from infeng_core.files import opened, read_text, reading
+from infeng_core.files import exists, opened, read_text, reading
 from infeng_core.plug.discovery import Plugin
 
 MOST_FILES = 100_000
@@ -64,8 +64,11 @@ def _recorded(wheel: Path) -> Iterator[tuple[str, Path]]:
     record = wheel / "RECORD"
     if not record.is_file():
         return
-    for row in csv.reader(read_text(record, kind=PluginError, remedy=REMEDY).splitlines()):
-        name = row[0] if row else ""
+    try:
+        rows = list(csv.reader(read_text(record, kind=PluginError, remedy=REMEDY).splitlines()))
+    except csv.Error as error:
+        raise PluginError(str(record), str(error), REMEDY) from None
+    for name in (row[0] for row in rows if row):
         is_outside = name.startswith(("/", "../")) or "/../" in name
         if name and not is_outside and not name.partition("/")[0].endswith(".dist-info") and not _is_made(name):
             yield name, wheel.parent / name
@@ -82,7 +85,7 @@ def _places(folder: Path, module: str) -> list[Path]:
     if spec is not None and spec.origin is not None:
         return [Path(spec.origin)]
     around = [path for place in (folder, folder.parent) for path in (place / module, place / f"{module}.py")]
-    return [path for path in around if path.exists()][:1]
+    return [path for path in around if exists(path)][:1]
 
 
 def _below(top: Path) -> Iterator[tuple[str, Path]]:

@@ -185,7 +185,7 @@ def _checked(document: Document) -> PluginManifest:
     arch, features = _requires(document, ("requires",), notes, {"arch": Name(), "features": _NAMES})
     provides = _section(document, ("provides",), _PROVIDES, notes)
     library = top.get("library")
-    if library is not None and Path(library).name != library:
+    if library is not None and (Path(library).name != library or len(library) > 200):
         raise ManifestError(
             document.place(("library",)), "not a bare file name", "put the library beside its plugin.yaml"
         )
@@ -250,7 +250,7 @@ def _requires(
     notes += [(place, "feature", name, NEEDS, outcome) for name in features if name not in NEEDS]
     if arch is not None and arch not in ARCHES:
         notes.append((_place(document, (*key, "arch")), "architecture", arch, ARCHES, "the plugin is left out"))
-    return arch, (*features, *_strangers(_at(document.data, key), known))
+    return arch, (*features, *(f"requires.{name}" for name in _strangers(_at(document.data, key), known)))
 
 
 def _strangers(data: object, known: Mapping[str, Kind | None]) -> list[str]:

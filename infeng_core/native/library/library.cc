@@ -88,8 +88,8 @@ std::string take_later_needs(infeng_kernel& abi) {
   std::string later;
   for (uint32_t need = 0; need < 64; ++need) {
     const bool is_function = need >= INFENG_NEED_FUNCTION(0);
-    const bool known = is_function ? is_known(Vocabulary::function, need - INFENG_NEED_FUNCTION(0))
-                                   : is_known(Vocabulary::need, need);
+    const bool known =
+        is_function ? is_known(Vocabulary::function, need - INFENG_NEED_FUNCTION(0)) : is_known(Vocabulary::need, need);
     if (known || (abi.handles & INFENG_NEED_BIT(need)) == 0) continue;
     abi.handles &= ~INFENG_NEED_BIT(need);
     later += (later.empty() ? "" : " and ") + std::to_string(need);

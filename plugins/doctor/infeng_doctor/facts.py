@@ -6,7 +6,7 @@ import platform
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from infeng_core.api import Plugins, __version__
+from infeng_core.api import InfengError, Plugins, __version__
 from infeng_core.api.engines import NUMERICS
 from infeng_core.api.inspection import (
     ABI_VERSION,
@@ -126,7 +126,11 @@ def plugin_details(plugin: Plugin) -> dict[str, Any]:
             "abi": ".".join(map(str, manifest.abi or ())),
             "sha256": sha256(manifest.library) if manifest.library.is_file() else None,
         }
-    result["sha256"] = fingerprint(plugin)
+    try:
+        result["sha256"] = fingerprint(plugin)
+    except InfengError as error:
+        result["sha256"] = None
+        result["notes"].append(str(error))
     result["kernels"] = [{"name": k.name, "op": k.op, "features": list(k.features)} for k in manifest.kernels]
     result["commands"] = dict(manifest.commands)
     return result

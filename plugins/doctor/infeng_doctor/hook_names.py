@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def _source(manifest: PluginManifest) -> Path | None:
     parts = manifest.python.split(".")
     for folder in (manifest.source.parent, manifest.source.parent.parent):
         for path in (folder.joinpath(*parts).with_suffix(".py"), folder.joinpath(*parts, "__init__.py")):
-            if path.is_file():
+            if os.path.isfile(path):  # noqa: PTH113  # False for a name that is too long
                 return path
     return None
 

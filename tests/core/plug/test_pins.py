@@ -194,6 +194,15 @@ def test_the_sha256_of_a_plugin_that_a_manifest_names_covers_its_module_and_libr
         assert fingerprint(workshop.plugins(own).plugin(folder)) != one
 
 
+@pytest.mark.parametrize("row", ["x" * 200_000, "a\0b", "x" * 5000, '"unclosed', "folder"])
+def test_a_damaged_record_is_an_error_of_the_plugin(shout: Path, row: str) -> None:
+    (shout.parent / "folder").mkdir()
+    (shout.parent / "infeng_shout-1.0.dist-info" / "RECORD").write_text(f"infeng_shout/hooks.py,,\n{row},,\n")
+    with pytest.raises(PluginError) as caught:
+        now()
+    assert len(str(caught.value)) < 3000
+
+
 def test_what_is_no_file_ends_at_once_in_an_error(shout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = now()
     os.mkfifo(shout / "pipe")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from plugin_files import GOOD, HOOKS, discover
 from infeng_core import cli
 from infeng_core.errors import ManifestError, PluginError
 from infeng_core.machine.cpu import detect
+from infeng_core.plug.fingerprint import fingerprint
 from infeng_core.plug.hookspecs import TOKENIZERS
 from infeng_core.plug.notes import MOST
 from infeng_core.plug.plugin import API_MINOR, API_VERSION, PluginManifest, read_plugin
@@ -77,7 +79,9 @@ def test_the_other_rows_are_used(tmp_path: Path) -> None:
     assert len(found.notes) == 5
 
 
-@pytest.mark.parametrize("requires", ["{features: [avx10_2, avx]}", "{os: linux}", "{features: [avx], os: [1]}"])
+@pytest.mark.parametrize(
+    "requires", ["{features: [avx10_2, avx]}", "{os: linux}", "{features: [], os: [1]}", "{avx: true}"]
+)
 def test_a_requirement_that_is_not_known_is_one_that_no_processor_meets(tmp_path: Path, requires: str) -> None:
     found = read(
         tmp_path, f"requires: {requires}\nprovides: {{kernels: [{{name: a, op: rope, requires: {requires}}}]}}"
@@ -87,7 +91,8 @@ def test_a_requirement_that_is_not_known_is_one_that_no_processor_meets(tmp_path
         assert reason is not None and reason.code == "missing_features" and not reason.is_fault
         assert reason.text in (
             "needs avx10_2, which this engine does not know",
-            "needs os, which this engine does not know",
+            "needs requires.os, which this engine does not know",
+            "needs requires.avx, which this engine does not know",
         )
 
 
@@ -178,6 +183,32 @@ def test_a_module_that_cannot_be_parsed_has_no_notes(
     path = install("shout").parent / "hooks.py"
     path.write_bytes(source.encode("utf-8", "surrogatepass"))
     assert "is not known here" not in said(capsys, "plugins", "list")
+
+
+def test_doctor_names_the_wheel_with_kernels_for_this_processor(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = "kernels for this processor are not installed"
+    assert missing not in said(capsys, "doctor")
+    monkeypatch.setattr("infeng_core.kernels.libraries.KERNELS", {"avx999": ()})
+    assert f"{missing}: pip install infeng-avx999" in said(capsys, "doctor")
+
+
+def test_a_plugin_without_a_sha256_is_described_all_the_same(install: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    path = install("shout")
+    os.mkfifo(path.parent / "pipe")
+    assert "pipe: cannot be read (it is no regular file)" in said(capsys, "plugins", "info", "shout")
+
+
+@pytest.mark.parametrize("length", [300, 5000])
+def test_names_that_no_file_can_have_are_errors_and_no_crash(
+    install: Any, capsys: pytest.CaptureFixture[str], length: int
+) -> None:
+    install("shout", yaml=GOOD.replace("infeng_{name}.hooks", "x" * length))
+    install("whisper", yaml=GOOD + f'abi: "0.10"\nlibrary: {"x" * length}\n')
+    assert "shout" in said(capsys, "plugins", "list")
+    assert discover().plugin("whisper").reason.code == "invalid"
+    assert len(fingerprint(discover().plugin("shout"))) == 64
 
 
 def test_notes_are_bounded_whatever_the_file_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
