@@ -20,7 +20,7 @@ from infeng_core.api import (
 from infeng_core.api.inspection import HOOKS, OPS, REASONS, Decision, describe_all
 from infeng_core.api.kernels import Selector
 from infeng_doctor import facts as found
-from infeng_doctor.table import table
+from infeng_doctor.table import notes, table
 
 
 class PluginsCommand:
@@ -38,7 +38,7 @@ class PluginsCommand:
         why = verbs.add_parser("why", help="every candidate for an operation, with the reason for or against it")
         why.add_argument("op", metavar="OP", help=", ".join(OPS))
         why.add_argument("--model", metavar="DIR", help="use the sizes of this model instead of a 1.1B Llama's")
-        lock = verbs.add_parser("lock", help="write a model's kernels to a file for kernels.lock")
+        lock = verbs.add_parser("lock", help="write a model's kernels and all plugins to a file for kernels.lock")
         lock.add_argument("model", metavar="MODEL", nargs="?", help="default: the manifest's model.path")
         lock.add_argument("-o", "--output", metavar="FILE", default="manifest.lock")
         for verb, run in ((listing, self.list), (info, self.info), (why, self.why), (lock, self.lock)):
@@ -66,6 +66,8 @@ class PluginsCommand:
         for item in facts:
             if item["state"] != "ready":
                 say("", f"{item['name']}: {item['reason']}")
+        if said := list(notes(facts)):
+            say("", "notes", *said)
         return 0
 
     def info(self, arguments: argparse.Namespace) -> int:
@@ -74,7 +76,7 @@ class PluginsCommand:
         if arguments.json:
             print(json.dumps(facts, indent=2))
             return 0
-        for key in ("name", "version", "description", "origin", "file", "state", "reason", "python"):
+        for key in ("name", "version", "description", "origin", "file", "state", "reason", "python", "sha256"):
             if facts.get(key):
                 say(f"{key:12}{facts[key]}")
         requires = facts.get("requires") or {}
@@ -87,6 +89,8 @@ class PluginsCommand:
                 say(f"{kind.replace('_', ' '):12}{' '.join(names)}")
         if facts.get("kernels"):
             say("kernels", *table([(k["name"], k["op"], " ".join(k["features"])) for k in facts["kernels"]]))
+        if facts["notes"]:
+            say("notes", *notes([facts]))
         return 0
 
     def why(self, arguments: argparse.Namespace) -> int:
@@ -128,9 +132,7 @@ class PluginsCommand:
         if output.is_dir() or not output.parent.is_dir():
             raise UsageError(f"{output}", "no file can be written there", "name a file in a folder that exists")
         with Engine(model, config=config) as engine:
-            if engine.selector is None:
-                raise UsageError(f"backend {config.backend.use}", "it uses no kernels", "there is nothing to lock")
-            text = found.lock(engine.selector)
+            text = found.lock(engine.selector, Plugins.discover(config))
         temporary = output.with_name(output.name + ".tmp")
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(output)
