@@ -19,10 +19,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from infeng_bench.engine.adapter_set import AdapterSet
+from infeng_bench.engine.place import EnginePlace
 from infeng_bench.engine.running import perform
 from infeng_bench.engine.work import Work
-from infeng_bench.load import serving
-from infeng_bench.load.serving import Job, Served
+from infeng_bench.load.requests import Job, Served
 from infeng_bench.models.token_costs import costs
 from infeng_bench.reports import results
 from infeng_bench.reports.machine import kernel_features
@@ -139,9 +139,10 @@ def served(engine: Engine, wanted: Mapping[str, Any]) -> dict[str, Any]:
         remedy = 'send {"serve": {"requests": [{"at": 0, "prompt": [1, 2], "new": 3, "adapter": null}], "places": 4}}'
         raise UsageError("requests", f"not in the form that is expected ({error})", remedy) from error
     cpu, begin = time.process_time(), time.perf_counter()
-    traces = serving.serve(engine, jobs, places)
+    with EnginePlace(engine) as place:
+        replies, _ = place.run(jobs, places)
     seconds = time.perf_counter() - begin
-    return Served(traces, seconds, time.process_time() - cpu, kernels_api.peak_rss() or 0).to_dict()
+    return Served(replies, seconds, time.process_time() - cpu, kernels_api.peak_rss() or 0).to_dict()
 
 
 def _request(line: str) -> dict[str, Any]:

@@ -8,22 +8,54 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from infeng_bench import options
-from infeng_bench.http import disconnects, pace, prefix, traffic
-from infeng_bench.http.paired import SIDES
+from infeng_bench.engine import leave, pace, prefix
+from infeng_bench.engine.place import IN_PROCESS
+from infeng_bench.http import traffic
+from infeng_bench.http.paired import SERVED, SIDES, both, served
 from infeng_bench.http.traffic import Figures
+from infeng_bench.load import load_options
 from infeng_core.api import UsageError
 
+KIND = "serve-load"
+MB, GB = 1e6, 1e9
+
+
+def _pace(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
+    """Return each side's figures beside a long prompt, with and without a bound on the time of steps."""
+    rows, prompt, step, rounds = (int(arguments.load[name]) for name in ("rows", "prompt", "step", "rounds"))
+    return pace.measured(
+        lambda settings: both(arguments, settings), rows, prompt, step, rounds, seed=arguments.seed, kind=KIND
+    )
+
+
+def _prefix(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
+    """Return each side's figures: TTFT with the prefix computed, in memory, and on disk after a restart."""
+    prompt, tail, rounds = (int(arguments.load[name]) for name in ("prompt", "tail", "rounds"))
+    inside, record, vocab = prefix.in_process(arguments, prompt, tail, rounds, KIND)
+    outside = prefix.measured(lambda settings: served(arguments, settings, vocab), prompt, tail, rounds, arguments.seed)
+    told = {**outside.figures(inside["prefix_bytes"]), "saved_bytes": outside.saved_bytes}
+    return {IN_PROCESS: inside, SERVED: told}, record
+
+
+def _leave(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
+    """Return the steps until blocks are free, by side, for clients that disconnect in decode and in prefill."""
+    load, found = arguments.load, {}
+    with both(arguments, {**load_options.AS_SERVED, "kv_cache__prefix": False}) as sides:
+        for side, opened in sides.places.items():
+            with opened() as place:
+                found[side] = leave.measured(place, int(load["prompt"]), int(load["rounds"]))
+        return found, sides.session.record(KIND, {}, seed=arguments.seed)
+
+
 LOADS: Mapping[str, Callable[[argparse.Namespace], tuple[Figures, dict[str, Any]]]] = {
-    "pace": pace.measured,
-    "prefix": prefix.measured,
-    "leave": disconnects.measured,
+    "pace": _pace,
+    "prefix": _prefix,
+    "leave": _leave,
     "tenants": traffic.tenants,
     "zipf": traffic.zipf,
     "overload": traffic.overload,
 }
 """The measurement of each special kind of load; ``traffic.any_load`` measures the others."""
-
-MB, GB = 1e6, 1e9
 
 SHOWN: Mapping[str, tuple[str, float]] = {
     "median_itl_ms": ("time between tokens, median ms", 1),
@@ -91,7 +123,8 @@ def run(arguments: argparse.Namespace) -> int:
     begin = time.monotonic()
     asked = str(arguments.load)
     sides, record = LOADS.get(arguments.load.kind, traffic.any_load)(arguments)
-    result = {**record, "asked_load": asked, "sides": sides, "seconds_in_all": time.monotonic() - begin}
+    seconds = time.monotonic() - begin
+    result = {"load": str(arguments.load), **record, "asked_load": asked, "sides": sides, "seconds_in_all": seconds}
     options.deliver(result, arguments, [asked, *options.columns(_table(sides))])
     return 0
 

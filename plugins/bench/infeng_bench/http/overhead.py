@@ -15,8 +15,9 @@ from typing import Any
 from tqdm import tqdm
 
 from infeng_bench import options, peers
+from infeng_bench.engine.place import IN_PROCESS
 from infeng_bench.http import overhead_figures, own_server
-from infeng_bench.http.overhead_figures import IN_PROCESS, Round
+from infeng_bench.http.overhead_figures import Round
 from infeng_bench.http.server_process import ServerProcess
 from infeng_bench.load.arrivals import Lengths
 from infeng_bench.load.workload import Workload

@@ -6,16 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from infeng_bench.http import own_server
-from infeng_bench.http.server_process import ServedOverHttp
-from infeng_bench.load.serving import Served, delays
+from infeng_bench.engine.place import IN_PROCESS
+from infeng_bench.http.own_server import NAME as SERVED
+from infeng_bench.load.outcomes import latencies_of
+from infeng_bench.load.requests import Served
 from infeng_bench.options import Column
 from infeng_bench.stats import paired
 from infeng_bench.stats.contention import Waits, judged, withheld
 from infeng_bench.stats.summary import percentile, spread
-
-IN_PROCESS = "in_process"
-SERVED = own_server.NAME
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Round:
 def figures(clients: int, adapters: int, rounds: Sequence[Round]) -> dict[str, Any]:
     """Return the figures of one number of clients. adapters: number of adapters in the requests; 0: base only."""
     names = list(rounds[0].served)
-    rates = {name: [_rate(one.served[name]) for one in rounds] for name in names}
+    rates = {name: [one.served[name].tokens / one.served[name].seconds for one in rounds] for name in names}
     ratio = paired.ratios(rates[SERVED], rates[IN_PROCESS])
     low = paired.lower_bound(ratio)
     against = paired.Ratios.of(rates, SERVED, (IN_PROCESS,))
@@ -46,7 +44,7 @@ def figures(clients: int, adapters: int, rounds: Sequence[Round]) -> dict[str, A
     return {
         "clients": clients,
         "adapters": adapters,
-        "tokens": _tokens(rounds[0].served[SERVED]),
+        "tokens": rounds[0].served[SERVED].tokens,
         "engines": {name: _side([one.served[name] for one in rounds], rates[name]) for name in names},
         "served_ratio": quartiles(ratio),
         "served_ratio_low": low.value,
@@ -106,34 +104,24 @@ def lines(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def _side(served: Sequence[Served], rates: Sequence[float]) -> dict[str, Any]:
     """Return the figures of one side; latencies are over all requests of all rounds."""
-    waits = delays([trace for one in served for trace in one.traces], is_closed=True)
+    waits = latencies_of([reply for one in served for reply in one.replies], is_closed=True)
     found: dict[str, Any] = {
         "tokens_per_s": quartiles(rates),
-        "cpu_us_per_token": quartiles([1e6 * one.cpu_seconds / _tokens(one) for one in served]),
+        "cpu_us_per_token": quartiles([1e6 * one.cpu_seconds / one.tokens for one in served]),
         "peak_rss_bytes": max(one.peak_rss_bytes for one in served),
         **{name: value for name, value in waits.items() if name.endswith(("ttft_ms", "itl_ms", "e2el_ms"))},
     }
-    over_http = [one for one in served if isinstance(one, ServedOverHttp)]
-    if over_http:
-        taken = [1e6 * one.client_cpu_seconds / _tokens(one) for one in over_http]
-        found["client_cpu_us_per_token"] = quartiles(taken)
-    loops = [1e6 * one.loop_cpu_seconds / _tokens(one) for one in over_http if one.loop_cpu_seconds is not None]
-    if loops:
-        found["loop_cpu_us_per_token"] = quartiles(loops)
+    for name in ("client", "loop"):
+        taken = [(getattr(one, f"{name}_cpu_seconds"), one.tokens) for one in served]
+        known = [1e6 * seconds / tokens for seconds, tokens in taken if seconds is not None]
+        if known:
+            found[f"{name}_cpu_us_per_token"] = quartiles(known)
     return found
-
-
-def _tokens(served: Served) -> int:
-    return sum(trace.job.new for trace in served.traces)
-
-
-def _rate(served: Served) -> float:
-    return _tokens(served) / served.seconds
 
 
 def _costs(rounds: Sequence[Round], seconds: Callable[[Served], float]) -> list[float]:
     """Return the microseconds that a token over HTTP takes more than in-process, pair by pair."""
     return [
-        1e6 * (seconds(one.served[SERVED]) - seconds(one.served[IN_PROCESS])) / _tokens(one.served[SERVED])
+        1e6 * (seconds(one.served[SERVED]) - seconds(one.served[IN_PROCESS])) / one.served[SERVED].tokens
         for one in rounds
     ]

@@ -14,6 +14,7 @@ from infeng_bench.engine.work import FIRST_ID
 from infeng_bench.load import popularity, prompts
 from infeng_bench.load.arrivals import Lengths, trace
 from infeng_bench.load.kinds import AUTO, Load, check_traffic
+from infeng_bench.load.requests import Job
 from infeng_core.api import UsageError
 
 GREEDY = "greedy"
@@ -68,6 +69,22 @@ class Traffic:
             for at, tenant, priority, adapter, prompt, new, prefix in rows:
                 length = self.prefix_length if prefix != ABSENT else 0
                 yield Arrival(at, self.tenants[tenant], priority, names[adapter], prompt, new, prefix, length)
+
+    def jobs(self, vocab: int, *, is_closed: bool = False) -> Iterator[Job]:
+        """Yield the requests with the ids of their prompts. is_closed: all come at the beginning."""
+        for place, one in enumerate(self):
+            at = 0.0 if is_closed else one.at
+            yield Job(at, self.ids(place, vocab), one.new, one.adapter, one.tenant, one.priority)
+
+    @staticmethod
+    def of(jobs: Sequence[Job]) -> Traffic:
+        """Return jobs as requests of one tenant without adapters."""
+        table = np.array([(job.at, len(job.prompt), job.new) for job in jobs]).reshape(-1, 3)
+        none, absent = np.zeros(len(jobs), np.int16), np.full(len(jobs), ABSENT, np.int16)
+        index, (prompt, new) = np.arange(len(jobs)), table[:, 1:].astype(np.int32).T
+        return Traffic(
+            0, ("",), (), math.inf, 0, index, table[:, 0], none, none.astype(np.int8), absent, prompt, new, absent
+        )
 
     def only(self, mask: NDArray[Any]) -> Traffic:
         """Return some of the requests, by a mask or indices."""

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from infeng_bench import options
-from infeng_bench.engine.pace import PromptBeside, beside, figures
-from infeng_bench.engine.session import opened
+from infeng_bench.engine import pace
+from infeng_bench.engine.place import IN_PROCESS
+from infeng_bench.engine.session import alone
 
 NAME = "pace"
 
@@ -25,13 +26,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure in turn with and without a bound on the time of steps, print and write."""
-    rounds: dict[int, list[PromptBeside]] = {arguments.step_ms: [], 0: []}
-    for number in options.progress(range(arguments.rounds), NAME):
-        for step_ms, found in rounds.items():
-            with opened(arguments, scheduler__step_ms=step_ms) as session:
-                found.append(beside(session.engine, arguments.rows, arguments.prompt, arguments.seed + number))
-                record = session.record(NAME, {}, seed=arguments.seed, rounds=arguments.rounds)
-    record |= figures(rounds[arguments.step_ms], rounds[0], arguments.prompt)
+    sizes = (arguments.rows, arguments.prompt, arguments.step_ms, arguments.rounds)
+    found, record = pace.measured(lambda settings: alone(arguments, settings), *sizes, seed=arguments.seed, kind=NAME)
+    record |= found[IN_PROCESS] | {"rounds": arguments.rounds}
     record |= {"rows": arguments.rows, "prompt": arguments.prompt, "step_ms": arguments.step_ms}
     options.deliver(record, arguments, options.columns(_table(record)))
     return 0

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from infeng_bench import options
-from infeng_bench.engine.prefix import figures_of, in_process
+from infeng_bench.engine import prefix
 
 NAME = "prefix"
 
@@ -22,9 +22,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure one engine, then a second one that starts with the saved prefixes; print and write."""
-    inside = in_process(arguments, arguments.prompt, arguments.tail, arguments.rounds)
-    record = inside.record | figures_of(inside.firsts, inside.nbytes)
-    record |= {"rounds": arguments.rounds, "prompt": arguments.prompt, "tail": arguments.tail}
+    figures, record, _ = prefix.in_process(arguments, arguments.prompt, arguments.tail, arguments.rounds, NAME)
+    record |= figures | {"rounds": arguments.rounds, "prompt": arguments.prompt, "tail": arguments.tail}
     options.deliver(record, arguments, options.columns(_table(record)))
     return 0
 
