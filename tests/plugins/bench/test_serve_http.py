@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from infeng_bench.http import overhead_figures
 from infeng_bench.http.client import Client
-from infeng_bench.http.overhead_figures import IN_PROCESS, SERVED, Round
+from infeng_bench.http.overhead_figures import IN_PROCESS, SERVED
 from infeng_bench.http.server_process import ServerProcess
 from infeng_bench.http.wire import Address, Count, Wire
 from infeng_bench.load.place import Effort
@@ -129,16 +129,14 @@ def test_an_incomplete_answer_is_an_error(answering: Any, answer: list[bytes], s
 
 def test_costs_and_ratios_are_computed_per_pair() -> None:
     reply = Reply(Job(0.0, [1], 10), 0.0, 0.0, [0.5, 0.6, 0.8], 10, ended=0.8)
-    rounds = [
-        Round(
-            {
-                IN_PROCESS: Served([reply], 1.0, 2.0, 1),
-                SERVED: Served([reply], seconds, cpu, 1, client_cpu_seconds=0.001, loop_cpu_seconds=0.0005),
-                "other": Served([reply], 4.0, 8.0, 1),
-            },
-        )
-        for seconds, cpu in ((1.25, 2.001), (2.0, 2.003), (1.6, 2.002))
-    ]
+    rounds = {
+        IN_PROCESS: [Served([reply], 1.0, 2.0, 1)] * 3,
+        SERVED: [
+            Served([reply], seconds, cpu, 1, client_cpu_seconds=0.001, loop_cpu_seconds=0.0005)
+            for seconds, cpu in ((1.25, 2.001), (2.0, 2.003), (1.6, 2.002))
+        ],
+        "other": [Served([reply], 4.0, 8.0, 1)] * 3,
+    }
     found = overhead_figures.figures(1, 0, rounds)
     assert found["served_ratio"]["median"] == pytest.approx(1 / 1.6)
     assert found["served_ratio_low"] == pytest.approx(0.5)

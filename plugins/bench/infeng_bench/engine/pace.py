@@ -21,6 +21,18 @@ LEARNING = 256  # tokens of a first prompt, from which the scheduler's cost mode
 SHORT = 16  # prompt tokens of the decoding sequences
 
 
+SHOWN = {
+    "median_itl_ms": ("time between tokens, median ms", 1.0),
+    "p99_itl_ms": ("p99 ms", 1.0),
+    "p99_itl_ms_unbounded": ("p99 ms, steps of any length", 1.0),
+    "prefill_tokens_per_s": ("tokens of prompts/s", 1.0),
+    "decode_tokens_per_s": ("tokens decoded/s", 1.0),
+    "prefill_loss": ("the prompt is later by", 1.0),
+    "total_loss": ("all tokens/s are less by", 1.0),
+}
+"""The figures of a printed table, as in ``options.listed``."""
+
+
 @dataclass(frozen=True)
 class PromptBeside:
     """The prefill of a long prompt and the decoding beside it."""

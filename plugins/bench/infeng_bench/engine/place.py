@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from infeng_bench.load.place import Place
-from infeng_bench.load.requests import Job, Reply
+from infeng_bench.load.requests import Job, Reply, Served
+from infeng_bench.stats.contention import Mark
 from infeng_core.api import InfengError, Request, SamplingParams
+from infeng_core.api import kernels as kernels_api
 
 if TYPE_CHECKING:
     from infeng_core.api import Engine, Stream
@@ -97,6 +101,22 @@ class EnginePlace(Place):
                 reply.ended = now
         reply.count = len(reply.times)
         return bool(events)
+
+
+@dataclass(frozen=True)
+class InProcess:
+    """An engine of this process that serves rounds of requests, as the process of another engine does."""
+
+    engine: Engine
+    name: str = IN_PROCESS
+
+    def serve(self, jobs: Sequence[Job], places: int) -> Served:
+        """Answer ``jobs``, at most ``places`` at a time; raises InfengError if a request fails."""
+        mark, cpu, begin = Mark.now(), time.process_time(), time.perf_counter()
+        with EnginePlace(self.engine) as place:
+            replies, _ = place.run(jobs, places)
+        seconds, taken = time.perf_counter() - begin, time.process_time() - cpu
+        return Served(replies, seconds, taken, kernels_api.peak_rss() or 0, mark.waits())
 
 
 def reason(error: InfengError) -> str:

@@ -27,6 +27,18 @@ Open = Callable[[dict[str, object]], AbstractContextManager[Place]]
 """Settings, as in ``options.config`` -> a place with them."""
 
 
+SHOWN = {
+    "median_itl_ms": ("time between tokens, median ms", 1.0),
+    "cold_ttft_ms": ("first token computed, ms", 1.0),
+    "hit_ttft_ms": ("beginning in memory, ms", 1.0),
+    "hit_ratio": ("computed over in memory", 1.0),
+    "saved_ttft_ms": ("beginning on disk, after a restart, ms", 1.0),
+    "prefix_bytes": ("the beginning's cache, MB", 1e-6),
+    "restore_bytes_per_s": ("from disk, GB/s", 1e-9),
+}
+"""The figures of a printed table, as in ``options.listed``."""
+
+
 @dataclass
 class FirstTokens:
     """TTFT in seconds by where the prefix comes from."""

@@ -62,7 +62,7 @@ class Session:
 
     def record(self, kind: str, figures: Mapping[str, Any], **context: Any) -> dict[str, Any]:
         """Return a result: ``figures`` and those of the process and the engine; context as in ``results.record``."""
-        config, formats = self.engine.config, self.engine.model.formats_used
+        config = self.engine.config
         common: dict[str, Any] = {
             "cpu_utilization": self._meter.utilization(),
             "contention": self._meter.contention(),
@@ -81,14 +81,20 @@ class Session:
         return results.record(
             kind,
             {name: value for name, value in {**common, **figures}.items() if value is not None},
-            model=self._name,
-            format=most_common(formats),
-            kv_dtype=config.kv_cache.dtype,
-            threads=self.threads,
-            settings=self._settings or None,
-            kernels=results.kernels(self.engine.bound()),
+            **self.facts(),
             **context,
         )
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts of the engine for a result."""
+        return {
+            "model": self._name,
+            "format": most_common(self.engine.model.formats_used),
+            "kv_dtype": self.engine.config.kv_cache.dtype,
+            "threads": self.threads,
+            "settings": self._settings or None,
+            "kernels": results.kernels(self.engine.bound()),
+        }
 
 
 @dataclass(frozen=True)

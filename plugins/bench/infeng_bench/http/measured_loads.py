@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from infeng_bench import options
@@ -17,7 +17,7 @@ from infeng_bench.load import load_options
 from infeng_core.api import UsageError
 
 KIND = "serve-load"
-MB, GB = 1e6, 1e9
+MB = 1e6
 
 
 def _pace(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
@@ -58,19 +58,8 @@ LOADS: Mapping[str, Callable[[argparse.Namespace], tuple[Figures, dict[str, Any]
 """The measurement of each special kind of load; ``traffic.any_load`` measures the others."""
 
 SHOWN: Mapping[str, tuple[str, float]] = {
-    "median_itl_ms": ("time between tokens, median ms", 1),
-    "p99_itl_ms": ("p99 ms", 1),
-    "p99_itl_ms_unbounded": ("p99 ms, steps of any length", 1),
-    "prefill_tokens_per_s": ("tokens of prompts/s", 1),
-    "decode_tokens_per_s": ("tokens decoded/s", 1),
-    "prefill_loss": ("the prompt is later by", 1),
-    "total_loss": ("all tokens/s are less by", 1),
-    "cold_ttft_ms": ("first token computed, ms", 1),
-    "hit_ttft_ms": ("beginning in memory, ms", 1),
-    "hit_ratio": ("computed over in memory", 1),
-    "saved_ttft_ms": ("beginning on disk, after a restart, ms", 1),
-    "prefix_bytes": ("the beginning's cache, MB", 1 / MB),
-    "restore_bytes_per_s": ("from disk, GB/s", 1 / GB),
+    **pace.SHOWN,
+    **prefix.SHOWN,
     "median_decode_steps": ("left in decode: free after steps, median", 1),
     "max_decode_steps": ("most", 1),
     "median_prefill_steps": ("left in prefill: free after steps, median", 1),
@@ -125,21 +114,5 @@ def run(arguments: argparse.Namespace) -> int:
     sides, record = LOADS.get(arguments.load.kind, traffic.any_load)(arguments)
     seconds = time.monotonic() - begin
     result = {"load": str(arguments.load), **record, "asked_load": asked, "sides": sides, "seconds_in_all": seconds}
-    options.deliver(result, arguments, [asked, *options.columns(_table(sides))])
+    options.deliver(result, arguments, [asked, *options.listed(SHOWN, {side: sides[side] for side in SIDES})])
     return 0
-
-
-def _table(sides: Figures) -> Iterator[list[str]]:
-    yield ["", *SIDES]
-    for name, (label, factor) in SHOWN.items():
-        values = [sides[side].get(name) for side in SIDES]
-        if any(value is not None for value in values):
-            yield [label, *(_shown(value, factor) for value in values)]
-
-
-def _shown(value: float | None, factor: float) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, int) and factor == 1:
-        return f"{value}"
-    return f"{value * factor:,.0f}" if abs(value * factor) >= 1000 else f"{value * factor:.3g}"

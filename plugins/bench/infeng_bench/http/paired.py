@@ -14,17 +14,24 @@ from types import MappingProxyType
 from infeng_bench import options
 from infeng_bench.engine.place import IN_PROCESS, EnginePlace
 from infeng_bench.engine.session import Sides, opened
-from infeng_bench.http import own_server
+from infeng_bench.http import completions
 from infeng_bench.http.server_process import ServerProcess
 from infeng_bench.load import prompts
 from infeng_bench.load.place import Place
 from infeng_bench.load.requests import Job
 from infeng_bench.peers import lineup
 from infeng_bench.peers.child import memory_of
+from infeng_bench.peers.environment import INFENG
+from infeng_core.api import cache_root
 
-SERVED = own_server.NAME
+SERVED = "served"  # the name in results of our server
+MODEL = "bench"  # the server's name of the base model
+MARK = b'"finish_reason":null'  # in every frame with text and in no other
 SIDES = (IN_PROCESS, SERVED)
 NONE: Mapping[str, Path] = MappingProxyType({})
+
+Keys = Callable[[Job], str]
+
 CAPACITY_SECONDS = 2.0  # length of the closed loop that measures the capacity
 CAPACITY_SEED = 1 << 31
 SAMPLE_SECONDS = 0.25
@@ -41,20 +48,25 @@ class PairedEngines(Sides):
         """Most positions of a request."""
         return EnginePlace(self.session.engine).context
 
+    @property
+    def vocab(self) -> int:
+        """The vocabulary size: a bound of the prompts' ids."""
+        return self.session.engine.model.config.vocab
+
     def pid(self, side: str) -> int | str:
         """Return the process of a side."""
         return "self" if side == IN_PROCESS else self.server.pid
 
     def capacity(self, prompt: float, new: float) -> float:
         """Return the requests/s of a closed loop that fills the server's batch. prompt, new: tokens per request."""
-        limits, vocab = self.session.engine.limits, self.session.engine.model.config.vocab
+        limits = self.session.engine.limits
         places = min(limits.max_segments, limits.max_samples)
         done, seconds, rounds = 0, 0.0, 0
         while seconds < CAPACITY_SECONDS:
             first = 4 * places * rounds
             numbers = range(first, first + (4 if rounds else 1) * places)
             jobs = [
-                Job(0.0, prompts.random_ids(round(prompt), CAPACITY_SEED, k, vocab), max(2, round(new)))
+                Job(0.0, prompts.random_ids(round(prompt), CAPACITY_SEED, k, self.vocab), max(2, round(new)))
                 for k in numbers
             ]
             served = self.server.serve(jobs, places)
@@ -70,14 +82,15 @@ def both(
     settings: Mapping[str, object],
     adapters: Mapping[str, Path] = NONE,
     more: Sequence[str] = (),
-    key: own_server.Keys = lambda job: "",
+    key: Keys = lambda job: "",
     *,
     streams: bool = True,
 ) -> Iterator[PairedEngines]:
     """Load the engine twice: in this process and in `infeng serve`.
 
     settings: ``section__key=value`` for both; the user's take precedence, None means the engine's default.
-    adapters: paths by name. more: further arguments of the server. key, streams: as in ``own_server.started``.
+    adapters: paths by name. more: further arguments of the server. key: returns the API key of a request, or
+    "". streams: whether answers stream.
     """
     with contextlib.ExitStack() as stack:
         server = server_of(arguments, settings, adapters, more, key, streams=streams)
@@ -99,15 +112,21 @@ def server_of(
     settings: Mapping[str, object],
     adapters: Mapping[str, Path] = NONE,
     more: Sequence[str] = (),
-    key: own_server.Keys = lambda job: "",
+    key: Keys = lambda job: "",
     *,
     streams: bool = True,
 ) -> ServerProcess:
     """Start only the server; arguments as in ``both``."""
     options.model_name(arguments)
-    ours = lineup.own_arguments(arguments, Path(arguments.model or ""), options.threads(arguments))
-    given = [word for name, value in settings.items() if value is not None for word in ("--set", _word(name, value))]
-    return own_server.started([ours[0], *given, *ours[1:]], adapters, arguments.timeout, more, key, streams=streams)
+    model, *ours = lineup.own_arguments(arguments, Path(arguments.model or ""), options.threads(arguments))
+    waits = {"scheduler__max_wait_ms": 0}  # a closed loop sends all at once, and no request may be refused
+    given = [_word(name, value) for name, value in {**waits, **settings}.items() if value is not None]
+    words = [word for text in given for word in ("--set", text)]
+    loras = [word for name, path in adapters.items() for word in ("--lora", f"{name}={path}")]
+    command = [*INFENG, "serve", model, *words, *ours, *more, "--served-model-name", MODEL, *loras]
+    wire = completions.wire(MODEL, key, streams=streams, mark=MARK)
+    log = cache_root() / "bench" / "peers" / "infeng-serve.log"
+    return ServerProcess(SERVED, lambda port: [*command, "--port", str(port)], wire, log, arguments.timeout)
 
 
 @contextlib.contextmanager

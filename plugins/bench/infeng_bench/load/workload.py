@@ -8,11 +8,11 @@ from itertools import islice
 
 import numpy as np
 
-from infeng_bench.load import popularity, prompts
+from infeng_bench.load import prompts
 from infeng_bench.load.arrivals import Arrival, Lengths
 from infeng_bench.load.kinds import Load
 from infeng_bench.load.requests import Job
-from infeng_bench.load.traffic import draw
+from infeng_bench.load.traffic import choices, draw
 
 VARIANTS = ("mixed", "single", "base")
 """mixed: the drawn adapters. single: the first adapter for all requests. base: no adapter."""
@@ -42,11 +42,12 @@ class Workload:
         first = number * self.requests
         texts = list(islice(prompts.shuffled(self.texts, self.seed), first, first + self.requests))
         wanted = self._arrivals(seed, context, texts)
-        chosen = popularity.draw(len(wanted), names, self.alpha, self.include_base, seed)
+        every = [*names, None]
+        chosen = choices(len(wanted), len(names), self.alpha, self.include_base, seed)
         found = []
         for index, (arrival, adapter) in enumerate(zip(wanted, chosen, strict=True)):
             text = texts[index] if texts else prompts.random_ids(arrival.prompt, seed, index, vocab)
-            found.append(Job(arrival.at, text[: arrival.prompt], arrival.new, adapter))
+            found.append(Job(arrival.at, text[: arrival.prompt], arrival.new, every[adapter]))
         return found
 
     def _arrivals(self, seed: int, context: int, texts: Sequence[list[int]]) -> list[Arrival]:

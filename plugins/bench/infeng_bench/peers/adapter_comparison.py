@@ -69,17 +69,8 @@ def compared(found: Rounds, threads: int, *, is_closed: bool) -> dict[str, Any]:
     if len(found) == 1:
         return result | {"contention": judged(waits)}
     throughput = {name: output(kinds["mixed"]) for name, kinds in found.items()}
-    against = paired.Ratios.of(throughput, base)
-    starved = paired.starved(list(throughput.values()))
-    return result | {
-        "base": base,
-        "engines": engines,
-        "contention": judged(waits, against.bounded),
-        **against.figures(),
-        "ratio_spread": against.spreads,
-        "pairs": [dict(zip(throughput, values, strict=True)) for values in zip(*throughput.values(), strict=True)],
-        "starved": starved,
-    }
+    mixed = {name: [one.waits for one in kinds["mixed"]] for name, kinds in found.items()}
+    return result | {"base": base, "engines": engines, **paired.interleaved(throughput, mixed, base)}
 
 
 def of_engine(kinds: Mapping[str, Sequence[Served]], threads: int, *, is_closed: bool) -> dict[str, Any]:

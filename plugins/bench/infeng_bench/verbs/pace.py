@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from typing import Any
 
 from infeng_bench import options
 from infeng_bench.engine import pace
@@ -17,10 +15,9 @@ ROUNDS = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rows", type=options.positive, default=4, metavar="N", help="sequences that decode")
-    parser.add_argument("--prompt", type=options.positive, default=1024, metavar="N", help="tokens of the prompt")
-    help = "scheduler.step_ms that is compared"
-    parser.add_argument("--step-ms", type=options.positive, default=100, metavar="MS", help=help)
+    options.add(parser, "--rows", options.positive, 4, "N", "sequences that decode")
+    options.add(parser, "--prompt", options.positive, 1024, "N", "tokens of the prompt")
+    options.add(parser, "--step-ms", options.positive, 100, "MS", "scheduler.step_ms that is compared")
     options.add_measurement(parser, ROUNDS)
 
 
@@ -30,15 +27,5 @@ def run(arguments: argparse.Namespace) -> int:
     found, record = pace.measured(lambda settings: alone(arguments, settings), *sizes, seed=arguments.seed, kind=NAME)
     record |= found[IN_PROCESS] | {"rounds": arguments.rounds}
     record |= {"rows": arguments.rows, "prompt": arguments.prompt, "step_ms": arguments.step_ms}
-    options.deliver(record, arguments, options.columns(_table(record)))
+    options.deliver(record, arguments, options.listed(pace.SHOWN, {NAME: record}))
     return 0
-
-
-def _table(figures: dict[str, Any]) -> Iterator[list[str]]:
-    yield ["time between tokens, ms", "median", "p99"]
-    yield ["steps of bounded time", f"{figures['median_itl_ms']:.1f}", f"{figures['p99_itl_ms']:.1f}"]
-    yield ["any step", "", f"{figures['p99_itl_ms_unbounded']:.1f}"]
-    yield ["tokens of the prompt/s", f"{figures['prefill_tokens_per_s']:.1f}"]
-    yield ["tokens decoded beside it/s", f"{figures['decode_tokens_per_s']:.1f}"]
-    yield ["the prompt is later by", f"{figures['prefill_loss']:.0%}"]
-    yield ["all tokens/s are less by", f"{figures['total_loss']:.0%}"]

@@ -41,14 +41,13 @@ KEY = "OPENAI_API_KEY"
 def configure(parser: argparse.ArgumentParser) -> None:
     load_options.add_load(parser, 64, options.counts)
     parser.set_defaults(load=None)
-    parser.add_argument("--url", metavar="U", help="a server with OpenAI's API, such as http://localhost:8000")
+    options.add(parser, "--url", str, None, "U", "a server with OpenAI's API, such as http://localhost:8000")
     help = f"of the server's models the base's name (default: the first listed); {KEY} is sent as its key"
     parser.add_argument("--served-model", metavar="NAME", help=help)
     overhead.configure(parser)
     options.add_adapters(parser.add_argument_group("adapters of a zipf load and of --adapters, made at random"))
     cost_source.add_costs(parser)
-    help = "write what the steps took, for infeng bench simulate --costs FILE"
-    parser.add_argument("--fit", metavar="FILE", help=help)
+    options.add(parser, "--fit", str, None, "FILE", "write what the steps took, for infeng bench simulate --costs FILE")
     options.add_run(parser)
 
 

@@ -23,14 +23,12 @@ NAME = "throughput"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--requests", type=options.positive, default=64, metavar="N", help="how many requests")
-    help = "requests a second, Poisson; inf: all at once"
-    parser.add_argument("--rate", type=options.rate, default=math.inf, metavar="R", help=help)
+    options.add(parser, "--requests", options.positive, 64, "N", "how many requests")
+    options.add(parser, "--rate", options.rate, math.inf, "R", "requests a second, Poisson; inf: all at once")
     help = "tokens of prompts: N, LOW:HIGH or lognormal:MEDIAN:SIGMA"
     parser.add_argument("--input-len", type=Lengths.parse, default="64:512", metavar="L", help=help)
-    help = "new tokens, likewise"
-    parser.add_argument("--output-len", type=Lengths.parse, default="16:128", metavar="L", help=help)
-    parser.add_argument("--temperature", type=float, default=1.0, metavar="T", help="0 is greedy")
+    options.add(parser, "--output-len", Lengths.parse, "16:128", "L", "new tokens, likewise")
+    options.add(parser, "--temperature", float, 1.0, "T", "0 is greedy")
     options.add_seed(parser, "everything drawn")
     options.add_run(parser)
 
