@@ -5,8 +5,8 @@
 // and at the end out = out * d[n]. If a row has one scale, out is an integer sum until all of k is added. The zero
 // points are subtracted with the sums of x over 32 k, which the core computes once for a block of rows. As in
 // linear_int.h, few rows use the weights as they stream in, and many rows unpack a chunk of four panels to scratch:
-// units with their sub-scales, or bytes of s (u - z) + 128 on CPUs that add products of bytes directly (`BiasedLines`),
-// whose sums stay in registers over a group of the activation. SPDX-License-Identifier: Apache-2.0
+// units with their sub-scales, or biased bytes of s (u - z) on CPUs that add products of bytes directly
+// (`BiasedLines`), whose sums stay in registers over a group of the activation. SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LINEAR_P32_H
 #define INFENG_OPS_LINEAR_P32_H
 
@@ -55,7 +55,7 @@ struct P32Core {
  private:
   // Behind the lines in scratch, each group has for all rows the sums that subtract the zero points, and the scales, so
   // that values of rows that are multiplied together are adjacent. The sums are V::minus_halves of each 64 k for units.
-  // For biased lines they are -128 times the sum over a group of the activation where it begins, and else 0.
+  // For biased lines they are -V::kBias times the sum over a group of the activation where it begins, and else 0.
   static INFENG_INLINE int32_t* minus_of(const LinearTile& t) { return (int32_t*)(t.scratch + kScratch); }
   static INFENG_INLINE float* scales_of(const LinearTile& t, int64_t groups) {
     return (float*)(minus_of(t) + t.rows * groups);
@@ -73,7 +73,7 @@ struct P32Core {
         scales[g * t.rows + m] = scale[g];
         minus[g * t.rows + m] = Biased ? 0 : V::minus_halves(x + g * kGroup, sum[g]);
         if (begins(t, g)) first = g;
-        if (Biased) minus[first * t.rows + m] -= 128 * sum[g];
+        if constexpr (Biased) minus[first * t.rows + m] -= V::kBias * sum[g];
       }
     }
   }

@@ -367,6 +367,7 @@ struct Vnni : Base {
   static constexpr int kScaledRows = 6;
   static constexpr int kPackedRows = 6;
   static constexpr int kPackedMost = 12;
+  static constexpr int kBias = 128;
 
   template <int Bits, int M, int P, class Each>
   static INFENG_INLINE void dot_lines(I (&acc)[M][P], const uint8_t* const (&w)[P], int lines,

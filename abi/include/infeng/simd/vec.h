@@ -102,7 +102,8 @@ concept Vector = requires(typename V::F f, typename V::I i, const float* x, floa
 };
 // clang-format on
 
-// The sub-scales of 64 k of 16 outputs, laid out for products of 16-bit pairs: pair n belongs to output n.
+// The sub-scales of 64 k of 16 outputs, laid out for products of 16-bit pairs: pair n belongs to output n. A backend
+// without such products may use the memory in another way, because nothing else reads it.
 struct alignas(64) SubScales {
   int16_t s[2][2 * kLanes];  // of the first and the last 32 k: s twice
   int16_t zs[2 * kLanes];    // z * s of the first and the last 32 k
@@ -141,12 +142,14 @@ concept ScaledLines = SubScaled<V> && requires(typename V::I (&acc)[1][1], const
   { V::kScaledPanels };  // most panels of one dot_scaled: 1, 2 or 4
 };
 
-// Unpacked lines of s (u - z) + 128, for backends that add products of bytes directly: one zero point serves all.
+// Unpacked lines of s (u - z) + kBias, for backends that add products of bytes directly: one zero point serves all, or
+// none where bytes may be signed. Their order is the backend's own.
 //   add_biased<M, P>(acc, w, x, each): acc[m][p] += sum over 64 k of x[m][k] * w[p][k], of four panels at most
 template <class V>
 concept BiasedLines = SubScaled<V> && requires(typename V::I (&acc)[1][1], const uint8_t* const (&w)[1],
                                                const int8_t* const (&x)[1], Nothing each) {
   { V::template add_biased<1, 1>(acc, w, x, each) };
+  { V::kBias };
 };
 // clang-format on
 
