@@ -161,7 +161,7 @@ def linear_over_tiles() -> Iterator[Case]:
     in twos; fewer tiles, or those of more workers, go one by one.
     """
     for fmt, act in (*WEIGHT_ACTS.items(), *OTHER_GROUPS):
-        sizes = {"weight": fmt, "act": act, "n": 8 * 64, "k": 320, "workers": 1}
+        sizes: Fields = {"weight": fmt, "act": act, "n": 8 * 64, "k": 320, "workers": 1}
         yield case(f"{fmt}-{act}-over-tiles", "linear", 280, **sizes)
 
 
@@ -229,7 +229,7 @@ def row_op(op: str) -> Iterator[Case]:
 def rope() -> Iterator[Case]:
     for dim, rot in ((8, 8), (64, 64), (80, 64), (96, 96), (128, 128), (256, 64)):
         for needs in ([], ["rope_norm"], ["rope_norm", "rope_scale"]):
-            sizes = {"heads": 3, "kv_heads": 2, "head_dim": dim, "context": 40, "rot": rot, "needs": needs}
+            sizes: Fields = {"heads": 3, "kv_heads": 2, "head_dim": dim, "context": 40, "rot": rot, "needs": needs}
             yield case("-".join([f"{dim}-{rot}", *needs]), "rope", ((8, 0), (1, 39)), **sizes)
 
 
@@ -250,11 +250,11 @@ def attention() -> Iterator[Case]:
                 if sum(rows for rows, _ in step) < 50 or (i + j) % 4 == 0:
                     window, kv_heads = (0, 0, 33, 300)[(i + j) % 4], 1 + j % 2
                     names = ("quantize",) if dim % 64 == 0 and window else ()
-                    sizes = {"heads": kv_heads * shared, "kv_heads": kv_heads, "head_dim": dim, "context": 720}
+                    sizes: Fields = {"heads": kv_heads * shared, "kv_heads": kv_heads, "head_dim": dim, "context": 720}
                     name = f"{kv}-{i}-{dim}-{shared}-window{window}"
                     yield case(name, "attention", step, kv=kv, window=window, **sizes, **steps(names))
                     if j % 2 == 0:
-                        bent = {"needs": [["softcap"], ["sinks"], ["sinks", "softcap"]][i % 3]}
+                        bent: Fields = {"needs": [["softcap"], ["sinks"], ["sinks", "softcap"]][i % 3]}
                         yield case(f"{name}-bent", "attention", step, kv=kv, window=window, **bent, **sizes)
             for j, (dim, shared, kv_heads) in enumerate(((64, 4, 2), (128, 4, 1), (256, 2, 1), (64, 8, 1), (64, 3, 1))):
                 if (i + j) % 4 == 0:  # columns in groups of 256, and heads that do not fill them

@@ -122,6 +122,13 @@ def test_a_typo_in_plugin_yaml_is_named_with_the_key_that_was_meant(tokenizer: P
 
 
 @pytest.mark.slow
+def test_an_entry_point_with_another_name_than_the_plugin_is_named(tokenizer: Path, tmp_path: Path) -> None:
+    found = checked(edited(tokenizer, tmp_path, 'bytesx = "infeng', 'bytesy = "infeng', "pyproject.toml"), cwd=tmp_path)
+    assert found.status == 1
+    assert "the plugin is called bytesx, the entry point bytesy" in found.of("failed")[0]["text"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

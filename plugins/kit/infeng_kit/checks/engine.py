@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from infeng_core.api import Engine, SamplingParams
 from infeng_kit.report import failed, ok, skipped
@@ -61,7 +61,7 @@ def tokens(engine: Engine) -> list[tuple[int, ...]]:
 
 def cancel_one(engine: Engine) -> None:
     """Begin a batch, and cancel it after its first token."""
-    stream = engine.stream([list(prompt) for prompt in PROMPTS], GREEDY)
+    stream: Any = engine.stream([list(prompt) for prompt in PROMPTS], GREEDY)
     next(iter(stream))
     stream.close()
 

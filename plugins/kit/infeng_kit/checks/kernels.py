@@ -61,7 +61,8 @@ def _compare_cases(kernel: Kernel, part: str, chosen: list[Case], teller: Teller
 
 def _compare_sizes(plan: Plan, kernel: Kernel, part: str, chosen: list[Case], teller: Teller) -> None:
     model = plan.model or "a Llama of 1.1B"
-    accepted, found = 0, []
+    accepted = 0
+    found: list[str] = []
     for asked in _problems(plan, kernel, chosen):
         if not fits(kernel, asked):
             continue

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from infeng_core.api import PluginError, Plugins
 from infeng_core.api.inspection import HOOKS, Plugin, abi_mismatch
 from infeng_kit.checks import library
-from infeng_kit.report import failed, ok
+from infeng_kit.report import failed, ok, skipped
 
 if TYPE_CHECKING:
     from infeng_kit.child import Teller
@@ -44,7 +44,12 @@ def check(plan: Plan, _: str, teller: Teller) -> None:
     reason = mismatch or plugin.reason
     if plugin.manifest is None or reason.code != "ready":
         remedy = reason.remedy or "repair plugin.yaml; docs/adding-a-plugin.md lists its keys"
-        teller.line(failed("plugin.yaml", reason.text or reason.code, remedy))
+        state = failed if reason.is_fault or mismatch else skipped
+        teller.line(state("plugin.yaml", reason.text or reason.code, remedy))
+        return
+    if plugin.name != plan.plugin:
+        why = f"it says that the plugin is called {plugin.name}, the entry point {plan.plugin}"
+        teller.line(failed("plugin.yaml", why, "give both the same name, by which settings and reports know it"))
         return
     faults = list(_faults(plugins, plugin))
     for fault, remedy in faults:
@@ -65,6 +70,11 @@ def _parts(plan: Plan, plugin: Plugin, teller: Teller) -> list[tuple[str, str]]:
     for kind in (hook.kind for hook in HOOKS):
         found += [(SECTION_OF.get(kind, "part"), _argument(kind, name)) for name in plugin.names(kind)]
     found += [("command", name) for name in plugin.manifest.commands]
+    tried = {hook.kind for hook in HOOKS} | {"hooks"}
+    for kind, names in plugin.manifest.provides.items():
+        if names and kind not in tried:
+            remedy = "write tests of them; infeng-kit has no check for this kind"
+            teller.line(skipped(kind.replace("_", " "), f"{', '.join(names)}: not tried", remedy))
     return [*found, ("routes", "")] if "infeng_serve_routes" in plugin.names("hooks") else found
 
 
@@ -82,7 +92,7 @@ def _faults(plugins: Plugins, plugin: Plugin) -> Iterator[tuple[str, str]]:
             except PluginError as error:
                 if hook.kind != "quant_formats" or plugin.manifest.library is None:
                     yield (
-                        error.why,
+                        plugin.reason.text if plugin.reason.is_fault else error.why,
                         f"let {hook.name}, marked with hookimpl, return {name}, or take it from plugin.yaml",
                     )
     if not plugin.manifest.python:
