@@ -1,4 +1,7 @@
-"""`infeng plugins list|info|why|lock`: shows installed plugins, and why a kernel is or is not used."""
+"""`infeng plugins list|info|why|lock`: shows installed plugins, and why a kernel is or is not used.
+
+Other plugins bring further verbs through the hook ``infeng_plugins_verbs``.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,19 @@ from pathlib import Path
 
 from infeng_core.api import (
     BACKENDS,
+    Command,
     Plugins,
     UsageError,
     add_config_options,
     config_from,
+    load_config,
     say,
     unknown_key_remedy,
 )
 from infeng_core.api.inspection import HOOKS, OPS, REASONS, Decision, describe_all
 from infeng_core.api.kernels import Selector
 from infeng_doctor import facts as found
+from infeng_doctor.hookspecs import OF_WHEELS, infeng_plugins_verbs
 from infeng_doctor.table import notes, table
 
 
@@ -46,6 +52,10 @@ class PluginsCommand:
             verb.set_defaults(verb_run=run)
             if verb is not lock:
                 verb.add_argument("--json", action="store_true", help="for machines")
+        for brought in _brought():
+            further = verbs.add_parser(brought.name, help=brought.help, description=brought.help)
+            brought.configure(further)
+            further.set_defaults(verb_run=brought.run)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Run the chosen verb."""
@@ -138,6 +148,32 @@ class PluginsCommand:
         temporary.replace(output)
         say(f"wrote {output}; use it with kernels.lock, or --set kernels.lock={output}")
         return 0
+
+
+class _Missing:
+    """A verb whose wheel is not installed."""
+
+    def __init__(self, name: str, wheel: str) -> None:
+        """Name the wheel."""
+        self.name, self._wheel = name, wheel
+        self.help = f"needs the wheel {wheel}"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Take any arguments."""
+        parser.prefix_chars = "\0"
+        parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Raise UsageError."""
+        raise UsageError(f"infeng plugins {self.name}", "no plugin brings it", f"install the wheel {self._wheel}")
+
+
+def _brought() -> list[Command]:
+    """Return the verbs of other plugins, and one for each whose wheel is missing."""
+    answers = Plugins.discover(load_config()).answers(infeng_plugins_verbs).values()
+    found = {verb.name: verb for verbs in answers for verb in verbs}
+    missing: dict[str, Command] = {name: _Missing(name, wheel) for name, wheel in OF_WHEELS.items()}
+    return list((missing | found).values())
 
 
 def _why(decisions: list[Decision]) -> Iterator[str]:

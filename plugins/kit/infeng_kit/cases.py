@@ -6,18 +6,38 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import cycle, product
+from typing import Any
 
-from kernels.harness import FLOAT_FORMATS, INT_FORMATS, reference
+from numpy.typing import NDArray
 
-from infeng_core import _native as native
-from infeng_core.kernels.check.case import OneOp
-from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters, a_form
-from infeng_core.kernels.check.steps import Sequences, asked
-from infeng_core.kernels.problems import Fields, is_gated, problem
+from infeng_core.api import Plugins, load_config
+from infeng_core.api.inspection import library_states
+from infeng_core.api.kernels import (
+    A_FORMATS,
+    CACHE_FORMATS,
+    REFERENCE,
+    ROW_OPS,
+    WEIGHT_ACTS,
+    Kernel,
+    Library,
+    OneOp,
+    Pool,
+    Problem,
+    RandomAdapters,
+    Sequences,
+    a_form,
+    asked,
+    is_gated,
+    problem,
+    sub_grid,
+)
 
-REFERENCE = reference()
-CACHES = native.CACHE_FORMATS
-SUB_SCALED = tuple(name for name in INT_FORMATS if native.sub_grid(name))
+Fields = dict[str, Any]
+"""A problem as plain data."""
+Arrays = list[tuple[str, NDArray[Any]]]
+FLOAT_FORMATS = tuple(name for name, act in WEIGHT_ACTS.items() if act == "f32")
+INT_FORMATS = tuple(name for name, act in WEIGHT_ACTS.items() if act != "f32")
+SUB_SCALED = tuple(name for name in INT_FORMATS if sub_grid(name))
 OTHER_GROUPS = (("int8-row", "int8-row"), *product(SUB_SCALED, ("int8-g128", "int8-g256", "int8-row")))
 """Weight formats with each other activation than groups of 64 that their linears read."""
 K = (8, 64, 172, 576, 896)
@@ -63,26 +83,42 @@ class Case:
     adapters: RandomAdapters | None = None
 
     @property
-    def problem(self) -> native.Problem:
+    def problem(self) -> Problem:
         return problem(asked(self.fields))
 
-    def run(self, kernel: native.Kernel) -> tuple[bytes, ...]:
+    def run(self, kernel: Kernel) -> tuple[bytes, ...]:
         """Return the bytes that the kernel wrote; check that it wrote nothing else."""
+        found, damage = self.outputs(kernel)
+        assert damage is None, f"{kernel.library}/{kernel.name}, {self.name}: {damage}"
+        return tuple(array.tobytes() for _, array in found)
+
+    def outputs(self, kernel: Kernel | None) -> tuple[Arrays, str | None]:
+        """Return the arrays that a kernel wrote (None: the reference's), by name, and its first forbidden write.
+
+        Raises NoJudgeError where the reference has no kernel for an op of the case.
+        """
         pool = _pool(self.fields["workers"])
-        op = OneOp(self.fields, kernel, REFERENCE, [self.step], adapters=self.adapters, pool=pool)
-        found = tuple(array.tobytes() for _, array in op.run(0))
-        assert op.damage is None, f"{kernel.library}/{kernel.name}, {self.name}: {op.damage}"
-        return found
+        op = OneOp(self.fields, kernel, reference(), [self.step], adapters=self.adapters, pool=pool)
+        return op.run(0), op.damage
 
 
 @cache
-def _pool(workers: int) -> native.Pool:
-    return native.Pool(workers, spin_us=0)
+def _pool(workers: int) -> Pool:
+    return Pool(workers, spin_us=0)
+
+
+@cache
+def reference() -> Library:
+    """Return the core's reference library."""
+    config = load_config(overrides={"kernels.order": [REFERENCE]}, environ={})
+    found = next(state for state in library_states(Plugins.discover(config)) if state.name == REFERENCE)
+    assert found.native is not None
+    return found.native
 
 
 def cases(op: str) -> Iterator[Case]:
     """Yield the cases of an op by its name; KeyError names an op that has none yet."""
-    return row_op(op) if op in native.ROW_OPS and op not in MAKERS else MAKERS[op]()
+    return row_op(op) if op in ROW_OPS and op not in MAKERS else MAKERS[op]()
 
 
 def case(
@@ -124,8 +160,8 @@ def linear_over_tiles() -> Iterator[Case]:
     What a kernel keeps of rows in scratch from tile to tile must not be that of others. One worker is given eight tiles
     in twos; fewer tiles, or those of more workers, go one by one.
     """
-    for fmt, act in (*native.WEIGHT_FORMATS.items(), *OTHER_GROUPS):
-        sizes = {"weight": fmt, "act": act, "n": 8 * 64, "k": 320, "workers": 1}
+    for fmt, act in (*WEIGHT_ACTS.items(), *OTHER_GROUPS):
+        sizes: Fields = {"weight": fmt, "act": act, "n": 8 * 64, "k": 320, "workers": 1}
         yield case(f"{fmt}-{act}-over-tiles", "linear", 280, **sizes)
 
 
@@ -142,8 +178,20 @@ def linear_in_wide_groups() -> Iterator[Case]:
             rows = (1, 3, 9, 70, 150)[(2 * i + j) % 5]
             yield case(f"{fmt}-{rows}-{'+'.join(names)}-wide{columns}", "linear", rows, adapters=adapters, **sizes)
     for fmt in ("int4-p32", "int8-row", "bf16"):
-        sizes = {"weight": fmt, "act": native.WEIGHT_FORMATS[fmt], "n": 4096, "k": 64, "workers": 1}
+        sizes = {"weight": fmt, "act": WEIGHT_ACTS[fmt], "n": 4096, "k": 64, "workers": 1}
         yield case(f"{fmt}-wide-over-tiles", "linear", 280, **sizes, **steps(("silu_mul", "quantize_wide")))
+
+
+def linear_of(format: str, act: str) -> Iterator[Case]:
+    """Yield cases of a weight format that a library brings, whose linears read ``act``."""
+    shapes = [(rows, n, k) for k in K for rows, n in ((1, 48), (7, 176), (16, 48))] + [(130, 112, 192)]
+    for i, (rows, n, k) in enumerate(shapes):
+        for names in ((), LISTS[i % len(LISTS)]):
+            wide = -(-n // 32) * 32 if any(map(is_gated, names)) else n
+            adapters = RandomAdapters("bf16") if "lora" in names else None
+            sizes = {"weight": format, "act": act, "n": wide, "k": k}
+            name = f"{format}-{rows}x{wide}x{k}-{'+'.join(names) or 'plain'}"
+            yield case(name, "linear", rows, adapters=adapters, **sizes, **steps(names))
 
 
 def embed() -> Iterator[Case]:
@@ -181,12 +229,12 @@ def row_op(op: str) -> Iterator[Case]:
 def rope() -> Iterator[Case]:
     for dim, rot in ((8, 8), (64, 64), (80, 64), (96, 96), (128, 128), (256, 64)):
         for needs in ([], ["rope_norm"], ["rope_norm", "rope_scale"]):
-            sizes = {"heads": 3, "kv_heads": 2, "head_dim": dim, "context": 40, "rot": rot, "needs": needs}
+            sizes: Fields = {"heads": 3, "kv_heads": 2, "head_dim": dim, "context": 40, "rot": rot, "needs": needs}
             yield case("-".join([f"{dim}-{rot}", *needs]), "rope", ((8, 0), (1, 39)), **sizes)
 
 
 def kv_append() -> Iterator[Case]:
-    for kv in CACHES:
+    for kv in CACHE_FORMATS:
         for dim in (8, 64, 80, 96, 128, 256):
             for i in (0, 5, 8):
                 yield case(f"{kv}-{dim}-{i}", "kv_append", SEQUENCES[i], kv=kv, kv_heads=2, head_dim=dim, context=720)
@@ -194,7 +242,7 @@ def kv_append() -> Iterator[Case]:
 
 def attention() -> Iterator[Case]:
     heads = ((8, 8), (64, 1), (64, 8), (80, 3), (96, 2), (128, 4), (128, 7), (256, 5))  # head size, heads per kv head
-    for kv in CACHES:
+    for kv in CACHE_FORMATS:
         for i, step in enumerate(SEQUENCES):
             for j, (dim, shared) in enumerate(heads):
                 if "h" in kv and (i + j) % 3:  # those with a rotation share their loops with the others
@@ -202,11 +250,11 @@ def attention() -> Iterator[Case]:
                 if sum(rows for rows, _ in step) < 50 or (i + j) % 4 == 0:
                     window, kv_heads = (0, 0, 33, 300)[(i + j) % 4], 1 + j % 2
                     names = ("quantize",) if dim % 64 == 0 and window else ()
-                    sizes = {"heads": kv_heads * shared, "kv_heads": kv_heads, "head_dim": dim, "context": 720}
+                    sizes: Fields = {"heads": kv_heads * shared, "kv_heads": kv_heads, "head_dim": dim, "context": 720}
                     name = f"{kv}-{i}-{dim}-{shared}-window{window}"
                     yield case(name, "attention", step, kv=kv, window=window, **sizes, **steps(names))
                     if j % 2 == 0:
-                        bent = {"needs": [["softcap"], ["sinks"], ["sinks", "softcap"]][i % 3]}
+                        bent: Fields = {"needs": [["softcap"], ["sinks"], ["sinks", "softcap"]][i % 3]}
                         yield case(f"{name}-bent", "attention", step, kv=kv, window=window, **bent, **sizes)
             for j, (dim, shared, kv_heads) in enumerate(((64, 4, 2), (128, 4, 1), (256, 2, 1), (64, 8, 1), (64, 3, 1))):
                 if (i + j) % 4 == 0:  # columns in groups of 256, and heads that do not fill them
