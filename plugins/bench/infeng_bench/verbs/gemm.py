@@ -36,13 +36,15 @@ TABLE = (
 def configure(parser: argparse.ArgumentParser) -> None:
     options.add(parser, "--rows", options.counts, ROWS, "N,N", "batch sizes")
     linears.add_linear(parser)
+    help = "a kernel library beside the engine's choice, also of close results, such as onednn"
+    parser.add_argument("--peer", default="", metavar="LIBRARY", help=help)
     single_op.add_arguments(parser, ROUNDS)
 
 
 def run(arguments: argparse.Namespace) -> int:
     config = options.config(arguments)
     threads = options.threads(arguments)
-    with contextlib.closing(programs.Choices(config, "linear", arguments.kernel)) as choices:
+    with contextlib.closing(programs.Choices(config, "linear", arguments.kernel, arguments.peer)) as choices:
         lookup = format_lookup(choices.plugins)
         shape = model_shape(arguments, config, lookup)
         every = linears.linears(shape, lookup)
