@@ -150,12 +150,12 @@ infeng_status pack_weight(const infeng_weight* weight, void* out, int64_t out_by
 }
 
 template <Type T>
-constexpr infeng_kernel kernel_of(const char* name) {
+constexpr infeng_kernel kernel_of(const char* name, const char* features) {
   infeng_kernel kernel = {};
   kernel.struct_size = sizeof kernel;
   kernel.op = INFENG_OP_LINEAR;
   kernel.name = name;
-  kernel.features = "";
+  kernel.features = features;
   kernel.numerics = INFENG_NUMERICS_APPROX;
   kernel.kind = INFENG_KIND_WHOLE;
   kernel.fuses = kFuses;
@@ -177,5 +177,6 @@ constexpr infeng_kernel kernel_of(const char* name) {
 using infeng::onednn::kernel_of;
 using infeng::onednn::Type;
 
-extern "C" constinit const infeng_kernel linear_f32 = kernel_of<Type::f32>("linear_f32");
-extern "C" constinit const infeng_kernel linear_bf16 = kernel_of<Type::bf16>("linear_bf16");
+extern "C" constinit const infeng_kernel linear_f32 = kernel_of<Type::f32>("linear_f32", "");
+// oneDNN's own loops for bf16 begin with AVX-512.
+extern "C" constinit const infeng_kernel linear_bf16 = kernel_of<Type::bf16>("linear_bf16", "avx512bw");

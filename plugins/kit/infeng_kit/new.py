@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 from infeng_core.api import Plugins, UsageError, load_config, say
-from infeng_core.api.formats import BUILTIN, SCHEMA, families
 from infeng_kit.kinds import KINDS
 from infeng_kit.naming import names_of
 
@@ -29,6 +28,7 @@ class New:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Write the project; raises UsageError where it cannot be written."""
+        from infeng_core.api.formats import BUILTIN
         from infeng_kit.templates import rendered, write
 
         if arguments.kind == "op":
@@ -45,5 +45,7 @@ class New:
 
 def _taken() -> set[str]:
     """Return names that a plugin cannot have: of plugins, sections of the settings, commands and families."""
+    from infeng_core.api.formats import SCHEMA, families
+
     plugins = Plugins.discover(load_config())
     return {"infeng", *SCHEMA, *families(), *plugins.commands(), *(plugin.name for plugin in plugins.manifests)}

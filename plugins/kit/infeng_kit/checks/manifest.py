@@ -51,7 +51,8 @@ def check(plan: Plan, _: str, teller: Teller) -> None:
         why = f"it says that the plugin is called {plugin.name}, the entry point {plan.plugin}"
         teller.line(failed("plugin.yaml", why, "give both the same name, by which settings and reports know it"))
         return
-    faults = list(_faults(plugins, plugin))
+    unknown = [(note, "correct the word, or take an engine that knows it") for note in plugin.manifest.notes]
+    faults = unknown or list(_faults(plugins, plugin))  # what is left out would be missing, too
     for fault, remedy in faults:
         teller.line(failed("plugin.yaml", fault, remedy))
     if not faults:
