@@ -18,14 +18,15 @@ struct Base {
   struct I {
     int32x4_t a, b, c, d;
   };
-  // A line: 16 outputs, each with four k.
-  struct Line {
-    uint8x16_t a, b, c, d;
+  // Four outputs: their part of a vector, and the place of their bytes in a line.
+  template <int32x4_t I::* Sum, int Index>
+  struct Quarter {
+    static constexpr auto sum = Sum;
+    static constexpr int index = Index;
+    static constexpr int offset = 16 * Index;
   };
   static constexpr int kColumns = 1;
   static constexpr int kRows = 4;
-  static constexpr int kBlockRows = 6;
-  static constexpr int kScaledRows = 6;
   static constexpr int kPackedRows = 4;
   static constexpr int kPackedMost = 8;
   static constexpr int kBias = 0;
@@ -151,13 +152,14 @@ struct Base {
             vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(high), 16)),
             vreinterpretq_f32_u32(vshll_high_n_u16(high, 16))};
   }
-  static INFENG_INLINE F load_bf16_even(const void* from) {
-    const Line l = line((const uint8_t*)from);
-    return {upper_half(l.a, true), upper_half(l.b, true), upper_half(l.c, true), upper_half(l.d, true)};
+  static INFENG_INLINE F load_bf16_even(const void* line) {
+    const auto at = [&](int i) INFENG_INLINE_LAMBDA { return vreinterpretq_f32_u32(vshlq_n_u32(pairs(line, i), 16)); };
+    return {at(0), at(1), at(2), at(3)};
   }
-  static INFENG_INLINE F load_bf16_odd(const void* from) {
-    const Line l = line((const uint8_t*)from);
-    return {upper_half(l.a, false), upper_half(l.b, false), upper_half(l.c, false), upper_half(l.d, false)};
+  static INFENG_INLINE F load_bf16_odd(const void* line) {
+    const uint32x4_t upper = vdupq_n_u32(0xffff0000u);
+    const auto at = [&](int i) INFENG_INLINE_LAMBDA { return vreinterpretq_f32_u32(vandq_u32(pairs(line, i), upper)); };
+    return {at(0), at(1), at(2), at(3)};
   }
   static INFENG_INLINE F load_i8(const int8_t* b) { return widen_i8(vld1q_s8(b)); }
   static INFENG_INLINE F load_i8(const int8_t* b, int n) {
@@ -194,10 +196,12 @@ struct Base {
     }
     return vaddvq_s32(sum);
   }
-  static INFENG_INLINE void unpack_nibbles(const void* from, uint8_t* low, uint8_t* high) {
-    const Line l = line((const uint8_t*)from);
-    store_line(low, low_nibbles(l));
-    store_line(high, high_nibbles(l));
+  static INFENG_INLINE void unpack_nibbles(const void* line, uint8_t* low, uint8_t* high) {
+    INFENG_EACH (i, 4) {
+      const uint8x16_t v = vld1q_u8((const uint8_t*)line + 16 * i);
+      vst1q_u8(low + 16 * i, low_nibbles(v));
+      vst1q_u8(high + 16 * i, high_nibbles(v));
+    }
   }
   static INFENG_INLINE void prefetch(const void* line) { __builtin_prefetch(line, 0, 2); }
 
@@ -211,9 +215,11 @@ struct Base {
     INFENG_EACH (c, C)
       unrolled<kLanes / 4>([&](auto g) INFENG_INLINE_LAMBDA {
         const uint8_t* from = lines + g.value * step + c * (kLine / 2);
-        const uint8x16_t v = vld1q_u8(from), w = vld1q_u8(from + 16), mask = vdupq_n_u8(15);
-        const Line columns = {vandq_u8(v, mask), vandq_u8(w, mask), vshrq_n_u8(v, 4), vshrq_n_u8(w, 4)};
-        INFENG_EACH (m, M) acc[m][c] = dot_signed<g.value>(acc[m][c], columns, x[m]);
+        quarters([&](auto q) INFENG_INLINE_LAMBDA {
+          const uint8x16_t v = vld1q_u8(from + q.offset % 32);
+          const int8x16_t columns = vreinterpretq_s8_u8(q.index < 2 ? low_nibbles(v) : high_nibbles(v));
+          INFENG_EACH (m, M) acc[m][c].*q.sum = vdotq_laneq_s32(acc[m][c].*q.sum, columns, x[m], g.value);
+        });
       });
   }
 
@@ -227,19 +233,21 @@ struct Base {
       I total[M][S];
       INFENG_EACH (m, M)
         INFENG_EACH (s, S) total[m][s] = iset(-8 * sum[m]);
-      INFENG_EACH (from, (L + 3) / 4) {
+      INFENG_EACH (part, (L + 3) / 4) {
         int8x16_t low[M], high[M];
         INFENG_EACH (m, M) {
-          low[m] = inputs<L>(x[m] + 16 * from);
-          high[m] = inputs<L>(x[m] + 4 * L + 16 * from);
+          low[m] = inputs<L>(x[m] + 16 * part);
+          high[m] = inputs<L>(x[m] + 4 * L + 16 * part);
         }
         unrolled<(L < 4 ? L : 4)>([&](auto i) INFENG_INLINE_LAMBDA {
-          const int l = 4 * from + i.value;
+          const int l = 4 * part + i.value;
           spread<P / S>(turn, L, l, each);
           INFENG_EACH (s, S) {
-            const Line v = line(w[turn * S + s] + l * kLine), lows = low_nibbles(v), highs = high_nibbles(v);
-            INFENG_EACH (m, M) total[m][s] = dot_signed<i.value>(total[m][s], lows, low[m]);
-            INFENG_EACH (m, M) total[m][s] = dot_signed<i.value>(total[m][s], highs, high[m]);
+            const uint8_t* from = w[turn * S + s] + l * kLine;
+            quarters([&](auto q) INFENG_INLINE_LAMBDA {
+              const uint8x16_t v = vld1q_u8(from + q.offset);
+              add_both<i.value>(q, total, s, low_nibbles(v), low, high_nibbles(v), high);
+            });
           }
         });
       }
@@ -287,9 +295,10 @@ struct Base {
         spread_packed<Bits>(8 * h + 2 * i.value + 1, each);
         INFENG_EACH (p, P) {
           const uint8_t* packed = w[p] + h * Bits * kLine;
-          const Line lows = units<Bits>(packed, i.value), highs = units<Bits>(packed, 4 + i.value);
-          INFENG_EACH (m, M) sum[m][p] = dot_signed<i.value>(sum[m][p], lows, low[m]);
-          INFENG_EACH (m, M) sum[m][p] = dot_signed<i.value>(sum[m][p], highs, high[m]);
+          quarters([&](auto q) INFENG_INLINE_LAMBDA {
+            const uint8_t* from = packed + q.offset;
+            add_both<i.value>(q, sum, p, units<Bits>(from, i.value), low, units<Bits>(from, 4 + i.value), high);
+          });
         }
       });
       INFENG_EACH (p, P) {
@@ -329,9 +338,8 @@ struct Base {
     const float16x8_t a = vreinterpretq_f16_u16(low), b = vreinterpretq_f16_u16(high);
     return {vcvt_f32_f16(vget_low_f16(a)), vcvt_high_f32_f16(a), vcvt_f32_f16(vget_low_f16(b)), vcvt_high_f32_f16(b)};
   }
-  static INFENG_INLINE float32x4_t upper_half(uint8x16_t v, bool even) {
-    const uint32x4_t pairs = vreinterpretq_u32_u8(v);
-    return vreinterpretq_f32_u32(even ? vshlq_n_u32(pairs, 16) : vandq_u32(pairs, vdupq_n_u32(0xffff0000u)));
+  static INFENG_INLINE uint32x4_t pairs(const void* line, int quarter) {
+    return vreinterpretq_u32_u8(vld1q_u8((const uint8_t*)line + 16 * quarter));
   }
   static INFENG_INLINE F widen_i8(int8x16_t v) {
     const int16x8_t low = vmovl_s8(vget_low_s8(v)), high = vmovl_high_s8(v);
@@ -345,25 +353,16 @@ struct Base {
     return vuzp1q_s8(vreinterpretq_s8_s16(low), vreinterpretq_s8_s16(high));
   }
 
-  static INFENG_INLINE Line line(const uint8_t* w) {
-    return {vld1q_u8(w), vld1q_u8(w + 16), vld1q_u8(w + 32), vld1q_u8(w + 48)};
-  }
-  static INFENG_INLINE void store_line(uint8_t* to, Line l) {
-    vst1q_u8(to, l.a);
-    vst1q_u8(to + 16, l.b);
-    vst1q_u8(to + 32, l.c);
-    vst1q_u8(to + 48, l.d);
-  }
+  // Calls fn(Quarter) for each quarter of a vector, so that one register at a time holds weights.
   template <class Fn>
-  static INFENG_INLINE Line each_quarter(Line l, const Fn& fn) {
-    return {fn(l.a), fn(l.b), fn(l.c), fn(l.d)};
+  static INFENG_INLINE void quarters(const Fn& fn) {
+    fn(Quarter<&I::a, 0>{});
+    fn(Quarter<&I::b, 1>{});
+    fn(Quarter<&I::c, 2>{});
+    fn(Quarter<&I::d, 3>{});
   }
-  static INFENG_INLINE Line low_nibbles(Line l) {
-    return each_quarter(l, [](uint8x16_t v) INFENG_INLINE_LAMBDA { return vandq_u8(v, vdupq_n_u8(15)); });
-  }
-  static INFENG_INLINE Line high_nibbles(Line l) {
-    return each_quarter(l, [](uint8x16_t v) INFENG_INLINE_LAMBDA { return vshrq_n_u8(v, 4); });
-  }
+  static INFENG_INLINE uint8x16_t low_nibbles(uint8x16_t v) { return vandq_u8(v, vdupq_n_u8(15)); }
+  static INFENG_INLINE uint8x16_t high_nibbles(uint8x16_t v) { return vshrq_n_u8(v, 4); }
   // The k of up to four lines of a panel that has L: all 16, or four in every lane.
   template <int L>
   static INFENG_INLINE int8x16_t inputs(const int8_t* x) {
@@ -376,12 +375,12 @@ struct Base {
     __builtin_memcpy(&v, x, 4);
     return vreinterpretq_s8_s32(vdupq_n_s32(v));
   }
-  // acc + the products of signed bytes with four k of x.
-  template <int K>
-  static INFENG_INLINE I dot_signed(I acc, Line w, int8x16_t x) {
-    return {
-        vdotq_laneq_s32(acc.a, vreinterpretq_s8_u8(w.a), x, K), vdotq_laneq_s32(acc.b, vreinterpretq_s8_u8(w.b), x, K),
-        vdotq_laneq_s32(acc.c, vreinterpretq_s8_u8(w.c), x, K), vdotq_laneq_s32(acc.d, vreinterpretq_s8_u8(w.d), x, K)};
+  // Adds the products of a quarter's low and high units, which are also signed bytes, with lane K of their inputs.
+  template <int K, class Q, int M, int P>
+  static INFENG_INLINE void add_both(Q q, I (&sum)[M][P], int p, uint8x16_t a, const int8x16_t (&x)[M], uint8x16_t b,
+                                     const int8x16_t (&y)[M]) {
+    INFENG_EACH (m, M) sum[m][p].*q.sum = vdotq_laneq_s32(sum[m][p].*q.sum, vreinterpretq_s8_u8(a), x[m], K);
+    INFENG_EACH (m, M) sum[m][p].*q.sum = vdotq_laneq_s32(sum[m][p].*q.sum, vreinterpretq_s8_u8(b), y[m], K);
   }
   static INFENG_INLINE I multiply_add(I acc, I x, I y) {
     return {vmlaq_s32(acc.a, x.a, y.a), vmlaq_s32(acc.b, x.b, y.b), vmlaq_s32(acc.c, x.c, y.c),
@@ -402,19 +401,16 @@ struct Base {
   // Makes GCC read x again for each panel; otherwise it would keep x of all halves and spill sums.
   static INFENG_INLINE void forget_loads() { __asm__ volatile("" : : : "memory"); }
 
-  // Line l of the eight unpacked lines of 32 k: nibbles with their upper bits.
+  // A quarter of line l of the eight unpacked lines of 32 k: nibbles with their upper bits.
   template <int Bits>
-  static INFENG_INLINE Line units(const uint8_t* packed, int l) {
-    const Line v = line(packed + l % 4 * kLine), nibbles = l < 4 ? low_nibbles(v) : high_nibbles(v);
+  static INFENG_INLINE uint8x16_t units(const uint8_t* packed, int l) {
+    const uint8x16_t v = vld1q_u8(packed + l % 4 * kLine), nibbles = l < 4 ? low_nibbles(v) : high_nibbles(v);
     if constexpr (Bits == 4) return nibbles;
     constexpr int kLinesOf = Bits == 5 ? 8 : 4;  // lines that share a line of upper bits
-    const Line bits = line(packed + (4 + l / kLinesOf) * kLine);
+    const uint8x16_t bits = vld1q_u8(packed + (4 + l / kLinesOf) * kLine);
     const int shift = 4 - (Bits - 4) * (l % kLinesOf);
-    const auto moved = [&](uint8x16_t unit, uint8x16_t v) INFENG_INLINE_LAMBDA {
-      const uint8x16_t upper = shift >= 0 ? v << shift : v >> -shift;
-      return vorrq_u8(unit, vandq_u8(upper, vdupq_n_u8(Bits == 5 ? 0x10 : 0x30)));
-    };
-    return {moved(nibbles.a, bits.a), moved(nibbles.b, bits.b), moved(nibbles.c, bits.c), moved(nibbles.d, bits.d)};
+    const uint8x16_t moved = shift >= 0 ? bits << shift : bits >> -shift;
+    return vorrq_u8(nibbles, vandq_u8(moved, vdupq_n_u8(Bits == 5 ? 0x10 : 0x30)));
   }
   // The s and z of half h of 64 k, one byte for each output.
   template <int Bits>
@@ -444,37 +440,35 @@ struct Base {
             vmlal_lane_s16(vmull_lane_s16(vget_low_s16(b), sums, 0), vget_low_s16(d), sums, 1),
             vmlal_high_lane_s16(vmull_high_lane_s16(b, sums, 0), d, sums, 1)};
   }
-  // s (u - z) of 64 k, handed to put(l, line, line l + 1) in pairs of lines; both products fit in a byte.
+  // Quarters of s (u - z), handed to put(l, quarter, of line l, of line l + 1) for even l; both products fit in a byte.
   template <int Bits, class Put>
   static INFENG_INLINE void unpack_weights(const uint8_t* packed, const SubScales& s, const Put& put) {
-    INFENG_EACH (h, 2) {
-      const Line scale = four_times(scales_of(s, h)), zero = four_times(widen(s.zs + kLanes * h));
-      const auto weights = [&](int l) INFENG_INLINE_LAMBDA {
-        const Line u = units<Bits>(packed + h * Bits * kLine, l);
-        return Line{vsubq_u8(vmulq_u8(u.a, scale.a), zero.a), vsubq_u8(vmulq_u8(u.b, scale.b), zero.b),
-                    vsubq_u8(vmulq_u8(u.c, scale.c), zero.c), vsubq_u8(vmulq_u8(u.d, scale.d), zero.d)};
-      };
-      INFENG_EACH (pair, 4) put(8 * h + 2 * pair, weights(2 * pair), weights(2 * pair + 1));
-    }
-  }
-  static INFENG_INLINE I widen(const int16_t* n) {
-    const int16x8_t low = vld1q_s16(n), high = vld1q_s16(n + 8);
-    return {vmovl_s16(vget_low_s16(low)), vmovl_high_s16(low), vmovl_s16(vget_low_s16(high)), vmovl_high_s16(high)};
+    INFENG_EACH (h, 2)
+      quarters([&](auto q) INFENG_INLINE_LAMBDA {
+        const uint8x16_t scale = four_times(vreinterpretq_s32_s16(vld1q_s16(s.s[h] + 8 * q.index)));
+        const uint8x16_t zero = four_times(vmovl_s16(vld1_s16(s.zs + kLanes * h + 4 * q.index)));
+        const auto weights = [&](int l) INFENG_INLINE_LAMBDA {
+          return vsubq_u8(vmulq_u8(units<Bits>(packed + h * Bits * kLine + q.offset, l), scale), zero);
+        };
+        INFENG_EACH (pair, 4) put(8 * h + 2 * pair, q, weights(2 * pair), weights(2 * pair + 1));
+      });
   }
   // Each lane's byte in all four bytes of the lane.
-  static INFENG_INLINE Line four_times(I n) {
-    const int32x4_t ones = vdupq_n_s32(0x01010101);
-    return {vreinterpretq_u8_s32(vmulq_s32(n.a, ones)), vreinterpretq_u8_s32(vmulq_s32(n.b, ones)),
-            vreinterpretq_u8_s32(vmulq_s32(n.c, ones)), vreinterpretq_u8_s32(vmulq_s32(n.d, ones))};
+  static INFENG_INLINE uint8x16_t four_times(int32x4_t n) {
+    return vreinterpretq_u8_s32(vmulq_s32(n, vdupq_n_s32(0x01010101)));
   }
 };
 
 // `sdot` adds four s8 * s8 products to an int32, exactly. Weights of 8 bits become signed by turning their upper bit,
 // which takes out the zero point too.
 struct Dotprod : Base {
+  static constexpr int kBlockRows = 5;
+  static constexpr int kScaledRows = 5;
+
   template <int Bits, int M, int P, class Each>
   static INFENG_INLINE void dot_lines(I (&acc)[M][P], const uint8_t* const (&w)[P], int lines,
                                       const int8_t* const (&x)[M], const int32_t (&sum)[M], const Each& each) {
+    static_assert(Bits == 4 || Bits == 8);
     INFENG_ROLLED
     for (int p = 0; p < P; ++p) {
       I total[M];
@@ -485,14 +479,14 @@ struct Dotprod : Base {
         INFENG_EACH (m, M) inputs[m] = vld1q_s8(x[m] + 4 * l);
         unrolled<4>([&](auto i) INFENG_INLINE_LAMBDA {
           spread<P>(p, lines, l + i.value, each);
-          const Line v = weights<Bits>(w[p] + (l + i.value) * kLine);
-          INFENG_EACH (m, M) total[m] = dot_signed<i.value>(total[m], v, inputs[m]);
+          add_line<i.value, Bits == 8>(total, w[p] + (l + i.value) * kLine, inputs);
         });
       }
       for (; l < lines; ++l) {
         spread<P>(p, lines, l, each);
-        const Line v = weights<Bits>(w[p] + l * kLine);
-        INFENG_EACH (m, M) total[m] = dot_signed<0>(total[m], v, four(x[m] + 4 * l));
+        int8x16_t inputs[M];
+        INFENG_EACH (m, M) inputs[m] = four(x[m] + 4 * l);
+        add_line<0, Bits == 8>(total, w[p] + l * kLine, inputs);
       }
       INFENG_EACH (m, M) acc[m][p] = total[m];
     }
@@ -501,22 +495,29 @@ struct Dotprod : Base {
   // Shares are unsigned, so V becomes unsigned: 128 times the sum of the shares is subtracted.
   template <int M, int C>
   static INFENG_INLINE void add_shares(I (&acc)[M][C], const int8_t* lines, int step, const Share* b, int stride) {
+    uint8x16_t shares[M];
     INFENG_EACH (m, M) {
-      const int32x4_t sum = vdupq_n_s32(vaddlvq_u8(vld1q_u8(b + m * stride)) * -128);
-      INFENG_EACH (c, C) acc[m][c] = iadd(acc[m][c], {sum, sum, sum, sum});
+      shares[m] = vld1q_u8(b + m * stride);
+      const I sum = iset(vaddlvq_u8(shares[m]) * -128);
+      INFENG_EACH (c, C) acc[m][c] = iadd(acc[m][c], sum);
     }
     INFENG_EACH (c, C)
       unrolled<kLanes / 4>([&](auto g) INFENG_INLINE_LAMBDA {
-        const Line v = turned(line((const uint8_t*)lines + g.value * step + c * kLine));
-        INFENG_EACH (m, M) acc[m][c] = dot_unsigned<g.value>(acc[m][c], v, vld1q_u8(b + m * stride));
+        quarters([&](auto q) INFENG_INLINE_LAMBDA {
+          const uint8x16_t v = turned(vld1q_u8((const uint8_t*)lines + g.value * step + c * kLine + q.offset));
+          INFENG_EACH (m, M) {
+            int32x4_t& sum = acc[m][c].*q.sum;
+            sum = vreinterpretq_s32_u32(vdotq_laneq_u32(vreinterpretq_u32_s32(sum), v, shares[m], g.value));
+          }
+        });
       });
   }
 
   template <int Bits>
   static INFENG_INLINE void unpack_lines(const uint8_t* packed, const SubScales& s, uint8_t* lines) {
-    unpack_weights<Bits>(packed, s, [&](int l, Line a, Line b) INFENG_INLINE_LAMBDA {
-      store_line(lines + l * kLine, a);
-      store_line(lines + (l + 1) * kLine, b);
+    unpack_weights<Bits>(packed, s, [&](int l, auto q, uint8x16_t a, uint8x16_t b) INFENG_INLINE_LAMBDA {
+      vst1q_u8(lines + l * kLine + q.offset, a);
+      vst1q_u8(lines + (l + 1) * kLine + q.offset, b);
     });
   }
   template <int M, int P, class Each>
@@ -532,8 +533,7 @@ struct Dotprod : Base {
         INFENG_EACH (m, M) inputs[m] = vld1q_s8(x[m] + 4 * from);
         unrolled<4>([&](auto i) INFENG_INLINE_LAMBDA {
           spread<P>(p, 16, from + i.value, each);
-          const Line v = line(w[p] + (from + i.value) * kLine);
-          INFENG_EACH (m, M) total[m] = dot_signed<i.value>(total[m], v, inputs[m]);
+          add_line<i.value, false>(total, w[p] + (from + i.value) * kLine, inputs);
         });
       }
       INFENG_EACH (m, M) acc[m][p] = total[m];
@@ -541,20 +541,15 @@ struct Dotprod : Base {
   }
 
  private:
-  static INFENG_INLINE Line turned(Line l) {
-    return each_quarter(l, [](uint8x16_t v) INFENG_INLINE_LAMBDA { return veorq_u8(v, vdupq_n_u8(128)); });
-  }
-  template <int Bits>
-  static INFENG_INLINE Line weights(const uint8_t* w) {
-    static_assert(Bits == 4 || Bits == 8);
-    return Bits == 4 ? line(w) : turned(line(w));
-  }
-  template <int K>
-  static INFENG_INLINE I dot_unsigned(I acc, Line v, uint8x16_t x) {
-    const auto dot = [&](int32x4_t sum, uint8x16_t quarter) INFENG_INLINE_LAMBDA {
-      return vreinterpretq_s32_u32(vdotq_laneq_u32(vreinterpretq_u32_s32(sum), quarter, x, K));
-    };
-    return {dot(acc.a, v.a), dot(acc.b, v.b), dot(acc.c, v.c), dot(acc.d, v.d)};
+  static INFENG_INLINE uint8x16_t turned(uint8x16_t v) { return veorq_u8(v, vdupq_n_u8(128)); }
+  // Adds the products of a line, whose bytes are turned first or not, with lane K of the inputs.
+  template <int K, bool Turn, int M>
+  static INFENG_INLINE void add_line(I (&total)[M], const uint8_t* line, const int8x16_t (&x)[M]) {
+    quarters([&](auto q) INFENG_INLINE_LAMBDA {
+      const uint8x16_t bytes = vld1q_u8(line + q.offset);
+      const int8x16_t v = vreinterpretq_s8_u8(Turn ? turned(bytes) : bytes);
+      INFENG_EACH (m, M) total[m].*q.sum = vdotq_laneq_s32(total[m].*q.sum, v, x[m], K);
+    });
   }
 };
 
@@ -562,6 +557,9 @@ struct Dotprod : Base {
 // `usdot` and `sudot` multiply u8 by s8. `smmla` and `usmmla` multiply two outputs by two rows over eight k, twice the
 // products of a dot; sums of a pair of rows are then interleaved: output 0 of both rows, output 1 of both rows, ...
 struct I8mm : Base {
+  static constexpr int kBlockRows = 6;
+  static constexpr int kScaledRows = 6;
+
   template <int Bits, int M, int P, class Each>
   static INFENG_INLINE void dot_lines(I (&acc)[M][P], const uint8_t* const (&w)[P], int lines,
                                       const int8_t* const (&x)[M], const int32_t (&sum)[M], const Each& each) {
@@ -573,10 +571,10 @@ struct I8mm : Base {
       int l = 0;
       if constexpr (M == 1) {
         for (; l + 4 <= lines; l += 4) {
-          const int8x16_t inputs = vld1q_s8(x[0] + 4 * l);
+          const int8x16_t inputs[1] = {vld1q_s8(x[0] + 4 * l)};
           unrolled<4>([&](auto i) INFENG_INLINE_LAMBDA {
             spread<P>(p, lines, l + i.value, each);
-            total[0] = dot_mixed<i.value>(total[0], line(w[p] + (l + i.value) * kLine), inputs);
+            add_line<i.value>(total, w[p] + (l + i.value) * kLine, inputs);
           });
         }
       } else if (lines > 1) {
@@ -584,20 +582,22 @@ struct I8mm : Base {
         for (; l + 2 <= lines; l += 2) {
           spread<P>(p, lines, l, each);
           spread<P>(p, lines, l + 1, each);
-          const Line a = line(w[p] + l * kLine), b = line(w[p] + (l + 1) * kLine);
           int8x16_t inputs[Pairs<M>::kCount];
           sums.inputs(x, 4 * l, inputs);
-          add_lines<M>(sums, 0, a.a, b.a, inputs);
-          add_lines<M>(sums, 2, a.b, b.b, inputs);
-          add_lines<M>(sums, 4, a.c, b.c, inputs);
-          add_lines<M>(sums, 6, a.d, b.d, inputs);
+          quarters([&](auto q) INFENG_INLINE_LAMBDA {
+            const uint8_t* from = w[p] + l * kLine + q.offset;
+            const auto both = zipped(vld1q_u8(from), vld1q_u8(from + kLine));
+            sums.add_unsigned(2 * q.index, both.val[0], inputs);
+            sums.add_unsigned(2 * q.index + 1, both.val[1], inputs);
+          });
         }
         sums.store(total);
       }
       for (; l < lines; ++l) {
         spread<P>(p, lines, l, each);
-        const Line v = line(w[p] + l * kLine);
-        INFENG_EACH (m, M) total[m] = dot_mixed<0>(total[m], v, four(x[m] + 4 * l));
+        int8x16_t inputs[M];
+        INFENG_EACH (m, M) inputs[m] = four(x[m] + 4 * l);
+        add_line<0>(total, w[p] + l * kLine, inputs);
       }
       INFENG_EACH (m, M) acc[m][p] = total[m];
     }
@@ -605,21 +605,24 @@ struct I8mm : Base {
 
   template <int M, int C>
   static INFENG_INLINE void add_shares(I (&acc)[M][C], const int8_t* lines, int step, const Share* b, int stride) {
+    uint8x16_t shares[M];
+    INFENG_EACH (m, M) shares[m] = vld1q_u8(b + m * stride);
     INFENG_EACH (c, C)
       unrolled<kLanes / 4>([&](auto g) INFENG_INLINE_LAMBDA {
-        const Line v = line((const uint8_t*)lines + g.value * step + c * kLine);
-        INFENG_EACH (m, M) acc[m][c] = dot_shares<g.value>(acc[m][c], v, vld1q_u8(b + m * stride));
+        quarters([&](auto q) INFENG_INLINE_LAMBDA {
+          const int8x16_t v = vld1q_s8(lines + g.value * step + c * kLine + q.offset);
+          INFENG_EACH (m, M) acc[m][c].*q.sum = vsudotq_laneq_s32(acc[m][c].*q.sum, v, shares[m], g.value);
+        });
       });
   }
 
   // Lines are stored in pairs: eight k of output 0, of output 1, ...
   template <int Bits>
   static INFENG_INLINE void unpack_lines(const uint8_t* packed, const SubScales& s, uint8_t* lines) {
-    unpack_weights<Bits>(packed, s, [&](int l, Line a, Line b) INFENG_INLINE_LAMBDA {
-      store_pair(lines + l * kLine, a.a, b.a);
-      store_pair(lines + l * kLine + 32, a.b, b.b);
-      store_pair(lines + l * kLine + 64, a.c, b.c);
-      store_pair(lines + l * kLine + 96, a.d, b.d);
+    unpack_weights<Bits>(packed, s, [&](int l, auto q, uint8x16_t a, uint8x16_t b) INFENG_INLINE_LAMBDA {
+      const auto both = zipped(a, b);
+      vst1q_u8(lines + l * kLine + 2 * q.offset, both.val[0]);
+      vst1q_u8(lines + l * kLine + 2 * q.offset + 16, both.val[1]);
     });
   }
   template <int M, int P, class Each>
@@ -689,30 +692,18 @@ struct I8mm : Base {
       of[i][at + 1] = vzip2q_s32(r, s);
     }
   };
-  // Adds four outputs of two lines.
-  template <int M>
-  static INFENG_INLINE void add_lines(Pairs<M>& sums, int at, uint8x16_t a, uint8x16_t b,
-                                      const int8x16_t (&x)[Pairs<M>::kCount]) {
+  // Eight k of each of four outputs, from quarters of two lines.
+  static INFENG_INLINE uint8x16x2_t zipped(uint8x16_t a, uint8x16_t b) {
     const uint32x4_t low = vreinterpretq_u32_u8(a), high = vreinterpretq_u32_u8(b);
-    sums.add_unsigned(at, vreinterpretq_u8_u32(vzip1q_u32(low, high)), x);
-    sums.add_unsigned(at + 1, vreinterpretq_u8_u32(vzip2q_u32(low, high)), x);
+    return {{vreinterpretq_u8_u32(vzip1q_u32(low, high)), vreinterpretq_u8_u32(vzip2q_u32(low, high))}};
   }
-  static INFENG_INLINE void store_pair(uint8_t* to, uint8x16_t a, uint8x16_t b) {
-    const uint32x4_t low = vreinterpretq_u32_u8(a), high = vreinterpretq_u32_u8(b);
-    vst1q_u8(to, vreinterpretq_u8_u32(vzip1q_u32(low, high)));
-    vst1q_u8(to + 16, vreinterpretq_u8_u32(vzip2q_u32(low, high)));
-  }
-  template <int K>
-  static INFENG_INLINE I dot_mixed(I acc, Line w, int8x16_t x) {
-    return {vusdotq_laneq_s32(acc.a, w.a, x, K), vusdotq_laneq_s32(acc.b, w.b, x, K),
-            vusdotq_laneq_s32(acc.c, w.c, x, K), vusdotq_laneq_s32(acc.d, w.d, x, K)};
-  }
-  template <int K>
-  static INFENG_INLINE I dot_shares(I acc, Line v, uint8x16_t shares) {
-    return {vsudotq_laneq_s32(acc.a, vreinterpretq_s8_u8(v.a), shares, K),
-            vsudotq_laneq_s32(acc.b, vreinterpretq_s8_u8(v.b), shares, K),
-            vsudotq_laneq_s32(acc.c, vreinterpretq_s8_u8(v.c), shares, K),
-            vsudotq_laneq_s32(acc.d, vreinterpretq_s8_u8(v.d), shares, K)};
+  // Adds the products of a line with lane K of the inputs.
+  template <int K, int M>
+  static INFENG_INLINE void add_line(I (&total)[M], const uint8_t* line, const int8x16_t (&x)[M]) {
+    quarters([&](auto q) INFENG_INLINE_LAMBDA {
+      const uint8x16_t v = vld1q_u8(line + q.offset);
+      INFENG_EACH (m, M) total[m].*q.sum = vusdotq_laneq_s32(total[m].*q.sum, v, x[m], K);
+    });
   }
 };
 #endif
@@ -721,12 +712,10 @@ struct I8mm : Base {
 struct AffineBytes : Base {
   // Byte `at` of every output in a line of sub-scales, widened.
   static INFENG_INLINE F take(const uint8_t* from, int at) {
-    const Line l = line(from);
-    const auto byte = [&](uint8x16_t v) INFENG_INLINE_LAMBDA {
-      const uint32x4_t shifted = vreinterpretq_u32_u8(v) >> (8 * at);
-      return vreinterpretq_s32_u32(vandq_u32(shifted, vdupq_n_u32(255)));
+    const auto bytes = [&](int i) INFENG_INLINE_LAMBDA {
+      return vreinterpretq_s32_u32(vandq_u32(pairs(from, i) >> (8 * at), vdupq_n_u32(255)));
     };
-    return to_float({byte(l.a), byte(l.b), byte(l.c), byte(l.d)});
+    return to_float({bytes(0), bytes(1), bytes(2), bytes(3)});
   }
 };
 
