@@ -92,7 +92,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
 
 
 @pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("source", ["shrink_int8", "linear_p32"])
+@pytest.mark.parametrize("source", ["shrink_int8", pytest.param("linear_p32", marks=pytest.mark.nightly)])
 def test_kernels_equal_the_reference(source: str, unit: str, workshop: Workshop) -> None:
     library, names = workshop.library_of(source, unit)
     assert names
@@ -101,7 +101,7 @@ def test_kernels_equal_the_reference(source: str, unit: str, workshop: Workshop)
     output = call(*emulator, workshop.driver, workshop.judge, library, features, "0.02")
     counted = dict(re.findall(r"^(\w+) +(?:\d+) of (\d+) cases equal$", output, re.MULTILINE))
     assert counted.keys() == set(names)
-    assert all(int(cases) > 10 for cases in counted.values())
+    assert all(int(cases) >= 3 for cases in counted.values())
 
 
 def functions(compiled: Path) -> Iterator[tuple[str, list[str]]]:
@@ -120,6 +120,7 @@ def spilled(code: list[str]) -> int:
     return sum(bool(ON_STACK.match(text)) for run in runs for text in run)
 
 
+@pytest.mark.nightly  # its source compiles for minutes
 @pytest.mark.parametrize(("unit", "product"), [("dotprod", "sdot"), ("i8mm", "smmla")])
 def test_blocks_of_rows_are_multiplied_by_vector_products_that_stay_in_registers(
     unit: str, product: str, workshop: Workshop

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from kit_parts import WORDS, begun, checked, has_rust, infeng
 
-KINDS = [
-    pytest.param(kind, marks=() if kind in ("kernel-c", "tokenizer") else pytest.mark.slow) for kind in sorted(WORDS)
-]
+OFTEN = ("kernel-c", "tokenizer")  # a check takes up to minutes
+KINDS = [pytest.param(kind, marks=pytest.mark.slow if kind in OFTEN else pytest.mark.nightly) for kind in sorted(WORDS)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -43,6 +42,7 @@ def edited(norm: Path, folder: Path, old: str, new: str, file: str = "rmsnorm.c"
 LAST = "for (int64_t i = 0; i < k; i++) y[i] = (x[i] * r) * weight[i];"
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_wrong_at_the_sizes_of_a_model_is_named(norm: Path, tmp_path: Path) -> None:
     wrong = LAST.replace("i < k;", "i < k - (k > 1535);")  # the engine's own check has at most 1535 columns
     found = checked(edited(norm, tmp_path, LAST, wrong), cwd=tmp_path)
@@ -64,7 +64,7 @@ def test_a_kernel_that_crashes_is_named_with_its_case(norm: Path, tmp_path: Path
     assert "--sanitize" in line["remedy"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_kernel_that_never_returns_is_named_with_its_case(norm: Path, tmp_path: Path) -> None:
     endless = "for (volatile int64_t wait = 1; k == 896 && wait;) { } " + LAST
     found = checked(edited(norm, tmp_path, LAST, endless), cwd=tmp_path)
@@ -74,7 +74,7 @@ def test_a_kernel_that_never_returns_is_named_with_its_case(norm: Path, tmp_path
     assert "used up its processor time, in kernel rmsnorm_c, case 1x896-plain" in line["text"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_library_that_crashes_when_it_is_opened_is_named(norm: Path, tmp_path: Path) -> None:
     crash = "static __attribute__((constructor)) void begin(void) { __builtin_trap(); }\n#define KERNELS(X)"
     found = checked(edited(norm, tmp_path, "#define KERNELS(X)", crash, "library.c"), cwd=tmp_path)
@@ -83,7 +83,7 @@ def test_a_library_that_crashes_when_it_is_opened_is_named(norm: Path, tmp_path:
     assert "crashed" in found.of("failed")[0]["text"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_table_that_differs_from_plugin_yaml_is_named(norm: Path, tmp_path: Path) -> None:
     project = edited(norm, tmp_path, "rmsnorm_c, op", "rmsnorm_d, op", "infeng_my_norm/plugin.yaml")
     found = checked(project, cwd=tmp_path)
@@ -93,7 +93,7 @@ def test_a_table_that_differs_from_plugin_yaml_is_named(norm: Path, tmp_path: Pa
     assert "plugin.yaml lists the kernel rmsnorm_d, which the library does not have" in said
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_source_that_does_not_compile_is_named_with_the_compiler_s_words(norm: Path, tmp_path: Path) -> None:
     found = checked(edited(norm, tmp_path, LAST, "nothing;"), cwd=tmp_path)
     assert found.status == 1
@@ -111,6 +111,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 CODE = "infeng_bytesx/__init__.py"
 
 
+@pytest.mark.slow
 def test_a_typo_in_plugin_yaml_is_named_with_the_key_that_was_meant(tokenizer: Path, tmp_path: Path) -> None:
     project = edited(tokenizer, tmp_path, "provides:", "provdes:", "infeng_bytesx/plugin.yaml")
     found = checked(project, cwd=tmp_path)
@@ -121,14 +122,14 @@ def test_a_typo_in_plugin_yaml_is_named_with_the_key_that_was_meant(tokenizer: P
     assert "did you mean `provides`" in line["text"] + line["remedy"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_entry_point_with_another_name_than_the_plugin_is_named(tokenizer: Path, tmp_path: Path) -> None:
     found = checked(edited(tokenizer, tmp_path, 'bytesx = "infeng', 'bytesy = "infeng', "pyproject.toml"), cwd=tmp_path)
     assert found.status == 1
     assert "the plugin is called bytesx, the entry point bytesy" in found.of("failed")[0]["text"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -147,7 +148,7 @@ def test_a_wrong_tokenizer_is_named(tokenizer: Path, tmp_path: Path, old: str, n
     assert words in " ".join(line["text"] for line in found.of("failed"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_policy_that_lets_requests_starve_is_named(tmp_path: Path) -> None:
     project = begun("policy", tmp_path / "project")
     newest = "return sorted(self._waiting, key=lambda request: -request.arrived)"
@@ -157,7 +158,7 @@ def test_a_policy_that_lets_requests_starve_is_named(tmp_path: Path) -> None:
     assert "that had come later" in found.of("failed")[0]["text"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_installed_plugin_is_checked_by_its_name(tmp_path: Path) -> None:
     found = checked("fair", cwd=tmp_path)
     assert (found.status, found.of("failed")) == (0, [])
@@ -174,7 +175,7 @@ def test_what_is_no_project_and_no_plugin_is_an_error_of_use(tmp_path: Path) -> 
     assert "plugin avx521: not installed" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_sanitizers_name_the_line_of_an_access_outside_an_array(norm: Path, tmp_path: Path) -> None:
     outside = "volatile float beyond[4] = {0}; volatile int64_t at = 4; beyond[at] = 1; " + LAST
     found = checked(edited(norm, tmp_path, LAST, outside), "--sanitize", cwd=tmp_path)
