@@ -151,8 +151,8 @@ def missing_wheels(plugins: Plugins) -> list[str]:
         and rank(name, config) < len(config.kernels.order)
         and name not in unwanted
     ]
-    whole = [name for name in fit if name != "amx"][:1]  # has every op; amx has those that are worth it
-    return [f"infeng-{name}" for name in fit if name not in here and name in ("amx", *whole)]
+    best = [name for name in fit if name != "amx"][:1]  # one library that has all ops is enough; amx has a few
+    return [f"infeng-{name}" for name in fit if name not in here and name in ("amx", *best)]
 
 
 def _require_order(plugins: Plugins, states: Mapping[str, LibraryState]) -> None:

@@ -1,8 +1,9 @@
 """The sha256 of a plugin as it is installed.
 
-It is the SHA-256 of a text with one line for each file, ``<sha256 of the file>  <name>``, sorted by bytes. The files
-are those that the wheel's RECORD lists, those of the package (or the module) that ``python`` names, the plugin.yaml
-and its library; without what an installation makes itself: the folder *.dist-info, scripts, and compiled Python.
+A text has one line for each file of the plugin, ``<sha256 of the file>  <name>``; its lines are sorted by bytes, and
+the sha256 of the plugin is the text's. Four places name the files: the wheel's RECORD, the package (or the module) of
+``python``, the plugin.yaml, and its library. An installation makes some files itself, which are left out: the folder
+*.dist-info, scripts, and compiled Python.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ class Plugins:
         self.config = config
         self.cpu = cpu
         self.manifests = plugins
+        self._locked: Mapping[str, str] | None = None  # the plugins of kernels.lock, once one was compared
         self._vouched: set[Plugin] = set()
         self._look_for_typos()
         if config.plugins.require:
@@ -180,10 +181,12 @@ class Plugins:
 
     def vouch(self, plugin: Plugin) -> None:
         """Raise PluginError unless the lock of the settings, if there is one, has the plugin as it is installed."""
-        if self.config.kernels.lock is not None and plugin not in self._vouched:
+        path = self.config.kernels.lock
+        if path is not None and plugin not in self._vouched:
             from infeng_core.plug import pins
 
-            pins.require_locked(self.config.kernels.lock, plugin)
+            self._locked = pins.locked_plugins(path) if self._locked is None else self._locked
+            pins.require_locked(path, self._locked, plugin)
             self._vouched.add(plugin)
 
     def warn(self, name: str, reason: Reason, path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from infeng_core.errors import PluginError, unknown_key_remedy
@@ -51,14 +51,17 @@ def identity(plugin: Plugin) -> str:
     return f"{plugin.manifest.version if plugin.manifest else '-'} {fingerprint(plugin)}"
 
 
-def require_locked(path: str, plugin: Plugin) -> None:
-    """Raise PluginError unless the lock at ``path`` has the plugin as it is installed."""
-    locked = _locked(Path(path)).get(plugin.name)
+def require_locked(path: str, locked: Mapping[str, str], plugin: Plugin) -> None:
+    """Raise PluginError unless a lock has the plugin as it is installed.
+
+    path: of the lock, for errors. locked: the plugins in it, as ``locked_plugins`` returns them.
+    """
+    wanted = locked.get(plugin.name)
     remedy = "restore what was locked, or write the lock again with `infeng plugins lock`"
-    if locked is None:
+    if wanted is None:
         raise PluginError(f"{path}: plugin {plugin.name}", "not in the lock", remedy)
-    if locked != (found := identity(plugin)):
-        raise PluginError(f"{path}: plugin {plugin.name}", f"locked as {locked}, installed is {found}", remedy)
+    if wanted != (found := identity(plugin)):
+        raise PluginError(f"{path}: plugin {plugin.name}", f"locked as {wanted}, installed is {found}", remedy)
 
 
 def read_lock(path: Path) -> Document:
@@ -69,8 +72,9 @@ def read_lock(path: Path) -> Document:
     return document
 
 
-def _locked(path: Path) -> dict[str, str]:
+def locked_plugins(path: str) -> dict[str, str]:
+    """Return the identity of each plugin in the lock at ``path``; raises PluginError and ManifestError."""
     try:
-        return MapOf(Text()).check(read_lock(path).data.get("plugins"))
+        return MapOf(Text()).check(read_lock(Path(path)).data.get("plugins"))
     except ValueError as error:
         raise PluginError(f"{path}: plugins", str(error), AGAIN) from None

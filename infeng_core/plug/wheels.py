@@ -44,8 +44,12 @@ KERNELS: Mapping[str, tuple[str, ...]] = {
     "amx": ("amx_tile", "amx_int8", "avx512f", "avx512bw", "avx512vl", "avx512dq", "fma", "gfni"),
     "avx512": ("avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"),
     "avx2": ("avx2", "fma", "f16c"),
+    "neon": ("neon", "dotprod"),
 }
-"""The project's kernel libraries, of the wheels ``infeng-NAME``, best first, with the processor features they need."""
+"""The project's exact kernel libraries, of the wheels ``infeng-NAME``, best first, with the processor features they
+need."""
+CLOSE = ("onednn",)
+"""Its libraries whose results are only close, which a manifest must ask for."""
 
 OPTIONS: Mapping[str, str] = {
     "--profile": "profile",
@@ -92,8 +96,8 @@ def remedy(kind: str, name: str, known: Iterable[str]) -> str:
 
 
 def kernels_remedy(name: str, known: Iterable[str]) -> str:
-    """Return the remedy for the name of a kernel library that is not installed; ``known``: those that are."""
-    return _remedy(name, tuple(known), {library: f"infeng-{library}" for library in KERNELS})
+    """Return the remedy for a ``name`` that no installed kernel library has; ``known``: the names of those."""
+    return _remedy(name, tuple(known), {library: f"infeng-{library}" for library in (*KERNELS, *CLOSE)})
 
 
 def _remedy(name: str, known: Sequence[str], brought: Mapping[str, str]) -> str:

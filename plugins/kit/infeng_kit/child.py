@@ -11,6 +11,7 @@ import math
 import os
 import resource
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from infeng_kit.report import Line
@@ -37,7 +38,7 @@ class Teller:
 
     def line(self, line: Line) -> None:
         """Report an outcome."""
-        self._say("line", json.loads(line.as_json()))
+        self._say("line", asdict(line))
 
     def answer(self, text: str) -> None:
         """Answer a question of the process that reports."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 from infeng_core.api import printable
@@ -22,10 +21,6 @@ class Line:
     text: str
     remedy: str = ""
     """What to do; every failed line has one."""
-
-    def as_json(self) -> str:
-        """Return one line of JSON."""
-        return json.dumps(asdict(self))
 
 
 def ok(part: str, text: str) -> Line:

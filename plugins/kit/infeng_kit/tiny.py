@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
+from infeng_core.api.formats import Entry, tensor_header
+
 HIDDEN, INNER, HEADS, KV_HEADS, SIZE, LAYERS = 64, 176, 4, 2, 16, 2
 VOCAB, BOS, EOS = 320, 0, 1
 CONFIG = {
@@ -82,15 +84,10 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 
 def _safetensors(path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
-    """Write tensors of float32: the length of a JSON header, the header, the bytes."""
-    header, end = {}, 0
-    for name, values in tensors.items():
-        begin, end = end, end + values.nbytes
-        header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
+    """Write tensors of float32."""
+    entries = [Entry(name, "F32", values.shape, values.nbytes) for name, values in tensors.items()]
     with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(tensor_header(entries, {"format": "pt"}))
         for values in tensors.values():
             file.write(np.ascontiguousarray(values, np.float32).tobytes())
 

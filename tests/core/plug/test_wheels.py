@@ -20,7 +20,7 @@ from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.hookspecs import ADAPTER_READERS, BACKENDS, LOGIT_PROCESSORS, POLICIES, PREFIX_STORES, Hook
 from infeng_core.plug.manager import Plugins
-from infeng_core.plug.wheels import KERNELS, WHEELS, kernels_remedy
+from infeng_core.plug.wheels import CLOSE, KERNELS, WHEELS, kernels_remedy
 
 ROOT = Path(__file__).parents[3]
 
@@ -42,6 +42,11 @@ def test_the_table_is_what_the_projects_wheels_provide() -> None:
     assert provided() == WHEELS
 
 
+def test_the_tables_of_kernels_have_every_library_of_the_project() -> None:
+    listed = {path.parent.name for path in ROOT.glob("plugins/*/library.cc")}
+    assert {*KERNELS, *CLOSE} == listed
+
+
 def test_the_table_of_kernels_has_the_features_that_the_wheels_require() -> None:
     for name, features in KERNELS.items():
         found = yaml.safe_load((ROOT / "plugins" / name / f"infeng_{name}" / "plugin.yaml").read_text())
@@ -57,6 +62,8 @@ def test_a_misspelled_part_of_a_missing_wheel_names_part_and_wheel() -> None:
         plugins.get(BACKENDS, "nunpy")
     assert kernels_remedy("avx521", ["reference"]) == "did you mean `avx512`? install the wheel infeng-avx512"
     assert kernels_remedy("avx512", ["reference"]) == "install the wheel infeng-avx512"
+    assert kernels_remedy("neon", ["reference"]) == "install the wheel infeng-neon"
+    assert kernels_remedy("onednn", ["reference"]) == "install the wheel infeng-onednn"
     assert kernels_remedy("avx521", ["reference", "avx512"]) == "did you mean `avx512`?"
 
 

@@ -13,6 +13,16 @@
 #define INFENG_P32_FORMATS(DO, ARG) DO(ARG, int4p32, Int4P32) DO(ARG, int5p32, Int5P32) DO(ARG, int6p32, Int6P32)
 #define INFENG_AFFINE_FORMATS(DO, ARG) DO(ARG, int4a256, Int4A256) DO(ARG, int4a128, Int4A128)
 
+// Cache formats, as DO(ARG, suffix of a kernel's name, template of ops/kv_append.h over vectors): floats, integers
+// whose V is added token by token, and integers whose V is multiplied in integers.
+#define INFENG_FLOAT_CACHES(DO, ARG) DO(ARG, f32, KvF32) DO(ARG, f16, KvF16) DO(ARG, fp8h, KvFp8H)
+#define INFENG_TOKEN_CACHES(DO, ARG) \
+  DO(ARG, int8, KvInt8) DO(ARG, int8h, KvInt8H) DO(ARG, k8v4h, KvK8V4H) DO(ARG, int4h, KvInt4H)
+#define INFENG_SHARE_CACHES(DO, ARG) \
+  DO(ARG, int8i, KvInt8I) DO(ARG, int8hi, KvInt8HI) DO(ARG, k8v4hi, KvK8V4HI) DO(ARG, int4hi, KvInt4HI)
+#define INFENG_CACHE_FORMATS(DO, ARG) \
+  INFENG_FLOAT_CACHES(DO, ARG) INFENG_TOKEN_CACHES(DO, ARG) INFENG_SHARE_CACHES(DO, ARG)
+
 // Defines a kernel; KERNEL_UNIT adds the unit's suffix and features.
 #define INFENG_TEXT_(x) #x
 #define INFENG_TEXT(x) INFENG_TEXT_(x)
@@ -34,17 +44,7 @@
   X(linear_bf16)                              \
   X(epilogue)                                 \
   X(rope)                                     \
-  X(kv_append_f32)                            \
-  X(kv_append_f16)                            \
-  X(kv_append_int8)                           \
-  X(kv_append_int8h)                          \
-  X(kv_append_k8v4h)                          \
-  X(kv_append_int4h)                          \
-  X(kv_append_fp8h)                           \
-  X(kv_append_int8i)                          \
-  X(kv_append_int8hi)                         \
-  X(kv_append_k8v4hi)                         \
-  X(kv_append_int4hi)                         \
+  INFENG_CACHE_FORMATS(INFENG_APPEND_NAME, X) \
   X(attention_f32_rows)                       \
   X(attention_f32_splits)                     \
   X(attention_f16_rows)                       \
@@ -80,5 +80,6 @@
 #define INFENG_P32_KERNELS(X, unit) X(linear_int4p32_##unit) X(linear_int5p32_##unit) X(linear_int6p32_##unit)
 #define INFENG_AFFINE_KERNELS(X, unit) X(linear_int4a256_##unit) X(linear_int4a128_##unit)
 #define INFENG_EMBED_NAME(X, name, Format) X(embed_##name)
+#define INFENG_APPEND_NAME(X, name, Format) X(kv_append_##name)
 
 #endif  // INFENG_OPS_UNIT_H

@@ -108,7 +108,7 @@ def measured(
             with opened({"kv_cache__prefix": False, "scheduler__step_ms": bound}) as sides:
                 for side, place_of in sides.places.items():
                     with place_of() as place:
-                        measured = beside(place, rows, tokens, seed + number)
-                    found.setdefault(side, {step_ms: [], 0: []})[bound].append(measured)
+                        one = beside(place, rows, tokens, seed + number)
+                    found.setdefault(side, {step_ms: [], 0: []})[bound].append(one)
                 record = sides.session.record(kind, {}, seed=seed)
     return {side: figures(one[step_ms], one[0], tokens) for side, one in found.items()}, record

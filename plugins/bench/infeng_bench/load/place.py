@@ -59,7 +59,7 @@ class Place(ABC):
 
     @abstractmethod
     def pump(self, wait: float) -> list[Reply]:
-        """Let requests be answered; return those that got something, after at most ``wait`` seconds without any."""
+        """Let requests be answered for at most ``wait`` seconds, or until some get something; return those."""
 
     @abstractmethod
     def drop(self, reply: Reply) -> None:

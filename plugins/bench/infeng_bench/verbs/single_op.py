@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser, rounds: int) -> None:
 
 
 class Measured(NamedTuple):
-    """What is measured in turn: programs of our kernels, and the same op of oracles."""
+    """Programs of our kernels, and the same op of oracles, which are measured in turn."""
 
     kernels: Sequence[Choice]
     ours: Sequence[KernelProgram]

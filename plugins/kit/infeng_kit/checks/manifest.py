@@ -107,7 +107,7 @@ def _faults(plugins: Plugins, plugin: Plugin) -> Iterator[tuple[str, str]]:
         brought = _brought(module, hook.name, plugins, plugin)
         for name in sorted(set(brought) - set(plugin.names(hook.kind))) if hook.gives != "list" else ():
             yield (
-                f"{hook.name} returns {name}, which plugin.yaml does not list, so nobody finds it",
+                f"{hook.name} returns {name}, which plugin.yaml does not list: the engine does not find it",
                 f"add it there: provides: {{{hook.kind}: [{name}]}}",
             )
     known = {hook.name for hook in HOOKS} | set(plugin.names("hooks")) | _CONVERSION
