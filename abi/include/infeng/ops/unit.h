@@ -13,6 +13,17 @@
 #define INFENG_P32_FORMATS(DO, ARG) DO(ARG, int4p32, Int4P32) DO(ARG, int5p32, Int5P32) DO(ARG, int6p32, Int6P32)
 #define INFENG_AFFINE_FORMATS(DO, ARG) DO(ARG, int4a256, Int4A256) DO(ARG, int4a128, Int4A128)
 
+// Cache formats of integers, as DO(ARG, suffix of a kernel's name, template of ops/attention_cache.h).
+#define INFENG_INT_CACHES(DO, ARG) \
+  DO(ARG, int8, AttentionInt8)     \
+  DO(ARG, int8h, AttentionInt8H)   \
+  DO(ARG, k8v4h, AttentionK8V4H)   \
+  DO(ARG, int4h, AttentionInt4H)   \
+  DO(ARG, int8i, AttentionInt8I)   \
+  DO(ARG, int8hi, AttentionInt8HI) \
+  DO(ARG, k8v4hi, AttentionK8V4HI) \
+  DO(ARG, int4hi, AttentionInt4HI)
+
 // Defines a kernel; KERNEL_UNIT adds the unit's suffix and features.
 #define INFENG_TEXT_(x) #x
 #define INFENG_TEXT(x) INFENG_TEXT_(x)
