@@ -3,5 +3,6 @@
 
 #include "unit.h"
 
-#define APPEND(arg, name, Format) KERNEL(kv_append_##name, 0, infeng::KvAppend<Unit, infeng::Format<Unit>>)
-INFENG_CACHE_FORMATS(APPEND, )
+#define APPEND(arg, name, Format) KERNEL(kv_append_##name, 0, infeng::KvAppend<Unit, infeng::Kv##Format<Unit>>)
+INFENG_FLOAT_CACHES(APPEND, )
+INFENG_INT_CACHES(APPEND, )

@@ -92,7 +92,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
 
 
 @pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("source", ["shrink_int8", pytest.param("linear_p32", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("source", ["linear_int", pytest.param("linear_p32", marks=pytest.mark.nightly)])
 def test_kernels_equal_the_reference(source: str, unit: str, workshop: Workshop) -> None:
     library, names = workshop.library_of(source, unit)
     assert names

@@ -27,6 +27,7 @@ struct Base {
   };
   static constexpr int kColumns = 1;
   static constexpr int kRows = 4;
+  static constexpr int kBlockPanels = 1;
   static constexpr int kPackedRows = 4;
   static constexpr int kPackedMost = 8;
   static constexpr int kBias = 0;

@@ -79,7 +79,8 @@ concept Vector = requires(typename V::F f, typename V::I i, const float* x, floa
   { V::unpack_nibbles(line, (uint8_t*)q, (uint8_t*)q) };  // low and high nibbles of 64 bytes, each as 64 u8
   { V::prefetch(line) };  // a hint: this line, into the L2 cache
   { V::kRows };           // most rows whose dots over nibbles of two panels stay in registers
-  { V::kBlockRows };      // the same for u8 lines of four panels
+  { V::kBlockRows };      // the same for u8 lines of kBlockPanels panels
+  { V::kBlockPanels };    // most panels of one dot_lines that share the loads of x: 1, 2 or 4
   { V::kColumns };        // vectors of f32 columns that stay in registers for each of six rows
   // group_dot, the integer primitive (each backend documents how it keeps it exact). Weights are unsigned bytes with a
   // zero point, x is signed; `sum[m]` is the sum of x[m] over the same k, by which the zero point is taken out: with a
