@@ -12,10 +12,11 @@ SHELL     := /bin/bash
 
 # Wheels: the contract, the core and every plugin folder; `make demo` builds only what this processor runs.
 X86_ONLY   := avx2 avx512 amx onednn
+ARM_ONLY   := neon
 PLUGINS    := $(sort $(patsubst plugins/%/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml)))
-ifneq ($(shell uname -m),x86_64)
-PLUGINS    := $(filter-out $(X86_ONLY),$(PLUGINS))
-endif
+MACHINE    := $(shell uname -m)
+ELSEWHERE  := $(if $(filter x86_64,$(MACHINE)),,$(X86_ONLY)) $(if $(filter aarch64,$(MACHINE)),,$(ARM_ONLY))
+PLUGINS    := $(filter-out $(ELSEWHERE),$(PLUGINS))
 KERNELS     = $(shell sh .ci/kernels)
 sources     = $(shell find $(1) -type f -not -path '*/build/*' -not -name '*.pyc' 2>/dev/null)
 installed   = $(1:%=$(STAMPS)/%)
@@ -23,7 +24,7 @@ installed   = $(1:%=$(STAMPS)/%)
 PIP        := flock $(STAMPS)/lock "$(BIN)/python" -m pip install --quiet
 WHEELS     := $(CURDIR)/build/wheels
 
-.PHONY: setup demo test test-slow test-nightly sanitize bench wheels lint format clean check-machine
+.PHONY: setup demo test test-slow test-nightly neon sanitize bench wheels lint format clean check-machine
 .DEFAULT_GOAL := setup
 
 setup: $(call installed,core $(PLUGINS:%=plugin-%) test)
@@ -96,6 +97,12 @@ define sanitized
   meson compile -C $(3) $(4) >$(3).log 2>&1 || { cat $(3).log; exit 1; }
 endef
 
+# The AArch64 kernels, cross-compiled, against the reference under qemu; CASES is the share of the cases.
+CASES ?= 1
+
+neon: $(STAMPS)/abi
+	@sh plugins/neon/check $(CASES)
+
 SANITIZERS ?= address,undefined thread
 
 # The native code under address, undefined-behaviour and thread sanitizers: the executor with the reference kernels, and calibration.
@@ -114,6 +121,7 @@ bench: setup
 
 wheels: $(call installed,wheel-abi wheel-core $(PLUGINS:%=wheel-%))
 	@mkdir -p dist && cp "$(WHEELS)"/*/*.whl dist && ls -1 dist/*.whl
+	@echo "left out, because $(MACHINE) does not run them: $(ELSEWHERE:%=infeng-%)"
 
 lint: setup $(STAMPS)/lint
 	ruff check .

@@ -107,6 +107,7 @@ class Library:
     abi: tuple[int, int]
     kernels: list[Kernel]
     formats: list[str]  # weight formats that it brings or reads
+    unknown: list[str]  # what it lists and this engine does not know: "op 17 of kernel layernorm"
 
 def open_library(path: str, features: str = "") -> Library:
     """dlopen a kernel library and read its description; ``features`` are the CPU features it may use, comma separated.

@@ -6,7 +6,7 @@ from typing import Any
 
 from infeng_bench.engine.work import Work
 from infeng_bench.kernels.roofline import Roofline
-from infeng_bench.load.serving import Job, Served, Trace
+from infeng_bench.load.requests import Job, Reply, Served
 from infeng_bench.peers import adapter_comparison, comparison
 from infeng_bench.peers.comparison import Round
 from infeng_bench.reports import results
@@ -69,8 +69,8 @@ def swept() -> dict[str, Any]:
         for name in ("infeng", "llama_cpp"):
             step = pace[name, rank] * count
             job = Job(0.0, [1] * 4, 2, "a0")
-            trace = Trace(job, 0.0, [step, 2 * step], [5, 6])
-            engines[name] = {"mixed": [Served([trace], 2 * step, step, 1000)] * 5}
+            reply = Reply(job, 0.0, 0.0, [step, 2 * step], 2, [5, 6], ended=2 * step)
+            engines[name] = {"mixed": [Served([reply], 2 * step, step, 1000)] * 5}
         figures = adapter_comparison.compared(engines, 1, is_closed=True)
         times = {"adapter_load_ms": 9.0, "adapter_swap_ms": 3.0}
         figures["engines"] = {name: {**one, **times} for name, one in figures["engines"].items()}

@@ -20,7 +20,7 @@ from infeng_core.formats.hub_names import NAME as HUB_NAME
 from infeng_core.formats.hub_names import is_name
 from infeng_core.formats.loader import find, locate, use_families
 from infeng_core.formats.locators import Located, Locator, NoWeightsError
-from infeng_core.formats.lookup import format_lookup
+from infeng_core.formats.lookup import brought_by, format_lookup
 from infeng_core.formats.providers import Core, Providers
 from infeng_core.formats.quant import (
     BUILTIN,
@@ -102,8 +102,8 @@ __all__ = [
     "GatedMul", "Graph", "Grid", "KvAppend", "LayerNorm", "Layout", "Linear", "LoadedModel", "Located", "Locator",
     "MinimaGrid", "ModelConfig", "NoWeightsError", "Op", "PackedTensor", "Part", "Prepared", "Providers", "QuantFormat",
     "Residual", "RmsNorm", "Rope", "RopeConfig", "Route", "Scale", "SiluMul", "Softcap", "SubGrid", "TensorInfo",
-    "TensorSpec", "Value", "VectorSpec", "aligned_bytes", "artifact_manifest", "builtin_format", "by_format",
-    "check_sizes", "choose", "decoder", "decoder_graph", "default_of", "describe_families", "distrusted",
+    "TensorSpec", "Value", "VectorSpec", "aligned_bytes", "artifact_manifest", "brought_by", "builtin_format",
+    "by_format", "check_sizes", "choose", "decoder", "decoder_graph", "default_of", "describe_families", "distrusted",
     "fail_safetensors", "families", "find", "format_lookup", "format_misfit", "format_over", "gigabytes",
     "inverse_frequencies", "is_artifact", "is_name", "is_native", "is_router", "layout", "locate", "merges_of",
     "model_bounds", "open_tokenizer", "opened", "parse_json", "read_manifest", "read_native", "read_settings",

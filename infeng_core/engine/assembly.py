@@ -83,6 +83,7 @@ def assemble(reference: str, config: EngineConfig, times: StartupTimes, plugins:
     """
     plugins = plugins or Plugins.discover(config)
     cpu = plugins.cpu
+    _require_parts(config, plugins)
     backend: Backend = plugins.get(BACKENDS, config.backend.use)
     times.record("plugins")
     selector = Selector(plugins, config, cpu) if backend.uses_kernels else None
@@ -122,6 +123,15 @@ def assemble(reference: str, config: EngineConfig, times: StartupTimes, plugins:
         InFlight(schedulers.make, config.scheduler.use, registry, schedulers.backlog, observers),
         observers,
     )
+
+
+def _require_parts(config: EngineConfig, plugins: Plugins) -> None:
+    """Raise PluginError for a part that the settings name and no plugin provides, before anything takes long."""
+    wanted = [(BACKENDS, config.backend.use), (TOKENIZERS, config.tokenizer.use), (POLICIES, config.scheduler.use)]
+    wanted += [(OBSERVERS, name) for name in config.observers.use]
+    wanted += [(DRAFTERS, config.speculation.use)] if config.speculation.use != "none" else []
+    for hook, name in wanted:
+        plugins.provider(hook, name)
 
 
 def _observers(config: EngineConfig, plugins: Plugins) -> Observers:

@@ -25,6 +25,14 @@ def format_lookup(plugins: Providers) -> FormatLookup:
     return partial(_format, plugins) if isinstance(plugins, Plugins) else partial(plugins.get, QUANT_FORMATS)
 
 
+def brought_by(lookup: FormatLookup, name: str) -> str:
+    """Return the plugin of a weight format, with its wheel, for errors where it is missing; "" for the core's."""
+    if not isinstance(lookup, partial) or lookup.func is not _format or name in VARIANTS:
+        return ""
+    plugin = lookup.args[0].provider(QUANT_FORMATS, name)
+    return "" if plugin.name == "core" else f"{plugin.name} ({plugin.origin})"
+
+
 def _format(plugins: Plugins, name: str) -> QuantFormat:
     known = _found.setdefault(plugins, {})
     if name not in known:
@@ -37,6 +45,7 @@ def _formats_of_library(plugins: Plugins, name: str, plugin: Plugin) -> dict[str
     """Return the weight formats of the library that a plugin.yaml names; only this library is opened."""
     if plugin.manifest is None or plugin.manifest.library is None:
         return {}
+    plugins.vouch(plugin)
     state = state_of(plugins, plugin, plugin.manifest.library)
     if state.native is None:
         why = f"library {state.name}, which brings it, is not open"

@@ -16,12 +16,13 @@ from infeng_core import _native
 from infeng_core.errors import KernelError, unknown_key_remedy
 from infeng_core.kernels import problems
 from infeng_core.kernels.check.first_use import FirstUse
-from infeng_core.kernels.libraries import REFERENCE, LibraryState, library_states, rank
+from infeng_core.kernels.libraries import REFERENCE, LibraryState, library_states, missing_wheels, rank
 from infeng_core.kernels.lock import Lock
 from infeng_core.log import get_logger, warn_once
 from infeng_core.machine.cpu import Cpu, closure
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.reason import READY, Reason, unmet
+from infeng_core.plug.wheels import kernels_remedy
 from infeng_core.settings.config import EngineConfig
 
 log = get_logger(__name__)
@@ -58,6 +59,7 @@ class Selector:
         """Raises KernelError if the manifest forces a kernel that does not exist or cannot run here."""
         self.config = config
         self.cpu = cpu
+        self._plugins = plugins
         self.states = library_states(plugins)
         self._by_name = {state.name: state for state in self.states}
         self._first_use = FirstUse(self._by_name[REFERENCE])
@@ -70,6 +72,8 @@ class Selector:
         """Time spent so far on choosing kernels, first-use checks included."""
         for op, target in config.kernels.force.items():
             self._require(op, target)
+        if missing := missing_wheels(plugins):
+            warn_once(log, "kernels for this processor are not installed", remedy=f"pip install {' '.join(missing)}")
 
     @property
     def decisions(self) -> list[Decision]:
@@ -83,6 +87,7 @@ class Selector:
             raise KernelError(problems.describe(problem), "no kernel fits", self._remedy(problem, decision))
         if self._lock is not None:
             state = self._by_name[decision.chosen.library]
+            self._plugins.vouch(self._plugins.plugin(state.plugin.name))
             self._lock.require(problems.fields(problem), decision.chosen.library, decision.chosen.kernel, state.sha256)
         return decision.chosen.native
 
@@ -246,7 +251,7 @@ class Selector:
         where = f"kernels.force.{op}: {target} ({self.config.provenance.get('kernels.force', 'argument')})"
         library, _, kernel = target.partition("/")
         if library not in self._by_name:
-            raise KernelError(where, f"no kernel library {library}", unknown_key_remedy(library, self._by_name))
+            raise KernelError(where, f"no kernel library {library}", kernels_remedy(library, self._by_name))
         state = self._by_name[library]
         if state.native is None or state.reason is not READY:
             raise KernelError(where, str(state.reason), "force another library, or none")

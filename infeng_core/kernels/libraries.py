@@ -22,6 +22,7 @@ from infeng_core.plug.hookspecs import KernelLibrary
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.plugin import PluginManifest
 from infeng_core.plug.reason import READY, Reason, abi_mismatch, unmet
+from infeng_core.plug.wheels import KERNELS, kernels_remedy
 from infeng_core.settings.config import SCHEMA, EngineConfig, default_of
 
 log = get_logger(__name__)
@@ -70,10 +71,12 @@ def library_states(plugins: Plugins) -> list[LibraryState]:
     """Return every kernel library in the order of ``kernels.order``; the first call verifies and opens the usable ones.
 
     Raises PluginError for two libraries of one name, for a broken reference library and, under ``kernels.strict``, for
-    any other broken one.
+    any other broken one; KernelError for a name in ``kernels.order`` that none has.
     """
     if plugins not in _opened:
-        _opened[plugins] = _open_those(plugins)
+        found = _open_those(plugins)
+        _require_order(plugins, {state.name: state for state in found})
+        _opened[plugins] = found
         for state in _opened[plugins]:
             fields = {"library": state.name, "path": str(state.path), "sha256": state.sha256[:16]}
             log.debug("kernel library", state=state.reason.code, reason=str(state.reason), **fields)
@@ -137,27 +140,52 @@ def forced(config: EngineConfig) -> dict[str, set[str]]:
     return result
 
 
-def _look_for_typos(config: EngineConfig, states: Mapping[str, LibraryState]) -> None:
-    """Warn of a name in ``kernels.order`` or ``disable`` that no library has; under ``kernels.strict`` an error.
+def missing_wheels(plugins: Plugins) -> list[str]:
+    """Return the project's wheels with kernels for this processor that the settings would use and that are missing."""
+    config, here = plugins.config, {plugin.name for plugin in plugins.manifests}
+    unwanted = {*config.kernels.disable, *config.plugins.disable}
+    fit = [
+        name
+        for name, features in KERNELS.items()
+        if plugins.cpu.features.issuperset(features)
+        and rank(name, config) < len(config.kernels.order)
+        and name not in unwanted
+    ]
+    best = [name for name in fit if name != "amx"][:1]  # one library that has all ops is enough; amx has a few
+    return [f"infeng-{name}" for name in fit if name not in here and name in ("amx", *best)]
 
-    Names of the default order are right even where their plugins are not installed.
+
+def _require_order(plugins: Plugins, states: Mapping[str, LibraryState]) -> None:
+    """Raise KernelError for a name in ``kernels.order`` that no library has.
+
+    Names of the default order are right even where their plugins are not installed, and so are those of plugins that
+    cannot be used.
     """
     known = {*default_of(SCHEMA["kernels"]["order"]), *states}
-    for setting, names in (("order", config.kernels.order), ("disable", config.kernels.disable)):
-        for name in names:
-            library, _, kernel = name.partition("/")
-            native = states[library].native if library in states else None
-            kernels = [one.name for one in native.kernels] if native is not None else []
-            if library not in known:
-                why, remedy = "no kernel library of this name is installed", unknown_key_remedy(library, known)
-            elif kernel and kernels and kernel not in kernels:
-                why, remedy = f"{library} has no such kernel", unknown_key_remedy(kernel, kernels)
-            else:
-                continue
-            what = f"kernels.{setting}: {name} ({config.provenance.get(f'kernels.{setting}', 'argument')})"
-            if config.kernels.strict:
-                raise KernelError(what, why, remedy)
-            warn_once(log, f"{what} is ignored", reason=why, remedy=remedy)
+    unusable = {plugin.name for plugin in plugins.manifests if not plugin.usable}
+    for name in plugins.config.kernels.order:
+        if name not in known | unusable:
+            what = f"kernels.order: {name} ({plugins.config.provenance.get('kernels.order', 'argument')})"
+            raise KernelError(what, "no kernel library of this name is installed", kernels_remedy(name, known))
+
+
+def _look_for_typos(config: EngineConfig, states: Mapping[str, LibraryState]) -> None:
+    """Warn of a name in ``kernels.disable`` that no library has; under ``kernels.strict`` an error."""
+    known = {*default_of(SCHEMA["kernels"]["order"]), *states}
+    for name in config.kernels.disable:
+        library, _, kernel = name.partition("/")
+        native = states[library].native if library in states else None
+        kernels = [one.name for one in native.kernels] if native is not None else []
+        if library not in known:
+            why, remedy = "no kernel library of this name is installed", kernels_remedy(library, known)
+        elif kernel and kernels and kernel not in kernels:
+            why, remedy = f"{library} has no such kernel", unknown_key_remedy(kernel, kernels)
+        else:
+            continue
+        what = f"kernels.disable: {name} ({config.provenance.get('kernels.disable', 'argument')})"
+        if config.kernels.strict:
+            raise KernelError(what, why, remedy)
+        warn_once(log, f"{what} is ignored", reason=why, remedy=remedy)
 
 
 def _allowed(offer: KernelLibrary, plugin: PluginManifest, config: EngineConfig, cpu: Cpu) -> Reason:

@@ -1,4 +1,5 @@
-"""manifest.lock: the kernel that serves each problem, with the sha256 of its library, so that a change is noticed."""
+"""manifest.lock: the kernel that serves each problem, and the sha256 of libraries and plugins, so that a change is
+noticed. ``infeng_core.plug.pins`` compares the plugins."""
 
 from __future__ import annotations
 
@@ -10,10 +11,8 @@ import yaml
 
 from infeng_core.errors import KernelError
 from infeng_core.kernels import problems
-from infeng_core.settings import yamlfile
+from infeng_core.plug.pins import AGAIN, LOCK_VERSION, read_lock
 from infeng_core.settings.schema import MapOf, Text
-
-VERSION = 1
 
 
 class Lock:
@@ -26,15 +25,13 @@ class Lock:
 
     @classmethod
     def read(cls, path: str) -> Lock:
-        """Read a lock; raises KernelError if it is not one, ManifestError if it is not YAML."""
-        document = yamlfile.read(Path(path))
+        """Read a lock; raises PluginError or KernelError if it is not one, ManifestError if it is not YAML."""
+        document = read_lock(Path(path))
         try:
-            if document.data.get("infeng_lock") != VERSION:
-                raise ValueError(f"expected infeng_lock: {VERSION}")
             libraries = MapOf(Text()).check(document.data.get("libraries"))
             bound = MapOf(Text()).check(document.data.get("kernels"))
         except ValueError as error:
-            raise KernelError(path, str(error), "write it again with `infeng plugins lock`") from None
+            raise KernelError(path, str(error), AGAIN) from None
         return cls(path, libraries, {kind: frozenset(names.split(" ")) for kind, names in bound.items()})
 
     def require(self, fields: Mapping[str, Any], library: str, kernel: str, sha256: str) -> None:
@@ -52,14 +49,18 @@ class Lock:
             raise KernelError(f"{self.path}: library {library}", why, remedy)
 
 
-def write(decisions: Iterable[Mapping[str, Any]], libraries: Mapping[str, str]) -> str:
-    """Return the text of a lock for ``decisions`` (problem fields with "library" and "kernel")."""
+def write(decisions: Iterable[Mapping[str, Any]], libraries: Mapping[str, str], plugins: Mapping[str, str]) -> str:
+    """Return the text of a lock for ``decisions`` (problem fields with "library" and "kernel").
+
+    libraries: the sha256 of each. plugins: the ``identity`` of each.
+    """
     kernels: dict[str, set[str]] = {}
     for decision in decisions:
         kernels.setdefault(problems.kind(decision), set()).add(f"{decision['library']}/{decision['kernel']}")
     used = {name.partition("/")[0] for names in kernels.values() for name in names}
     content = {
-        "infeng_lock": VERSION,
+        "infeng_lock": LOCK_VERSION,
+        "plugins": dict(sorted(plugins.items())),
         "libraries": {name: libraries[name] for name in sorted(used)},
         "kernels": {kind: " ".join(sorted(kernels[kind])) for kind in sorted(kernels)},
     }

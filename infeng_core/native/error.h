@@ -10,6 +10,8 @@
 
 namespace infeng {
 
+constexpr const char* kBad = "invalid_argument";  // the code of most errors
+
 class Error : public std::runtime_error {
  public:
   Error(std::string code, const std::string& text) : std::runtime_error(text), code_(std::move(code)) {}

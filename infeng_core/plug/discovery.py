@@ -17,7 +17,7 @@ from infeng_core import _native
 from infeng_core.errors import ManifestError, PluginError
 from infeng_core.machine.cpu import Cpu
 from infeng_core.plug.kept import kept
-from infeng_core.plug.plugin import API_VERSION, PluginManifest, read_plugin
+from infeng_core.plug.plugin import API_VERSION, PluginManifest, read_plugin, show_api
 from infeng_core.plug.reason import READY, Reason, unmet
 from infeng_core.record import Record
 from infeng_core.settings.config import EngineConfig
@@ -199,9 +199,10 @@ def _read(source: Source, config: EngineConfig, cpu: Cpu) -> Plugin:
         reason = Reason("disabled") if source.name in disabled else Reason(code, str(error))
         return Plugin(source.name, source, None, reason)
     reason = unmet(cpu, manifest.arch, manifest.features) or READY
-    if manifest.api > API_VERSION:
-        why = f"written for hook API {manifest.api}, this engine has {API_VERSION}"
-        reason = Reason("api_mismatch", why, "update infeng-core, or install an older release of the plugin")
+    if manifest.api[0] != API_VERSION:
+        why = f"written for hook API {show_api(manifest.api)}, this engine has {show_api()}"
+        newer, older = ("infeng-core", "the plugin") if manifest.api[0] > API_VERSION else ("the plugin", "infeng-core")
+        reason = Reason("api_mismatch", why, f"update {newer}, or install an older release of {older}")
     if manifest.library is not None and not manifest.library.is_file() and reason is READY:
         reason = Reason("missing_file", f"{manifest.library} is not there", "reinstall the plugin")
     if manifest.name in disabled:

@@ -28,12 +28,26 @@ class _YamlLibrary:
         return [KernelLibrary(manifest.name, manifest.library, manifest.features)]
 
 
+class _Manager(pluggy.PluginManager):
+    """Leaves out implementations of hooks that nothing has declared, unless they are optional."""
+
+    unknown: list[str]
+
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
+        found = super().parse_hookimpl_opts(plugin, name)
+        caller = getattr(self.hook, (found and found.get("specname")) or name, None)
+        if found is None or found["optionalhook"] or (caller is not None and caller.has_spec()):
+            return found
+        self.unknown.append(name)
+        return None
+
+
 class Hooks:
     """Which modules implement which hooks."""
 
     def __init__(self, plugins: Iterable[Plugin]) -> None:
         """Know the core's hooks, and the libraries that usable plugins name in their YAML."""
-        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager = _Manager(PROJECT)
         self._declared: set[str] = set()
         for hook in HOOKS:
             self.declare(hook)
@@ -53,14 +67,11 @@ class Hooks:
         """Return whether the module of a plugin is registered."""
         return self._manager.has_plugin(plugin)
 
-    def register(self, module: types.ModuleType, plugin: str) -> None:
-        """Register the module of a plugin; raises where it implements a hook that does not exist."""
+    def register(self, module: types.ModuleType, plugin: str) -> list[str]:
+        """Register the module of a plugin; return the functions for hooks that do not exist, which are left out."""
+        self._manager.unknown = []
         self._manager.register(module, name=plugin)
-        try:
-            self._manager.check_pending()
-        except pluggy.PluginValidationError:
-            self._manager.unregister(name=plugin)
-            raise
+        return self._manager.unknown
 
     def ask(self, hook: Hook[Any] | Callable[..., Any], plugin: str, settings: Mapping[str, Any]) -> tuple[Any, str]:
         """Return the answers of one plugin to a hook, merged, and what is wrong with them or "" if nothing is."""

@@ -15,9 +15,9 @@ from infeng_core.log import get_logger, warn_once
 from infeng_core.machine.cpu import Cpu, detect
 from infeng_core.plug import wheels
 from infeng_core.plug.discovery import NAMED, Plugin, find
-from infeng_core.plug.hookspecs import COMMANDS, KERNEL_LIBRARIES, Command, Hook, KernelLibrary
+from infeng_core.plug.hookspecs import COMMANDS, KERNEL_LIBRARIES, RUN_OPTIONS, Command, Hook, KernelLibrary
 from infeng_core.plug.plugin import PluginManifest
-from infeng_core.plug.reason import Reason
+from infeng_core.plug.reason import NOBODY, Reason
 from infeng_core.settings.config import EngineConfig, default_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,13 @@ class Plugins:
         self.config = config
         self.cpu = cpu
         self.manifests = plugins
+        self._locked: Mapping[str, str] | None = None  # the plugins of kernels.lock, once one was compared
+        self._vouched: set[Plugin] = set()
         self._look_for_typos()
+        if config.plugins.require:
+            from infeng_core.plug import pins
+
+            pins.require(plugins, config)
         for plugin in plugins:
             self._complain(plugin)
 
@@ -47,7 +53,8 @@ class Plugins:
     def discover(cls, config: EngineConfig | None = None, cpu: Cpu | None = None) -> Plugins:
         """Find all plugins without importing or loading any.
 
-        Raises PluginError for two plugins of one name and, under ``kernels.strict``, for a broken one.
+        Raises PluginError for two plugins of one name, for one that is not as ``plugins.require`` wants it and, under
+        ``kernels.strict``, for a broken one.
         """
         config = config if config is not None else EngineConfig()
         cpu = cpu if cpu is not None else detect()
@@ -82,6 +89,7 @@ class Plugins:
         """
         for plugin in self._in_order(hook):
             for name in plugin.names(hook.kind) if plugin.usable else ():
+                self._vouch(plugin, hook)
                 try:
                     found = self.get(hook, name)
                 except PluginError as error:
@@ -96,7 +104,7 @@ class Plugins:
         usable = [p for p in offering if p.usable]
         what = f"{hook.singular} {name}"
         if not offering:
-            raise PluginError(what, "no plugin provides it", wheels.remedy(hook.kind, name, self.names(hook.kind)))
+            raise PluginError(what, NOBODY, wheels.remedy(hook.kind, name, self.names(hook.kind)))
         if len(usable) > 1:
             why = f"provided by several plugins: {', '.join(p.name for p in usable)}"
             raise PluginError(what, why, "list all but one in plugins.disable")
@@ -171,6 +179,16 @@ class Plugins:
         given = self.config.extra.get(plugin.name, {})
         return MappingProxyType({key: given.get(key, default_of(made)) for key, made in declared.items()})
 
+    def vouch(self, plugin: Plugin) -> None:
+        """Raise PluginError unless the lock of the settings, if there is one, has the plugin as it is installed."""
+        path = self.config.kernels.lock
+        if path is not None and plugin not in self._vouched:
+            from infeng_core.plug import pins
+
+            self._locked = pins.locked_plugins(path) if self._locked is None else self._locked
+            pins.require_locked(path, self._locked, plugin)
+            self._vouched.add(plugin)
+
     def warn(self, name: str, reason: Reason, path: Path) -> None:
         """Report why a plugin, or its library at ``path``, is not used; under ``kernels.strict`` as a PluginError."""
         remedy = reason.remedy or f"repair or uninstall it, or add {name} to plugins.disable"
@@ -214,10 +232,18 @@ class Plugins:
     def _ask(self, plugin: Plugin, hook: Hook[Any] | Callable[..., Any], *, imports: bool = True) -> Any:
         """Call a hook of one plugin and merge the results; None if it cannot be used, or fails and is then marked
         broken."""
-        if not plugin.usable or (imports and not self._import(plugin)):
+        if not plugin.usable:
             return None
+        if imports:
+            self._vouch(plugin, hook)
+            if not self._import(plugin):
+                return None
         answer, fault = self._hooks.ask(hook, plugin.name, self.settings(plugin))
         return self._fail(plugin, fault) if fault else answer
+
+    def _vouch(self, plugin: Plugin, hook: Hook[Any] | Callable[..., Any]) -> None:
+        if hook not in (COMMANDS, RUN_OPTIONS):  # no part of an engine: the command that writes locks is one
+            self.vouch(plugin)
 
     def _import(self, plugin: Plugin) -> bool:
         assert plugin.manifest is not None
@@ -228,12 +254,16 @@ class Plugins:
             if plugin.found.place == NAMED:
                 _reach(plugin.source, module)
             imported = importlib.import_module(module)
-            self._hooks.register(imported, plugin.name)
+            unknown = self._hooks.register(imported, plugin.name)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
             self._fail(plugin, f"importing {module} raised {type(error).__name__}: {error}")
             return False
+        if unknown:
+            from infeng_core.plug.notes import shortened
+
+            log.info(f"plugin {plugin.name} implements hooks that are not known here", hooks=shortened(unknown))
         return True
 
     def _fail(self, plugin: Plugin, why: str) -> None:

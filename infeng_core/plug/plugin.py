@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.errors import ManifestError
+from infeng_core.errors import ManifestError, printable
 from infeng_core.machine.cpu import NEEDS
 from infeng_core.plug.hookspecs import HOOKS
 from infeng_core.plug.kept import kept
@@ -31,16 +32,18 @@ from infeng_core.settings.schema import (
     Size,
     Text,
     checked,
-    suggestion,
 )
 from infeng_core.settings.yamlfile import Document, type_name
 
 if TYPE_CHECKING:
+    from infeng_core.plug.notes import Unknown
     from infeng_core.yamltree import Key
 
 VERSION = 1
 API_VERSION = 1
 """Of the hooks and of what they take and give; raised when an old plugin would meet something else."""
+API_MINOR = 0
+"""Raised when something is added to them; a plugin of a newer minor is used without what this engine does not know."""
 
 ARCHES = ("x86_64", "aarch64")
 
@@ -55,6 +58,17 @@ class _Abi(Kind):
         return int(major), int(minor)
 
 
+class _Api(Kind):
+    """A major version such as 1, or with a minor in quotes: "1.2"; a YAML number loses zeros."""
+
+    def check(self, value: object) -> tuple[int, int]:
+        text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        found = re.fullmatch(r"([1-9]\d{0,3})(?:\.(\d{1,4}))?", text, re.ASCII) if isinstance(text, str) else None
+        if not found:
+            raise ValueError(f'expected a version such as 1, or in quotes "1.2", found {printable(repr(value), 80)}')
+        return int(found[1]), int(found[2] or 0)
+
+
 class _Version(Kind):
     """A version such as 0.1.0, quoted or not."""
 
@@ -65,7 +79,6 @@ class _Version(Kind):
 
 
 _NAMES = ListOf(Name())
-_FEATURES = ListOf(Choice(tuple(NEEDS)))
 _TOP: Mapping[str, Kind | None] = {  # None: read by a separate function
     "infeng_plugin": None,
     "name": Name(),
@@ -75,7 +88,7 @@ _TOP: Mapping[str, Kind | None] = {  # None: read by a separate function
     "requires": None,
     "library": Text(),
     "python": Text(),
-    "api": Int(1, 1000),
+    "api": _Api(),
     "settings": None,
     "provides": None,
 }
@@ -129,11 +142,12 @@ class PluginManifest(Record):
     features: tuple[str, ...] = ()
     library: Path | None = None
     python: str | None = None
-    api: int = 1
+    api: tuple[int, int] = (1, 0)
     settings: Mapping[str, Entry] = entry(default_factory=dict)
     kernels: tuple[KernelNote, ...] = ()
     provides: Mapping[str, tuple[str, ...]] = entry(default_factory=dict)  # "tokenizers" -> names
     commands: Mapping[str, str] = entry(default_factory=dict)  # name -> help
+    notes: tuple[str, ...] = ()  # about what this engine does not know
 
 
 def read_plugin(path: Path) -> PluginManifest:
@@ -154,9 +168,9 @@ def _read_once(path: Path, *state: int) -> PluginManifest:
 
 
 def _checked(document: Document) -> PluginManifest:
-    path = document.path
-    top = _section(document, (), _TOP)
+    path, notes = document.path, list["Unknown"]()
     document.require_version("infeng_plugin", VERSION, "version of plugin files")
+    top = _section(document, (), _TOP, notes)
     for key in ("name", "version"):
         if key not in top:
             raise ManifestError(document.place(()), f"`{key}` is missing")
@@ -164,10 +178,14 @@ def _checked(document: Document) -> PluginManifest:
         raise ManifestError(
             document.place(("library",)), "a library needs `abi`", 'add the ABI it is built for: abi: "0.10"'
         )
-    requires = _section(document, ("requires",), {"arch": Choice(ARCHES), "features": _FEATURES})
-    provides = _section(document, ("provides",), _PROVIDES)
+    api = top.get("api", (API_VERSION, 0))
+    if api[0] == API_VERSION and api[1] > API_MINOR:
+        outcome = f"this engine has {show_api()}, and leaves out what came later"
+        notes.append((_place(document, ("api",)), "hook API", show_api(api), (), outcome))
+    arch, features = _requires(document, ("requires",), notes, {"arch": Name(), "features": _NAMES})
+    provides = _section(document, ("provides",), _PROVIDES, notes)
     library = top.get("library")
-    if library is not None and Path(library).name != library:
+    if library is not None and (Path(library).name != library or len(library) > 200):
         raise ManifestError(
             document.place(("library",)), "not a bare file name", "put the library beside its plugin.yaml"
         )
@@ -177,21 +195,66 @@ def _checked(document: Document) -> PluginManifest:
         source=path,
         description=top.get("description", ""),
         abi=top.get("abi"),
-        arch=requires.get("arch"),
-        features=requires.get("features", ()),
+        arch=arch,
+        features=features,
         library=path.parent / library if library is not None else None,
         python=top.get("python"),
-        api=top.get("api", 1),
+        api=api,
         settings=_settings(document, top["name"]),
-        kernels=_kernels(document),
+        kernels=_kernels(document, notes),
         provides=provides,
-        commands=_commands(document),
+        commands=_commands(document, notes),
+        notes=_notes(notes),
     )
 
 
-def _section(document: Document, key: Key, known: Mapping[str, Kind | None], data: object = None) -> dict[str, Any]:
-    """Return the checked values of the mapping at ``key``, or of ``data``; keys whose kind is None are left out."""
-    return checked(document, key, _at(document.data, key) if data is None else data, known)
+def show_api(version: tuple[int, int] = (API_VERSION, API_MINOR)) -> str:
+    """Return a version of the hooks as plugin.yaml has it."""
+    return ".".join(map(str, version))
+
+
+def _section(
+    document: Document, key: Key, known: Mapping[str, Kind | None], notes: list[Unknown] | None, data: object = None
+) -> dict[str, Any]:
+    """Return the checked values of the mapping at ``key``, or of ``data``; keys whose kind is None are left out.
+
+    Keys that are not known are left out with a note, or an error where ``notes`` is None.
+    """
+    found = _at(document.data, key) if data is None else data
+    if notes is not None and isinstance(found, Mapping):
+        for name in _strangers(found, known):
+            notes.append((_place(document, (*key, name)), "key", name, known, "it is left out"))
+        found = {name: value for name, value in found.items() if name in known}
+    return checked(document, key, found, known)
+
+
+def _notes(unknown: Sequence[Unknown]) -> tuple[str, ...]:
+    if not unknown:
+        return ()
+    from infeng_core.plug.notes import notes  # few plugins need it
+
+    return notes(unknown)
+
+
+def _place(document: Document, key: Key) -> str:
+    return document.place(key).removeprefix(f"{document.path.parent}/")
+
+
+def _requires(
+    document: Document, key: Key, notes: list[Unknown], known: Mapping[str, Kind | None]
+) -> tuple[str | None, tuple[str, ...]]:
+    """Return architecture and features; what this engine does not know is kept, as a feature that no processor has."""
+    found = _section(document, key, known, notes)
+    arch, features = found.get("arch"), found.get("features", ())
+    place, outcome = _place(document, (*key, "features")), "what needs it is left out"
+    notes += [(place, "feature", name, NEEDS, outcome) for name in features if name not in NEEDS]
+    if arch is not None and arch not in ARCHES:
+        notes.append((_place(document, (*key, "arch")), "architecture", arch, ARCHES, "the plugin is left out"))
+    return arch, (*features, *(f"requires.{name}" for name in _strangers(_at(document.data, key), known)))
+
+
+def _strangers(data: object, known: Mapping[str, Kind | None]) -> list[str]:
+    return [name for name in data if name not in known] if isinstance(data, Mapping) else []
 
 
 def _items(document: Document, key: Key) -> list[object]:
@@ -203,28 +266,29 @@ def _items(document: Document, key: Key) -> list[object]:
     return data
 
 
-def _kernels(document: Document) -> tuple[KernelNote, ...]:
-    notes: dict[str, KernelNote] = {}
+def _kernels(document: Document, notes: list[Unknown]) -> tuple[KernelNote, ...]:
+    """Return the kernels, without those of unknown ops; one that needs an unknown feature cannot run."""
+    found: dict[str, KernelNote] = {}
     for index, _ in enumerate(_items(document, ("provides", "kernels"))):
         key = ("provides", "kernels", str(index))
-        item = _section(document, key, {"name": Pattern(), "op": Text(), "requires": None})
+        item = _section(document, key, {"name": Pattern(), "op": Text(), "requires": None}, notes)
         if "name" not in item or "op" not in item:
             raise ManifestError(document.place(key), "a kernel needs `name` and `op`")
-        if item["op"] not in OPS:
-            raise ManifestError(document.place(key), f"no such op: {item['op']}{suggestion(item['op'], OPS)}")
-        if item["name"] in notes:
+        if item["name"] in found:
             raise ManifestError(document.place(key), f"kernel {item['name']} is listed twice")
-        features = _section(document, (*key, "requires"), {"features": _FEATURES}).get("features", ())
-        notes[item["name"]] = KernelNote(item["name"], item["op"], features)
-    return tuple(notes.values())
+        _, features = _requires(document, (*key, "requires"), notes, {"features": _NAMES})
+        found[item["name"]] = KernelNote(item["name"], item["op"], features)
+        if item["op"] not in OPS:
+            notes.append((_place(document, key), "op", item["op"], OPS, "its kernel is left out"))
+    return tuple(note for note in found.values() if note.op in OPS)
 
 
-def _commands(document: Document) -> dict[str, str]:
+def _commands(document: Document, notes: list[Unknown]) -> dict[str, str]:
     commands: dict[str, str] = {}
     for index, value in enumerate(_items(document, ("provides", "commands"))):
         key = ("provides", "commands", str(index))
         data = {"name": value} if isinstance(value, str) else value
-        item = _section(document, key, {"name": Name(), "help": Text()}, data)
+        item = _section(document, key, {"name": Name(), "help": Text()}, notes, data)
         if "name" not in item:
             raise ManifestError(document.place(key), "a command needs a name")
         commands[str(item["name"])] = str(item.get("help", ""))
@@ -244,7 +308,7 @@ def _settings(document: Document, plugin: str) -> dict[str, Entry]:
         key = ("settings", name)
         if not name.isidentifier():
             raise ManifestError(document.place(key), "a setting's name has letters, digits and _")
-        given = _section(document, key, _SETTING)
+        given = _section(document, key, _SETTING, None)
         try:
             kind = _kind(given)
             default = None if given.get("default") is None else kind.check(given["default"])

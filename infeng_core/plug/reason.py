@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from infeng_core import _native
-from infeng_core.machine.cpu import Cpu, closure
+from infeng_core.errors import printable
+from infeng_core.machine.cpu import NEEDS, Cpu, closure
 from infeng_core.record import Record
 
 CODES = {
@@ -18,7 +19,7 @@ CODES = {
     "wrong_arch": "made for another processor architecture",
     "missing_features": "the processor lacks a feature it needs",
     "abi_mismatch": "built for another version of the kernel ABI",
-    "api_mismatch": "written for a newer version of the hooks",
+    "api_mismatch": "written for another version of the hooks",
     "invalid": "its plugin.yaml or its hooks are wrong",
     "missing_file": "a file that it names is not there",
     "not_a_library": "the file is not a library that this machine can load",
@@ -56,6 +57,9 @@ class Reason(Record):
 
 READY = Reason("ready")
 
+NOBODY = "no plugin provides it"
+"""The reason of errors about a name that no plugin lists."""
+
 BROKEN = frozenset(
     {
         "invalid",
@@ -82,6 +86,9 @@ def unmet(cpu: Cpu, arch: str | None, features: Iterable[str]) -> Reason | None:
     missing = [name for name in features if name not in cpu.features]
     if not missing:
         return None
+    if strange := [name for name in missing if name not in NEEDS]:
+        names = printable(" and ".join(strange), 200)
+        return Reason("missing_features", f"needs {names}, which this engine does not know", "update infeng-core")
     # Without avx512f, avx512bw is missing too: only the root feature is reported.
     roots = [name for name in missing if not (closure([name]) - {name}) & set(missing)]
     notes = [f"{name} ({cpu.masked[name]})" if name in cpu.masked else name for name in roots]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from infeng_core.errors import unknown_key_remedy
+from infeng_core.errors import closest, unknown_key_remedy
 
 WHEELS: Mapping[str, Mapping[str, str]] = {
     "backends": {"numpy": "infeng-numpy"},
@@ -39,6 +39,17 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
     "policies": {"fair": "infeng-fair"},
 }
 """By the kind of ``provides`` in a plugin.yaml, then by name. A test compares it with the plugins of the project."""
+
+KERNELS: Mapping[str, tuple[str, ...]] = {
+    "amx": ("amx_tile", "amx_int8", "avx512f", "avx512bw", "avx512vl", "avx512dq", "fma", "gfni"),
+    "avx512": ("avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"),
+    "avx2": ("avx2", "fma", "f16c"),
+    "neon": ("neon", "dotprod"),
+}
+"""The project's exact kernel libraries, of the wheels ``infeng-NAME``, best first, with the processor features they
+need."""
+CLOSE = ("onednn",)
+"""Its libraries whose results are only close, which a manifest must ask for."""
 
 OPTIONS: Mapping[str, str] = {
     "--profile": "profile",
@@ -81,5 +92,17 @@ def is_of_a_wheel(kind: str, name: str) -> bool:
 def remedy(kind: str, name: str, known: Iterable[str]) -> str:
     """Return the remedy for a ``name`` of a ``kind`` that no plugin provides; ``known``: the names that are
     provided."""
-    wheel = WHEELS.get(kind, {}).get(name)
-    return unknown_key_remedy(name, known) if wheel is None else f"install the wheel {wheel}"
+    return _remedy(name, tuple(known), WHEELS.get(kind, {}))
+
+
+def kernels_remedy(name: str, known: Iterable[str]) -> str:
+    """Return the remedy for a ``name`` that no installed kernel library has; ``known``: the names of those."""
+    return _remedy(name, tuple(known), {library: f"infeng-{library}" for library in (*KERNELS, *CLOSE)})
+
+
+def _remedy(name: str, known: Sequence[str], brought: Mapping[str, str]) -> str:
+    """brought: the wheels of the project by what they bring."""
+    meant = name if name in brought else closest(name, [*known, *brought])
+    if meant is None or meant in known or meant not in brought:
+        return unknown_key_remedy(name, known)
+    return ("" if meant == name else f"did you mean `{meant}`? ") + f"install the wheel {brought[meant]}"

@@ -12,7 +12,21 @@ from typing import Any, Literal
 
 from infeng_core import _native
 from infeng_core.record import Entry, Record, entries, entry
-from infeng_core.settings.schema import Auto, Bool, Choice, Int, Kind, ListOf, MapOf, Name, Optional, OrWord, Size, Text
+from infeng_core.settings.schema import (
+    Auto,
+    Bool,
+    Choice,
+    Int,
+    Kind,
+    ListOf,
+    MapOf,
+    Name,
+    Optional,
+    OrWord,
+    Requirement,
+    Size,
+    Text,
+)
 
 OPS = _native.OPS
 """Operations of the ABI, as manifests name them."""
@@ -188,6 +202,9 @@ class PluginsSection(Record):
 
     paths: tuple[str, ...] = setting((), ListOf(Text()), "plugin.yaml files", path=True)
     disable: tuple[str, ...] = setting((), ListOf(Text()), "plugins never to be used")
+    require: Mapping[str, Mapping[str, str]] = setting(
+        {}, MapOf(Requirement()), "plugin to the version and sha256 that it must have; another one is an error"
+    )
 
 
 class EngineConfig(Record):

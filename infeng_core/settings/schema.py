@@ -226,6 +226,31 @@ class MapOf(Record, Kind):
         return result
 
 
+class Requirement(Kind):
+    """What a plugin must be: {version: ">=0.3", sha256: 64 hexadecimal digits}, both optional."""
+
+    def check(self, value: object) -> dict[str, str]:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"expected keys and values such as {{version: '>=0.3'}}, found {type_name(value)}")
+        for key in value:
+            if key not in ("version", "sha256"):
+                raise ValueError(f"unknown key {str(key)[:LONGEST]!r}: known here: sha256, version")
+        found = {key: Text().check(text) for key, text in value.items()}
+        if "version" in found:
+            from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+            try:
+                SpecifierSet(found["version"])
+            except InvalidSpecifier:
+                raise ValueError(f"version: {found['version'][:LONGEST]!r} is none such as '>=0.3' (PEP 440)") from None
+        if "sha256" in found and not re.fullmatch(r"[0-9a-f]{64}", found["sha256"]):
+            raise ValueError("sha256: expected 64 hexadecimal digits, as `infeng plugins info NAME` prints them")
+        return found
+
+    def parse(self, text: str) -> dict[str, str]:
+        return self.check(_flow(text))
+
+
 def checked(document: Document, key: Key, data: object, kinds: Mapping[str, Kind | None]) -> dict[str, Any]:
     """Return the values of ``data``, the mapping at ``key``, in their final form; {} for null.
 

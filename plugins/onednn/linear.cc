@@ -16,8 +16,9 @@ namespace {
 // Ranges of rows that end here are left to other kernels: a linear with few rows is bound by the memory of its weight.
 constexpr int64_t kFewRows = 64;
 
-int64_t size_of(Type type) { return type == Type::f32 ? 4 : 2; }
+constexpr int64_t size_of(Type type) { return type == Type::f32 ? 4 : 2; }
 uint32_t format_of(Type type) { return type == Type::f32 ? INFENG_WEIGHT_F32 : INFENG_WEIGHT_BF16; }
+constexpr uint64_t layout_of(Type type) { return uint64_t(type) + 1; }  // 0 is the format's own
 Shape shape_of(Type type, const infeng_weight& weight) { return {weight.panels * kLanes, weight.k, type}; }
 
 struct Instance {
@@ -90,7 +91,7 @@ void multiply(void* context) {
 template <Type T>
 infeng_status run(const infeng_args* common, int32_t, int64_t, int64_t, infeng_worker* worker) {
   const auto& args = *(const infeng_linear_args*)common;
-  if (args.weight->layout != uint64_t(T) + 1 || common->instance == nullptr)
+  if (args.weight->layout != layout_of(T) || common->instance == nullptr)
     return fail(worker, INFENG_INVALID_ARGUMENT, "weight is not packed for oneDNN");
   Call call = {T, args, worker, INFENG_OK};
   if (!run_in_team(static_cast<Instance*>(common->instance)->threads, &multiply, &call))
@@ -100,7 +101,7 @@ infeng_status run(const infeng_args* common, int32_t, int64_t, int64_t, infeng_w
 
 template <Type T>
 int64_t pack_size(const infeng_weight* weight, uint64_t* layout) {
-  *layout = uint64_t(T) + 1;
+  *layout = layout_of(T);
   if (weight->format != format_of(T) || weight->layout != 0) return 0;
   const dnnl_memory_desc_t packed = packed_weight(shape_of(T, *weight));
   if (packed == nullptr) return 0;
@@ -112,7 +113,7 @@ int64_t pack_size(const infeng_weight* weight, uint64_t* layout) {
 // Panels of 16 outputs as k lines of n values, one value of T each.
 template <Type T>
 void flatten(const infeng_weight& weight, char* plain) {
-  constexpr int64_t kSize = T == Type::f32 ? 4 : 2, kStep = T == Type::f32 ? 1 : 2;  // a line of a panel has kStep k
+  constexpr int64_t kSize = size_of(T), kStep = 4 / kSize;  // a line of a panel has kStep k
   const int64_t n = weight.panels * kLanes;
   for (int64_t p = 0; p < weight.panels; ++p) {
     const char* panel = (const char*)weight.data + p * weight.panel_bytes;
@@ -150,12 +151,12 @@ infeng_status pack_weight(const infeng_weight* weight, void* out, int64_t out_by
 }
 
 template <Type T>
-constexpr infeng_kernel kernel_of(const char* name) {
+constexpr infeng_kernel kernel_of(const char* name, const char* features) {
   infeng_kernel kernel = {};
   kernel.struct_size = sizeof kernel;
   kernel.op = INFENG_OP_LINEAR;
   kernel.name = name;
-  kernel.features = "";
+  kernel.features = features;
   kernel.numerics = INFENG_NUMERICS_APPROX;
   kernel.kind = INFENG_KIND_WHOLE;
   kernel.fuses = kFuses;
@@ -177,5 +178,6 @@ constexpr infeng_kernel kernel_of(const char* name) {
 using infeng::onednn::kernel_of;
 using infeng::onednn::Type;
 
-extern "C" constinit const infeng_kernel linear_f32 = kernel_of<Type::f32>("linear_f32");
-extern "C" constinit const infeng_kernel linear_bf16 = kernel_of<Type::bf16>("linear_bf16");
+extern "C" constinit const infeng_kernel linear_f32 = kernel_of<Type::f32>("linear_f32", "");
+// oneDNN's own loops for bf16 begin with AVX-512.
+extern "C" constinit const infeng_kernel linear_bf16 = kernel_of<Type::bf16>("linear_bf16", "avx512bw");

@@ -17,9 +17,10 @@ struct Device {
 const Device* device() {
   static const Device* const device = []() -> const Device* {
     static Device made;
-    const Vendor& dnnl = *vendor();
-    if (dnnl.dnnl_engine_create(&made.engine, dnnl_cpu, 0) != dnnl_success) return nullptr;
-    if (dnnl.dnnl_stream_create(&made.stream, made.engine, dnnl_stream_default_flags) != dnnl_success) return nullptr;
+    const Vendor* const dnnl = vendor();
+    if (dnnl == nullptr) return nullptr;
+    if (dnnl->dnnl_engine_create(&made.engine, dnnl_cpu, 0) != dnnl_success) return nullptr;
+    if (dnnl->dnnl_stream_create(&made.stream, made.engine, dnnl_stream_default_flags) != dnnl_success) return nullptr;
     return &made;
   }();
   return device;

@@ -35,10 +35,14 @@ def kernels(*arguments: object) -> list[str]:
         (AVX512.replace("avx512vl", "avx512"), ["avx2"]),  # a whole word, and no part of one
         (AMX, ["amx", "avx512"]),
         (AMX.replace("amx_int8", "amx_bf16"), ["avx512"]),
+        ("fp asimd asimdhp asimddp", ["neon"]),
+        ("fp asimd asimdhp asimddp sve i8mm", ["neon"]),
+        ("fp asimd asimdhp", []),
     ],
 )
 def test_the_best_plugins_of_a_processor_are_named(flags: str, plugins: list[str], tmp_path: Path) -> None:
-    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: none\n" * 2)
+    key = "Features" if "asimd" in flags else "flags\t"
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{key}\t: {flags}\nbugs\t\t: none\n" * 2)
     assert kernels(tmp_path / "cpuinfo") == plugins
 
 

@@ -184,7 +184,9 @@ def test_native_code_of_plugins_includes_its_own_files_and_the_headers_of_the_ab
 
 
 def test_kernels_include_no_headers_of_extension_modules():
-    sources = [path for name in ("avx2", "avx512", "amx") for path in (ROOT / "plugins" / name).rglob("*.[ch]*")]
+    sources = [
+        path for name in ("avx2", "avx512", "amx", "neon") for path in (ROOT / "plugins" / name).rglob("*.[ch]*")
+    ]
     sources += [*(ROOT / "abi").glob("include/infeng/[os]*/*.h"), ROOT / "abi/include/infeng/abi.h"]
     sources = [path for path in sources if path.is_file()]
     assert len(sources) > 50

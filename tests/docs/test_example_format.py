@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from infeng_core import cli
 from infeng_core.engine import Engine
-from infeng_core.errors import InfengError, ModelError, PluginError
+from infeng_core.errors import InfengError, KernelError, ModelError, PluginError
 from infeng_core.formats.lookup import format_lookup
 from infeng_core.formats.quant import BUILTIN
 from infeng_core.kernels import libraries
@@ -72,8 +73,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def engine(model: Path, *plugins: Path, format: str | None = FORMAT, **settings: Any) -> Engine:
     formats = {} if format is None else {"model.format": format, "model.formats": {}}
-    overrides = {"plugins.paths": [str(path) for path in plugins], "kernels.order": "int5,*,reference", **formats}
-    return Engine(model, threads=2, overrides=overrides | {key.replace("__", "."): v for key, v in settings.items()})
+    overrides = {
+        "plugins.paths": [str(path) for path in plugins],
+        "kernels.order": "int5,*,reference" if plugins else "*,reference",
+    }
+    return Engine(
+        model, threads=2, overrides=overrides | formats | {key.replace("__", "."): v for key, v in settings.items()}
+    )
 
 
 def served_by(made: Engine, op: str) -> set[str]:
@@ -107,7 +113,14 @@ def test_a_converted_model_runs_like_one_packed_at_load(tiny: Path, plugin: Path
     with engine(tiny, plugin) as made, engine(native, plugin, format=None) as again:
         assert logprobs(again) == logprobs(made)
         assert served_by(again, "linear") == {OWN}
-    with pytest.raises(ModelError, match=rf"embed has the format '{FORMAT}', .* \(no plugin provides it\)"):
+    gone = rf"embed has the format '{FORMAT}', .* \(no plugin provides it\): "
+    with pytest.raises(ModelError, match=gone + r"install the plugin that brought it: int5 \(plugins\.paths\)"):
+        engine(native, format=None)
+    with pytest.raises(KernelError, match=r"kernels\.order: int5 .*: no kernel library of this name is installed"):
+        engine(native, format=None, kernels__order="int5,reference")
+    manifest = native / "manifest.yaml"
+    manifest.write_text(re.sub(r"(?m)^plugins:.*\n(  .*\n)*", "", manifest.read_text()))  # as an older engine wrote it
+    with pytest.raises(ModelError, match=gone + "did you mean"):
         engine(native, format=None)
 
 

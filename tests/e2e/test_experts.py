@@ -96,8 +96,8 @@ UNREAD = """
 import ctypes, mmap, sys
 import numpy as np
 from infeng_core import _native as native
-from kernels.single_op import REFERENCE
-library = native.open_library(sys.argv[1]) if len(sys.argv) > 1 else REFERENCE
+from infeng_kit.cases import reference
+library = native.open_library(sys.argv[1]) if len(sys.argv) > 1 else reference()
 ROWS, EXPERTS, K = 3, 4, 1024
 kernel = {}
 for op, fields in (("linear", {"weight": "f32", "act": "f32", "n": 16, "k": K}),

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 
 import pytest
+from infeng_kit.cases import Case, cases
 from kernels.harness import find_kernel, reference
-from kernels.single_op import Case, cases
 
 from infeng_core import _native as native
 from infeng_core.kernels.libraries import libraries

@@ -18,10 +18,7 @@ EXTENSIONS = {
 }
 
 nightly = pytest.mark.nightly  # the compiler takes minutes for each
-INTEGERS = (
-    "linear_p32", "linear_affine", "linear_int4", "linear_int8", "shrink_int8",
-    *(f"attention_{name}" for name in ("int8", "int8i", "int8hi", "k8v4h", "k8v4hi", "int4h", "int4hi")),
-)  # fmt: skip
+INTEGERS = ("linear_p32", "linear_affine", "linear_int4", "linear_int8", "attention_int")
 UNITS = [
     pytest.param("rmsnorm", "bw", marks=pytest.mark.slow),
     *(pytest.param(name, "bw", marks=nightly) for name in ("kv_append", "epilogue", "attention_f16", "attention_fp8h")),

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from infeng_abi import CFLAGS, include_dir
+from infeng_kit.cases import cases
 from kernels.harness import find_kernel, reference
-from kernels.single_op import cases
 
 from infeng_core import _native as native
 from infeng_core.kernels.choice import Selector

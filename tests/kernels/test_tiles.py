@@ -66,7 +66,7 @@ from threading import Thread
 from infeng_core import _native as native
 library = native.open_library(sys.argv[1])
 from kernels.harness import find_kernel, reference
-from kernels.single_op import case as case_of
+from infeng_kit.cases import case as case_of
 case = case_of("bias", "linear", 40, weight="int4-g64", act="int8-g64", n=96, k=192, epilogues=["bias"])
 results = [case.run(find_kernel(reference(), case.problem))]
 threads = [Thread(target=lambda: results.append(case.run(find_kernel(library, case.problem)))) for _ in range(2)]

@@ -38,7 +38,7 @@ def test_every_kernel_of_an_op_has_a_typical_case_that_runs(
     kernel: native.Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operands, "LARGE", 0)  # few panels, repeated
-    rows, fields = next((rows, found[-1]) for rows in (1, 4, 16) if (found := accepted(kernel, rows)))
+    rows, fields = next((rows, found[-1]) for rows in (1, 4, 16, 128) if (found := accepted(kernel, rows)))
     made = typical_op.build(fields, kernel, rows, POOL)
     made.once()
     macs, nbytes = made.work()

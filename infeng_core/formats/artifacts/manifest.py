@@ -18,6 +18,7 @@ from infeng_core.formats.quant import FormatLookup, misfit
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.typed_fields import Fields, show
 from infeng_core.models.weights import layout
+from infeng_core.plug.reason import NOBODY
 from infeng_core.version import __version__
 
 MANIFEST = "manifest.yaml"
@@ -65,6 +66,7 @@ class Manifest:
     tensors: Mapping[str, TensorEntry]
     vectors: Mapping[str, VectorEntry]
     quantizer: Mapping[str, Any] = field(default_factory=lambda: BUILT_IN)  # the record of the quantizer
+    plugins: Mapping[str, str] = field(default_factory=dict)  # weight format -> the plugin that brought it, for errors
     numerics: int = _native.NUMERICS
     version: str = f"{FORMAT_MAJOR}.{FORMAT_MINOR}"
     written_by: str = __version__
@@ -119,7 +121,7 @@ def parse_manifest(text: str, path: Path, lookup: FormatLookup) -> Manifest:
     """Check a manifest's text; ``lookup`` finds weight formats. Raises ModelError."""
     fields = _document(text, path)
     if fields.version("infeng_weights", FORMAT_MAJOR, AGAIN) <= FORMAT_MINOR:
-        known = ("model", "files", "weights", "tensors", "vectors", "quantizer", "numerics")
+        known = ("model", "files", "weights", "tensors", "vectors", "quantizer", "numerics", "plugins")
         fields.only("infeng_weights", "written_by", "id", "key", *known)
     files = fields.mapping("files")
     weights = _weights(fields)
@@ -133,6 +135,7 @@ def parse_manifest(text: str, path: Path, lookup: FormatLookup) -> Manifest:
         vectors={name: _vector(vectors.mapping(name), weights) for name in vectors.data},
         quantizer=_quantizer(fields.mapping("quantizer")) if fields.has("quantizer") else BUILT_IN,
         numerics=_numerics(fields),
+        plugins=_plugins(fields.mapping("plugins")) if fields.has("plugins") else {},
         version=fields.text("infeng_weights"),
         written_by=fields.text("written_by"),
     )
@@ -192,6 +195,10 @@ def _quantizer(fields: Fields) -> Mapping[str, Any]:
     return {key: fields.text(key) for key in ("name", "plugin", "version")} | {"settings": settings.data}
 
 
+def _plugins(fields: Fields) -> Mapping[str, str]:
+    return {name: fields.text(name) for name in fields.data}
+
+
 def _numerics(fields: Fields) -> int:
     revision = fields.integer("numerics", 1, 1 << 31) if fields.has("numerics") else 1
     if revision != _native.NUMERICS:
@@ -219,7 +226,9 @@ def _check_layout(manifest: Manifest, tensors: Fields, vectors: Fields, lookup: 
             format = lookup(entry.format)
             panel_bytes = format.panel_bytes(entry.k)
         except InfengError as error:
-            tensors.fail(name, f"has the format {show(entry.format)}, which cannot be used ({error.why})", error.remedy)
+            origin = manifest.plugins.get(entry.format) if error.why == NOBODY else None
+            remedy = error.remedy if origin is None else f"install the plugin that brought it: {origin}"
+            tensors.fail(name, f"has the format {show(entry.format)}, which cannot be used ({error.why})", remedy)
         if why := misfit(name, entry.k, format):
             tensors.fail(name, f"has the format {entry.format}, which it cannot have: {why}")
         if entry.panel_bytes != panel_bytes:

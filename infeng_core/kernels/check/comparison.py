@@ -39,7 +39,7 @@ def difference(kernel: Kernel, reference: Library, case: Fields) -> str | None:
             raise NoJudgeError(f"the reference cannot do this case: {error}") from error
         tried = OneOp(case, kernel, reference, steps, adapters=adapters)
         for step in (*range(len(steps)), 0):  # the first again: reusable operands must still hold their values
-            place = tried.damage or _first(kernel.numerics, expected[step], tried.run(step)) or tried.damage
+            place = tried.damage or first_difference(kernel.numerics, expected[step], tried.run(step)) or tried.damage
             if place is not None:
                 storage = f" and adapters in {adapters.storage}" if adapters else ""
                 return f"with {rows[step]} rows{storage}, {place}"
@@ -78,7 +78,7 @@ def row_counts(case: Fields) -> list[int]:
     return counts
 
 
-def _first(
+def first_difference(
     numerics: str, wanted: Sequence[tuple[str, NDArray[Any]]], found: Sequence[tuple[str, NDArray[Any]]]
 ) -> str | None:
     """Return the first wrong array and the place of its first wrong value."""

@@ -20,7 +20,7 @@ Bytes bytes_of(const py::handle& object, const char* dtype, const char* what) {
   const bool is_array = py::isinstance<py::array>(object);
   const auto array = is_array ? py::reinterpret_borrow<py::array>(object) : py::array();
   if (!is_array || !array.dtype().equal(py::dtype(dtype)) || !(array.flags() & py::array::c_style)) {
-    fail("invalid_argument", what, ": needs a contiguous ", py::str(py::dtype(dtype)).cast<std::string>(), " array");
+    fail(kBad, what, ": needs a contiguous ", py::str(py::dtype(dtype)).cast<std::string>(), " array");
   }
   return {array.data(), array.nbytes()};
 }
@@ -29,7 +29,7 @@ const char* numpy_of(uint32_t dtype) { return dtype == INFENG_F32 ? "f4" : dtype
 
 py::tuple fields(const py::handle& object, size_t count, const char* what) {
   if (!py::isinstance<py::tuple>(object) || py::len(object) != count) {
-    fail("invalid_argument", what, " of ", count, " fields is needed");
+    fail(kBad, what, " of ", count, " fields is needed");
   }
   return py::reinterpret_borrow<py::tuple>(object);
 }

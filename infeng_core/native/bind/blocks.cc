@@ -14,7 +14,7 @@ namespace {
 // Copied, because another Python thread may write to the array once the GIL is released.
 std::vector<int32_t> block_numbers(const py::array& array, const char* what) {
   if (!array.dtype().equal(py::dtype::of<int32_t>()) || !(array.flags() & py::array::c_style) || array.ndim() != 1) {
-    fail("invalid_argument", what, ": needs a contiguous int32 array of one dimension");
+    fail(kBad, what, ": needs a contiguous int32 array of one dimension");
   }
   const auto* first = static_cast<const int32_t*>(array.data());
   return {first, first + array.size()};
@@ -38,8 +38,7 @@ void write_blocks(const Program& program, KvCache& cache, const py::array& block
   const auto count = static_cast<py::ssize_t>(numbers.size());
   if (!data.dtype().equal(py::dtype::of<uint8_t>()) || data.ndim() != 2 || data.shape(0) != count ||
       data.shape(1) != cache.block_bytes() || (count > 0 && data.strides(1) != 1)) {
-    fail("invalid_argument", "data: needs a uint8 array of shape (", count, ", ", cache.block_bytes(),
-         ") with contiguous rows");
+    fail(kBad, "data: needs a uint8 array of shape (", count, ", ", cache.block_bytes(), ") with contiguous rows");
   }
   const auto* bytes = static_cast<const std::byte*>(data.data());
   const int64_t stride = data.strides(0);

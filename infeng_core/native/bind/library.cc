@@ -42,7 +42,7 @@ Problem make_problem(const std::string& op, const OptionalName& weight, const Op
                      int64_t k, int64_t context, int32_t heads, int32_t kv_heads, int32_t head_dim, int32_t v_head_dim,
                      int32_t workers) {
   if (rows.first < 1 || rows.second < rows.first) {
-    fail("invalid_argument", "rows (", rows.first, ", ", rows.second, ") is not a range from 1 up");
+    fail(kBad, "rows (", rows.first, ", ", rows.second, ") is not a range from 1 up");
   }
   Problem problem;
   infeng_problem& p = problem.abi;
@@ -174,6 +174,7 @@ void bind_library(py::module_& m) {
       .def_readonly("version", &Library::version)
       .def_readonly("path", &Library::path)
       .def_readonly("formats", &Library::formats)
+      .def_readonly("unknown", &Library::unknown)
       .def_property_readonly("abi", [](const Library& l) { return std::make_pair(l.abi_major, l.abi_minor); })
       .def_property_readonly("kernels",
                              [](const Library& l) {

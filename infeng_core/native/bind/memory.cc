@@ -19,7 +19,7 @@ HeldBuffer hold_buffer(const py::object& object, const char* what) {
   auto view = std::make_unique<Py_buffer>();
   if (PyObject_GetBuffer(object.ptr(), view.get(), PyBUF_SIMPLE) != 0) {
     PyErr_Clear();
-    fail("invalid_argument", what, ": needs an object with contiguous bytes, such as an Arena or a NumPy array");
+    fail(kBad, what, ": needs an object with contiguous bytes, such as an Arena or a NumPy array");
   }
   HeldBuffer held;
   held.data = static_cast<const std::byte*>(view->buf);
@@ -58,7 +58,7 @@ Pages::Policy policy_of(const std::string& name) {
   for (const auto policy : {Pages::Policy::first_touch, Pages::Policy::prefer, Pages::Policy::interleave}) {
     if (name == name_of_policy(policy)) return policy;
   }
-  fail("invalid_argument", "no placement of pages is called ", name, ": first-touch, prefer, interleave");
+  fail(kBad, "no placement of pages is called ", name, ": first-touch, prefer, interleave");
 }
 
 // Locks the whole pages around a buffer, such as a mapped file.
@@ -102,7 +102,7 @@ std::shared_ptr<Weight> weight_from(const std::string& format, int64_t n, int64_
                                     int64_t panel_bytes, const py::object& data, int64_t offset) {
   const HeldBuffer held = hold_buffer(data, "data");
   if (offset < 0 || offset > held.nbytes) {
-    fail("invalid_argument", "offset ", offset, " is outside of the ", held.nbytes, " bytes of data");
+    fail(kBad, "offset ", offset, " is outside of the ", held.nbytes, " bytes of data");
   }
   return std::const_pointer_cast<Weight>(make_weight(number_of(Vocabulary::weight, format), n, k, panels, panel_bytes,
                                                      held.data + offset, held.nbytes - offset, held.owner));

@@ -52,7 +52,7 @@ void for_panels(int64_t panels, int threads, Work work) {
 }
 
 Source source_of(const py::array& array, bool bf16) {
-  if (array.ndim() != 2) fail("invalid_argument", "the source must be a matrix (n, k)");
+  if (array.ndim() != 2) fail(kBad, "the source must be a matrix (n, k)");
   const py::dtype type = array.dtype();
   const bool native = type.byteorder() != (std::endian::native == std::endian::little ? '>' : '<');
   Element element;
@@ -63,11 +63,11 @@ Source source_of(const py::array& array, bool bf16) {
   } else if (bf16 && type.kind() == 'u' && type.itemsize() == 2 && native) {
     element = Element::bf16;
   } else {
-    fail("invalid_argument", "the source must be float32, float16, or uint16 with bf16=True");
+    fail(kBad, "the source must be float32, float16, or uint16 with bf16=True");
   }
-  if (array.shape(1) < 1) fail("invalid_argument", "the source has no columns");
+  if (array.shape(1) < 1) fail(kBad, "the source has no columns");
   if (array.shape(1) > 1 && array.strides(1) != array.itemsize()) {
-    fail("invalid_argument", "the rows of the source must be contiguous");
+    fail(kBad, "the rows of the source must be contiguous");
   }
   return {static_cast<const char*>(array.data()), array.shape(0), array.shape(1), array.strides(0), element};
 }
@@ -79,11 +79,11 @@ class Panels {
       : first_(first), step_(step), bytes_(bytes) {
     const int64_t size = int64_t(info.size) * info.itemsize;
     if (offset < 0 || first < 0 || step < 1 || count < 0 || offset > size) {
-      fail("invalid_argument", "offset, first panel and step must lie inside the buffer");
+      fail(kBad, "offset, first panel and step must lie inside the buffer");
     }
     const int64_t room = (size - offset) / bytes;  // whole panels
     if (count > 0 && (first >= room || (count - 1) > (room - 1 - first) / step)) {
-      fail("invalid_argument", "the buffer holds ", room, " panels, too few");
+      fail(kBad, "the buffer holds ", room, " panels, too few");
     }
     base_ = static_cast<uint8_t*>(info.ptr) + offset;
   }
@@ -156,17 +156,16 @@ py::object grid_record(const std::string& format) {
 template <class T>
 py::array_t<T> matrix_of(const char* what, const py::array& array) {
   if (!py::isinstance<py::array_t<T>>(array)) {
-    fail("invalid_argument", "the ", what, " are ", std::string(py::str(array.dtype())), ", not ",
+    fail(kBad, "the ", what, " are ", std::string(py::str(array.dtype())), ", not ",
          std::string(py::str(py::dtype::of<T>())));
   }
-  if (array.ndim() != 2) fail("invalid_argument", "the ", what, " are no matrix");
+  if (array.ndim() != 2) fail(kBad, "the ", what, " are no matrix");
   return py::array_t < T, py::array::c_style | py::array::forcecast > ::ensure(array);
 }
 
 void require_sizes(const char* what, const py::array& array, int64_t n, int64_t columns) {
   if (array.shape(0) == n && array.shape(1) == columns) return;
-  fail("invalid_argument", "the ", what, " are (", array.shape(0), ", ", array.shape(1), "), not (", n, ", ", columns,
-       ")");
+  fail(kBad, "the ", what, " are (", array.shape(0), ", ", array.shape(1), "), not (", n, ", ", columns, ")");
 }
 
 void pack_codes_of(const std::string& format, const py::array& codes, const py::array& scales, const py::buffer& out,
@@ -176,7 +175,7 @@ void pack_codes_of(const std::string& format, const py::array& codes, const py::
   const auto q = matrix_of<int8_t>("codes", codes);
   const auto scale = matrix_of<float>("scales", scales);
   const Codes given{q.data(), scale.data(), q.shape(0), q.shape(1)};
-  if (given.k < 1) fail("invalid_argument", "the codes have no columns");
+  if (given.k < 1) fail(kBad, "the codes have no columns");
   require_sizes("scales", scale, given.n, grid.groups(given.k));
   fill_panels(id, given.n, given.k, out, out_offset, first_panel, panel_step, threads,
               [&](int64_t row, uint8_t* panel) { pack_codes(id, given, row, panel); });
@@ -220,7 +219,7 @@ void pack_units_of(const std::string& format, const py::array& units, const py::
   const auto d = matrix_of<float>("scales", scales);
   const auto s = matrix_of<int8_t>("sub-scales", sub_scales), z = matrix_of<int8_t>("zero points", zeros);
   const Units given{u.data(), d.data(), s.data(), z.data(), u.shape(0), u.shape(1)};
-  if (given.k < 1) fail("invalid_argument", "the codes have no columns");
+  if (given.k < 1) fail(kBad, "the codes have no columns");
   require_sizes("scales", d, given.n, 1);
   require_sizes("sub-scales", s, given.n, sub.groups(given.k));
   require_sizes("zero points", z, given.n, sub.groups(given.k));
@@ -263,7 +262,7 @@ void pack_minima_of(const std::string& format, const py::array& units, const py:
   const auto d = matrix_of<float>("scales", scales), e = matrix_of<float>("scales of minima", minimum_scales);
   const auto s = matrix_of<uint8_t>("sub-scales", sub_scales), t = matrix_of<uint8_t>("minima", minima);
   const MinimaUnits given{u.data(), d.data(), e.data(), s.data(), t.data(), u.shape(0), u.shape(1)};
-  if (given.k < 1) fail("invalid_argument", "the codes have no columns");
+  if (given.k < 1) fail(kBad, "the codes have no columns");
   require_sizes("scales", d, given.n, grid.blocks(given.k));
   require_sizes("scales of minima", e, given.n, grid.blocks(given.k));
   require_sizes("sub-scales", s, given.n, grid.groups(given.k));

@@ -160,7 +160,7 @@ py::object profile_read(const Program& program) {
 }
 
 py::array_t<int64_t> barrier_times(Pool& pool, int64_t rounds) {
-  if (rounds < 1 || rounds > 1 << 20) fail("invalid_argument", "rounds is 1 to ", 1 << 20, ", not ", rounds);
+  if (rounds < 1 || rounds > 1 << 20) fail(kBad, "rounds is 1 to ", 1 << 20, ", not ", rounds);
   Rounds job(rounds);
   {
     const py::gil_scoped_release release;

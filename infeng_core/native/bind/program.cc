@@ -38,7 +38,7 @@ class BoundProgram : public Program {
     const auto array = py::array_t<float, py::array::c_style>::ensure(object);
     if (!py::isinstance<py::array_t<float>>(object) || !array) {
       PyErr_Clear();
-      fail("invalid_argument", what, ": needs a float32 array");
+      fail(kBad, what, ": needs a float32 array");
     }
     const auto known = copies_.find(object.ptr());
     if (known != copies_.end()) return known->second.second;
@@ -101,7 +101,7 @@ RowOperands row_operands(BoundProgram& program, const OpKind& kind, bool gather,
     const auto name = key.cast<std::string>();
     const auto known = std::ranges::find(kind.operands, name, &Operand::name);
     if (known == kind.operands.end() || known->kind == OperandKind::row_index) {
-      fail("invalid_argument", kind.name, ": has no operand ", name);
+      fail(kBad, kind.name, ": has no operand ", name);
     }
     if (known->kind == OperandKind::rows) out.rows[name] = object.cast<int>();
     if (known->kind == OperandKind::vector)
@@ -138,8 +138,7 @@ Bindings bindings(const PyBindings& kernels) {
 std::span<const int32_t> integers(const py::array& array, const char* what, int64_t columns) {
   const bool shaped = columns == 0 ? array.ndim() == 1 : array.ndim() == 2 && array.shape(1) == columns;
   if (!array.dtype().equal(py::dtype::of<int32_t>()) || !(array.flags() & py::array::c_style) || !shaped) {
-    fail("invalid_argument", what, ": needs a contiguous int32 array of ",
-         columns == 0 ? "one dimension" : "shape (segments, 4)");
+    fail(kBad, what, ": needs a contiguous int32 array of ", columns == 0 ? "one dimension" : "shape (segments, 4)");
   }
   return {static_cast<const int32_t*>(array.data()), static_cast<size_t>(array.size())};
 }
@@ -155,7 +154,7 @@ class HeldRows {
   std::span<const AdapterRows> take(const py::sequence& adapters) {
     for (const py::handle& each : adapters) {
       if (!py::isinstance<py::tuple>(each) || py::len(each) != 4) {
-        fail("invalid_argument", "adapters: needs (row_begin, row_end, adapter, weight) for each range");
+        fail(kBad, "adapters: needs (row_begin, row_end, adapter, weight) for each range");
       }
       const auto range = py::reinterpret_borrow<py::tuple>(each);
       rows_.push_back({range[0].cast<int32_t>(), range[1].cast<int32_t>(), range[3].cast<float>(),
@@ -201,7 +200,7 @@ py::array_t<T> rows_of(T* data, int64_t rows, int64_t columns, int64_t stride, c
 
 py::array_t<float> view(const py::object& self, int id) {
   const Value& value = self.cast<const BoundProgram&>().value(id);
-  if (value.quantized) fail("invalid_argument", "value ", id, " is an activation: use view_activation()");
+  if (value.quantized) fail(kBad, "value ", id, " is an activation: use view_activation()");
   return rows_of(value.x, value.rows, value.columns, value.stride, self);
 }
 
@@ -216,7 +215,7 @@ py::object view_routing(const py::object& self, int id) {
 
 py::object view_activation(const py::object& self, int id) {
   const Value& value = self.cast<const BoundProgram&>().value(id);
-  if (!value.quantized) fail("invalid_argument", "value ", id, " is a buffer: use view()");
+  if (!value.quantized) fail(kBad, "value ", id, " is a buffer: use view()");
   return records::activation_view(rows_of(value.q, value.rows, value.stride, value.q_stride, self),
                                   rows_of(value.scale, value.rows, value.groups, value.group_stride, self),
                                   rows_of(value.sum, value.rows, value.groups, value.group_stride, self));
@@ -344,7 +343,7 @@ void bind_ops(Class& program) {
           [](BoundProgram& self, const PyBindings& kernels, int x, int64_t heads, int64_t kv_heads, int64_t head_dim,
              int64_t k_column, const py::array& cos, const py::array& sin, const py::object& q_norm,
              const py::object& k_norm, const py::object& q_scale, float eps, const std::string& module) {
-            if (cos.ndim() != 2) fail("invalid_argument", "rope: tables have shape (positions, rot / 2)");
+            if (cos.ndim() != 2) fail(kBad, "rope: tables have shape (positions, rot / 2)");
             const RopeSpec spec{self.optional_constant(q_norm, "rope q_norm", true),
                                 self.optional_constant(k_norm, "rope k_norm", true),
                                 self.optional_constant(q_scale, "rope q_scale", true), eps};

@@ -104,8 +104,8 @@ void sin_cos(double x, double* sine, double* cosine) {
 }
 
 py::array_t<double> rope_inv_freq(int64_t rot, double theta) {
-  if (rot < 2 || rot % 2 != 0 || rot > 1 << 20) fail("invalid_argument", "rot must be even and at least 2, not ", rot);
-  if (!(theta >= 1.0 && theta <= 1e300)) fail("invalid_argument", "theta must lie in [1, 1e300], not ", theta);
+  if (rot < 2 || rot % 2 != 0 || rot > 1 << 20) fail(kBad, "rot must be even and at least 2, not ", rot);
+  if (!(theta >= 1.0 && theta <= 1e300)) fail(kBad, "theta must lie in [1, 1e300], not ", theta);
   py::array_t<double> result(rot / 2);
   double* out = result.mutable_data();
   const double log_theta = natural_log(theta);
@@ -114,8 +114,8 @@ py::array_t<double> rope_inv_freq(int64_t rot, double theta) {
 }
 
 py::object rope_tables(const py::array_t<float, py::array::c_style>& inv_freq, int64_t positions) {
-  if (inv_freq.ndim() != 1) fail("invalid_argument", "inv_freq must be a vector");
-  if (positions < 0) fail("invalid_argument", "positions must not be negative");
+  if (inv_freq.ndim() != 1) fail(kBad, "inv_freq must be a vector");
+  if (positions < 0) fail(kBad, "positions must not be negative");
   const int64_t half = inv_freq.shape(0);
   const float* frequency = inv_freq.data();
   for (int64_t i = 0; i < half; i++) {

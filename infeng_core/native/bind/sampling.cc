@@ -22,7 +22,6 @@ template <class T>
 using Vector = py::array_t<T, py::array::c_style>;
 
 void check(const SamplingSettings& s, int64_t row) {
-  constexpr const char* kBad = "invalid_argument";
   if (!(s.temperature >= 0.0f && std::isfinite(s.temperature))) {
     fail(kBad, "row ", row, ": temperature must be finite and not negative, not ", s.temperature);
   }
@@ -44,7 +43,7 @@ void check(const SamplingSettings& s, int64_t row) {
 
 void check_rows(const char* name, const py::array& vector, int64_t rows) {
   if (vector.ndim() != 1 || vector.shape(0) != rows) {
-    fail("invalid_argument", name, ": needs one entry for each of the ", rows, " rows");
+    fail(kBad, name, ": needs one entry for each of the ", rows, " rows");
   }
 }
 
@@ -69,7 +68,7 @@ FilterOrder order_of(const std::optional<Vector<uint8_t>>& numbers) {
     order[static_cast<size_t>(i)] = static_cast<Filter>(number);
   }
   if (seen != (1u << kFilters) - 1) {
-    fail("invalid_argument", "order: must number each of the ", kFilters, " filters once");
+    fail(kBad, "order: must number each of the ", kFilters, " filters once");
   }
   return order;
 }
@@ -83,7 +82,7 @@ void check_ascending(const char* name, const Vector<int32_t>& of, int64_t rows) 
   int32_t last = 0;
   for (int64_t i = 0; i < of.size(); i++) {
     const int32_t row = of.data()[i];
-    if (row < last || row >= rows) fail("invalid_argument", name, ": rows must ascend and be below ", rows);
+    if (row < last || row >= rows) fail(kBad, name, ": rows must ascend and be below ", rows);
     last = row;
   }
 }
@@ -91,28 +90,28 @@ void check_ascending(const char* name, const Vector<int32_t>& of, int64_t rows) 
 void check_masks(const Masks& masks, int64_t rows, int64_t vocab) {
   const auto& [of, words] = masks;
   if (of.ndim() != 1 || words.ndim() != 2 || words.shape(0) != of.shape(0) || words.shape(1) != mask_words(vocab)) {
-    fail("invalid_argument", "masks: needs (masks,) rows and (masks, ", mask_words(vocab), ") words");
+    fail(kBad, "masks: needs (masks,) rows and (masks, ", mask_words(vocab), ") words");
   }
   check_ascending("masks", of, rows);
 }
 
 void check_changes(const Changes& changes, int64_t rows, int64_t vocab) {
   const auto& [of, ids, penalties, biases] = changes;
-  if (of.ndim() != 1) fail("invalid_argument", "changes: needs one row for each");
+  if (of.ndim() != 1) fail(kBad, "changes: needs one row for each");
   const int64_t count = of.shape(0);
   if (ids.ndim() != 1 || penalties.ndim() != 1 || biases.ndim() != 1 || ids.shape(0) != count ||
       penalties.shape(0) != count || biases.shape(0) != count) {
-    fail("invalid_argument", "changes: needs one id, penalty and bias for each of the ", count, " rows");
+    fail(kBad, "changes: needs one id, penalty and bias for each of the ", count, " rows");
   }
   check_ascending("changes", of, rows);
   for (int64_t i = 0; i < count; i++) {
     const int32_t id = ids.data()[i];
     const float penalty = penalties.data()[i], bias = biases.data()[i];
-    if (id < 0 || id >= vocab) fail("invalid_argument", "changes: id ", id, " is not in the vocabulary of ", vocab);
+    if (id < 0 || id >= vocab) fail(kBad, "changes: id ", id, " is not in the vocabulary of ", vocab);
     if (!(penalty > 0.0f && std::isfinite(penalty))) {
-      fail("invalid_argument", "changes: a penalty must be finite and above 0, not ", penalty);
+      fail(kBad, "changes: a penalty must be finite and above 0, not ", penalty);
     }
-    if (!std::isfinite(bias)) fail("invalid_argument", "changes: a bias must be finite, not ", bias);
+    if (!std::isfinite(bias)) fail(kBad, "changes: a bias must be finite, not ", bias);
   }
 }
 
@@ -164,7 +163,7 @@ void sample(const py::array_t<float>& logits, const Vector<float>& temperature, 
             const std::optional<Vector<uint8_t>>& order) {
   if (logits.ndim() != 2 || logits.shape(1) < 1 || logits.shape(1) > kMostTokens ||
       logits.strides(1) != sizeof(float)) {
-    fail("invalid_argument", "logits: needs (samples, vocab) with contiguous rows of 1 to ", kMostTokens, " tokens");
+    fail(kBad, "logits: needs (samples, vocab) with contiguous rows of 1 to ", kMostTokens, " tokens");
   }
   const int64_t rows = logits.shape(0);
   check_rows("temperature", temperature, rows);

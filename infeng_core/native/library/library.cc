@@ -73,9 +73,33 @@ std::vector<std::string> split(const char* list) {
   }
 }
 
+// Returns why a kernel of a later ABI cannot be used here: "op 17"; "" for one that can.
+std::string later_part(const infeng_kernel& abi, uint32_t required_extension) {
+  const auto part = [](const char* what, uint32_t number) { return what + std::to_string(number); };
+  if (required_extension != 0) return part("extension ", required_extension & ~INFENG_EXTENSION_REQUIRED);
+  if (!is_known(Vocabulary::op, abi.op)) return part("op ", abi.op);
+  if (!is_known(Vocabulary::numerics, abi.numerics)) return part("numerics class ", abi.numerics);
+  if (!is_known(Vocabulary::kind, abi.kind)) return part("kind ", abi.kind);
+  return "";
+}
+
+// Clears the needs that this core does not know, which no problem has, and returns their numbers.
+std::string take_later_needs(infeng_kernel& abi) {
+  std::string later;
+  for (uint32_t need = 0; need < 64; ++need) {
+    const bool is_function = need >= INFENG_NEED_FUNCTION(0);
+    const bool known =
+        is_function ? is_known(Vocabulary::function, need - INFENG_NEED_FUNCTION(0)) : is_known(Vocabulary::need, need);
+    if (known || (abi.handles & INFENG_NEED_BIT(need)) == 0) continue;
+    abi.handles &= ~INFENG_NEED_BIT(need);
+    later += (later.empty() ? "" : " and ") + std::to_string(need);
+  }
+  return later;
+}
+
 // Copies the fields that both sides know: the struct of an older minor is shorter, that of a newer minor longer.
-// Returns NULL for a kernel of a later ABI, whose op or required extension this core does not know.
-std::shared_ptr<Kernel> read_kernel(const Library& library, const infeng_kernel* source, int32_t index) {
+// Returns NULL for a kernel of a later ABI that this core cannot use, which `library.unknown` then names.
+std::shared_ptr<Kernel> read_kernel(Library& library, const infeng_kernel* source, int32_t index) {
   const std::string& path = library.path;
   const std::string where = "kernel " + std::to_string(index);
   if (source == nullptr) fail("bad_struct", path, ": ", where, " is NULL");
@@ -89,13 +113,13 @@ std::shared_ptr<Kernel> read_kernel(const Library& library, const infeng_kernel*
   const infeng_kernel& abi = kernel->abi;
   kernel->name = checked_name(path, where.c_str(), abi.name);
   kernel->features = split(abi.features);
-  const bool is_later = check_chain(path, kernel->name.c_str(), abi.next) != 0;
+  const uint32_t required = check_chain(path, kernel->name.c_str(), abi.next);
   if (abi.op == 0) fail("bad_struct", path, ": kernel ", kernel->name, " names no op");
-  if (!is_known(Vocabulary::numerics, abi.numerics)) {
-    fail("bad_struct", path, ": kernel ", kernel->name, " has numerics class ", abi.numerics, ", known are 1 and 2");
-  }
-  if (!is_known(Vocabulary::kind, abi.kind)) {
-    fail("bad_struct", path, ": kernel ", kernel->name, " is of kind ", abi.kind, ", known are 1 and 2");
+  if (abi.numerics == 0) fail("bad_struct", path, ": kernel ", kernel->name, " names no numerics class");
+  if (abi.kind == 0) fail("bad_struct", path, ": kernel ", kernel->name, " names no kind");
+  if (const std::string later = later_part(abi, required); !later.empty()) {
+    library.unknown.push_back(later + " of kernel " + kernel->name);
+    return nullptr;
   }
   const char* missing = abi.accepts == nullptr ? "accepts"
                         : abi.tiles == nullptr ? "tiles"
@@ -106,7 +130,10 @@ std::shared_ptr<Kernel> read_kernel(const Library& library, const infeng_kernel*
     fail("null_function", path, ": kernel ", kernel->name,
          " has one of the functions `create` and `destroy`, not both");
   }
-  return is_later || !is_known(Vocabulary::op, abi.op) ? nullptr : kernel;
+  if (const std::string needs = take_later_needs(kernel->abi); !needs.empty()) {
+    library.unknown.push_back("need " + needs + " of kernel " + kernel->name);
+  }
+  return kernel;
 }
 
 infeng_status call_entry(const std::string& path, infeng_library_fn entry, const infeng_host& host,

@@ -38,6 +38,7 @@ class Library {
   void (*thread_exit)() = nullptr;
   std::vector<std::shared_ptr<const Kernel>> kernels;
   std::vector<std::string> formats;  // names of the weight formats that it lists
+  std::vector<std::string> unknown;  // what it lists and this core does not know: "op 17 of kernel layernorm"
 };
 
 // Opens `path` and reads its description. `features`: the CPU features that it may use, comma separated. The same file

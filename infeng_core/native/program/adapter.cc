@@ -15,7 +15,6 @@
 namespace infeng {
 namespace {
 
-constexpr const char* kBad = "invalid_argument";
 constexpr int64_t kMostRank = 256;  // of one projection
 
 uint64_t next_id() {

@@ -8,8 +8,6 @@
 namespace infeng {
 namespace {
 
-constexpr const char* kBad = "invalid_argument";
-
 int64_t blocks_of(int64_t positions) { return (positions + kBlockTokens - 1) / kBlockTokens; }
 
 void copy(int32_t* to, std::span<const int32_t> from) {

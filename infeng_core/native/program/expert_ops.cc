@@ -17,7 +17,7 @@ void Program::expert_linear(Bindings kernels, std::shared_ptr<const Weight> weig
   check_apart("linear", x, out);
   op.routing = &routing_of(routing);
   if (w.panels % op.routing->experts != 0) {
-    fail("invalid_argument", "linear: ", w.panels, " panels do not hold ", op.routing->experts, " experts");
+    fail(kBad, "linear: ", w.panels, " panels do not hold ", op.routing->experts, " experts");
   }
   if (epilogues.size() > kMostExpertSteps) fail("unsupported", "linear: experts have at most 4 steps");
   int biases = 0;
@@ -49,8 +49,8 @@ void Program::expert_linear(Bindings kernels, std::shared_ptr<const Weight> weig
 int Program::routing(int64_t experts, int64_t top_k) {
   if (finished_) fail("finished", "the program is finished: declare routings before finish()");
   if (experts < 1 || experts > INFENG_MOST_EXPERTS || top_k < 1 || top_k > INFENG_MOST_CHOSEN || top_k > experts) {
-    fail("invalid_argument", "a row cannot go to ", top_k, " of ", experts, " experts: 1 to ", INFENG_MOST_CHOSEN,
-         " of at most ", INFENG_MOST_EXPERTS);
+    fail(kBad, "a row cannot go to ", top_k, " of ", experts, " experts: 1 to ", INFENG_MOST_CHOSEN, " of at most ",
+         INFENG_MOST_EXPERTS);
   }
   auto made = std::make_unique<Routing>();
   made->experts = experts;
@@ -65,7 +65,7 @@ int Program::routing(int64_t experts, int64_t top_k) {
 
 const Routing& Program::routing_of(int id) const {
   if (id < 0 || static_cast<size_t>(id) >= routings_.size()) {
-    fail("invalid_argument", "there is no routing ", id, "; the program has ", routings_.size());
+    fail(kBad, "there is no routing ", id, "; the program has ", routings_.size());
   }
   return *routings_[static_cast<size_t>(id)];
 }
@@ -81,7 +81,7 @@ void Program::route(Bindings kernels, int logits, int x, int out, const RouteSpe
   const Value& in = operand(x, "route: x", quantized, spec.columns, false);
   const Value& to = operand(out, "route: out", quantized, spec.columns, false, routing.top_k);
   if (in.group != to.group || in.rotated != to.rotated) {
-    fail("invalid_argument", "route: x and out have different groups or rotations");
+    fail(kBad, "route: x and out have different groups or rotations");
   }
   op.in = describe(in);
   op.copies = describe(to);
@@ -124,14 +124,14 @@ void Program::combine(Bindings kernels, int x, int64_t columns, int routing, int
     track(op, args.shared);
   }
   if (gate >= 0) {
-    if (shared < 0) fail("invalid_argument", "combine: a gate needs a shared expert");
+    if (shared < 0) fail(kBad, "combine: a gate needs a shared expert");
     args.gate = matrix(operand(gate, "combine: gate", false, 1, false), 1);
     track(op, args.gate);
   }
   op.problem.n = op.problem.k = columns;
   op.problem.heads = args.top_k;
   if (add_epilogues(op, epilogues, columns) != columns) {
-    fail("invalid_argument", "combine: cannot end in a gated multiplication");
+    fail(kBad, "combine: cannot end in a gated multiplication");
   }
   args.out = result(out, columns, op);
   track(op, args.out);

@@ -9,7 +9,7 @@ namespace infeng {
 namespace {
 
 void check_side(const char* what, int64_t value, int64_t most) {
-  if (value < 1 || value > most) fail("invalid_argument", "a cache with ", value, " ", what, " is not possible");
+  if (value < 1 || value > most) fail(kBad, "a cache with ", value, " ", what, " is not possible");
 }
 
 void check_multiple(const CacheFormat& format, int64_t dim) {
@@ -25,7 +25,7 @@ infeng_kv_cache shape_of(uint32_t format, int64_t blocks, int64_t kv_heads, int6
   check_side("elements a head", head_dim, 1 << 14);
   check_side("elements a head of v", v_head_dim, 1 << 14);
   check_side("blocks", blocks, INT32_MAX);
-  if (tokens != kBlockTokens) fail("invalid_argument", "a block holds 16 positions, not ", tokens);
+  if (tokens != kBlockTokens) fail(kBad, "a block holds 16 positions, not ", tokens);
   infeng_kv_cache cache{};
   cache.struct_size = sizeof cache;
   cache.format = format;
@@ -71,7 +71,7 @@ int64_t KvCache::bytes_per_block(uint32_t format, int64_t layers, int64_t kv_hea
 
 infeng_kv_cache KvCache::layer(int64_t index) const {
   if (index < 0 || index >= layers_) {
-    fail("invalid_argument", "the cache has ", layers_, " layers, there is no layer ", index);
+    fail(kBad, "the cache has ", layers_, " layers, there is no layer ", index);
   }
   infeng_kv_cache cache = shape_;
   cache.base = arena_.data() + index * layer_bytes();
@@ -81,7 +81,7 @@ infeng_kv_cache KvCache::layer(int64_t index) const {
 void KvCache::check_blocks(std::span<const int32_t> blocks) const {
   for (const int32_t index : blocks) {
     if (index < 0 || index >= shape_.block_count) {
-      fail("invalid_argument", "the cache has ", shape_.block_count, " blocks, there is no block ", index);
+      fail(kBad, "the cache has ", shape_.block_count, " blocks, there is no block ", index);
     }
   }
 }
@@ -108,7 +108,7 @@ void KvCache::copy_blocks(std::span<const int32_t> source, std::span<const int32
   check_blocks(source);
   check_blocks(target);
   if (source.size() != target.size()) {
-    fail("invalid_argument", source.size(), " blocks to copy to ", target.size());
+    fail(kBad, source.size(), " blocks to copy to ", target.size());
   }
   const auto size = static_cast<size_t>(shape_.block_stride);
   for (size_t i = 0; i < source.size(); ++i) {

@@ -11,8 +11,6 @@
 namespace infeng {
 namespace {
 
-constexpr const char* kBad = "invalid_argument";
-
 uint64_t next_program() {
   static std::atomic<uint64_t> last{0};
   return ++last;

@@ -30,19 +30,18 @@ const Value& Program::operand(int id, const char* what, bool quantized, int64_t 
                               int64_t copies) const {
   const Value& v = value(id);
   if (v.quantized != quantized) {
-    fail("invalid_argument", what, ": value ", id, " is ", v.quantized ? "an int8 activation" : "an f32 buffer",
-         ", the op needs ", quantized ? "an int8 activation" : "an f32 buffer");
+    fail(kBad, what, ": value ", id, " is ", v.quantized ? "an int8 activation" : "an f32 buffer", ", the op needs ",
+         quantized ? "an int8 activation" : "an f32 buffer");
   }
   if (padded(v.columns) != padded(columns)) {
-    fail("invalid_argument", what, ": value ", id, " has ", v.columns, " columns, the op needs ", columns);
+    fail(kBad, what, ": value ", id, " has ", v.columns, " columns, the op needs ", columns);
   }
   if (v.samples != samples) {
-    fail("invalid_argument", what, ": value ", id, " has a row for each ",
-         v.samples ? "sampled row" : "row of the batch", ", the op works on ",
-         samples ? "sampled rows" : "rows of the batch");
+    fail(kBad, what, ": value ", id, " has a row for each ", v.samples ? "sampled row" : "row of the batch",
+         ", the op works on ", samples ? "sampled rows" : "rows of the batch");
   }
   if (v.copies != copies) {
-    fail("invalid_argument", what, ": value ", id, " has ", v.copies, " copies of each row, the op works on ", copies);
+    fail(kBad, what, ": value ", id, " has ", v.copies, " copies of each row, the op works on ", copies);
   }
   return v;
 }
@@ -53,16 +52,16 @@ std::unique_ptr<Op> Program::draft(uint32_t kind, Bindings kernels, bool samples
   const int64_t all = samples ? limits_.samples : limits_.rows;
   int64_t last = 0;
   for (const Binding& binding : kernels) {
-    if (binding.kernel == nullptr) fail("invalid_argument", name, ": a kernel is missing");
+    if (binding.kernel == nullptr) fail(kBad, name, ": a kernel is missing");
     if (binding.kernel->abi.op != kind) {
-      fail("invalid_argument", binding.kernel->full_name(), ": is a kernel for ",
-           name_of(Vocabulary::op, binding.kernel->abi.op), ", not for ", name);
+      fail(kBad, binding.kernel->full_name(), ": is a kernel for ", name_of(Vocabulary::op, binding.kernel->abi.op),
+           ", not for ", name);
     }
-    if (binding.rows <= last) fail("invalid_argument", name, ": the row bounds of its kernels do not ascend");
+    if (binding.rows <= last) fail(kBad, name, ": the row bounds of its kernels do not ascend");
     last = binding.rows;
   }
   if (kernels.empty() || last < all) {
-    fail("invalid_argument", name, ": its kernels are bound up to ", last, " rows, the program has up to ", all);
+    fail(kBad, name, ": its kernels are bound up to ", last, " rows, the program has up to ", all);
   }
   auto op = std::make_unique<Op>();
   op->samples = samples;
@@ -77,7 +76,7 @@ std::unique_ptr<Op> Program::draft(uint32_t kind, Bindings kernels, bool samples
 // Checks the size of a vector and keeps it alive. Returns its data; NULL if the constant has none.
 const float* Program::take_vector(const Constant& constant, int64_t size, const char* what) {
   if (constant.data == nullptr) return nullptr;
-  if (constant.size != size) fail("invalid_argument", what, " has ", constant.size, " values, the op needs ", size);
+  if (constant.size != size) fail(kBad, what, " has ", constant.size, " values, the op needs ", size);
   keep(constant);
   return constant.data;
 }
@@ -95,7 +94,7 @@ int64_t Program::add_epilogues(Op& op, const Epilogues& specs, int64_t columns) 
       case INFENG_EPILOGUE_BIAS:
       case INFENG_EPILOGUE_ROW_SCALE:
         if (take_vector(spec.constant, columns * sets, name.c_str()) == nullptr) {
-          fail("invalid_argument", name, ": needs a vector of ", columns * sets, " values");
+          fail(kBad, name, ": needs a vector of ", columns * sets, " values");
         }
         step.head.struct_size = sizeof step.operand;
         step.operand.operand = vector(spec.constant);
@@ -108,7 +107,7 @@ int64_t Program::add_epilogues(Op& op, const Epilogues& specs, int64_t columns) 
         break;
       case INFENG_EPILOGUE_GATED_MUL:
         if (columns % (2 * kPanel) != 0) {
-          fail("invalid_argument", name, ": ", columns, " columns are not pairs of gate and up panels of 16");
+          fail(kBad, name, ": ", columns, " columns are not pairs of gate and up panels of 16");
         }
         columns /= 2;
         break;
@@ -145,7 +144,7 @@ bool Op::has_step(uint32_t step_kind) const {
 infeng_tensor Program::result(int out, int64_t columns, const Op& op) const {
   if (out >= 0) return matrix(operand(out, "out", false, columns, op.samples, op.copies_of_rows()), columns);
   if (!op.has_step(INFENG_EPILOGUE_QUANTIZE)) {
-    fail("invalid_argument", name_of(Vocabulary::op, op.problem.op), ": has neither an output nor a quantize step");
+    fail(kBad, name_of(Vocabulary::op, op.problem.op), ": has neither an output nor a quantize step");
   }
   return infeng_matrix(nullptr, INFENG_F32, 0, columns, 0);
 }

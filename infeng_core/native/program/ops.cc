@@ -38,7 +38,7 @@ void Program::rmsnorm(Bindings kernels, int x, const Constant& weight, float eps
   infeng_rmsnorm_args& args = op.args.rmsnorm;
   const int64_t k = weight.size;
   const bool has_heads = spec.heads != 1 || spec.column != 0 || x == out;
-  if (spec.gather && has_heads) fail("invalid_argument", "rmsnorm: rows with heads cannot be gathered");
+  if (spec.gather && has_heads) fail(kBad, "rmsnorm: rows with heads cannot be gathered");
   if (has_heads) {
     args.x = heads(operand(x, "rmsnorm", false, value(x).columns, samples), spec.column, spec.heads, k, "rmsnorm: x");
     op.need(INFENG_NEED_NORM_HEADS);
@@ -63,7 +63,7 @@ void Program::rmsnorm(Bindings kernels, int x, const Constant& weight, float eps
   if (weight.data == nullptr) op.need(INFENG_NEED_NORM_PLAIN);
   if (spec.offset != 0) op.need(INFENG_NEED_NORM_OFFSET);
   op.problem.n = op.problem.k = k;
-  if (add_epilogues(op, epilogues, k) != k) fail("invalid_argument", "rmsnorm: cannot end in a gated multiplication");
+  if (add_epilogues(op, epilogues, k) != k) fail(kBad, "rmsnorm: cannot end in a gated multiplication");
   args.out = has_heads ? heads(value(out), spec.column, spec.heads, k, "rmsnorm: out") : result(out, k, op);
   track(op, args.out);
   op.solo_rows = kSoloElements / (k * spec.heads);
@@ -103,17 +103,17 @@ void Program::linear(Bindings kernels, std::shared_ptr<const Weight> weight, int
 void Program::row_op(uint32_t number, Bindings kernels, int64_t columns, const RowOperands& given, int out,
                      const Epilogues& epilogues) {
   const OpKind& kind = op_kind(number);
-  if (kind.operands.empty()) fail("invalid_argument", kind.name, ": is no op over rows alone");
+  if (kind.operands.empty()) fail(kBad, kind.name, ": is no op over rows alone");
   if (kind.args_size > sizeof(Op::Args)) fail("internal", kind.name, ": its arguments have no room in Op::Args");
   const auto is_index = [](const Operand& operand) { return operand.kind == OperandKind::row_index; };
   const auto indices = std::ranges::count_if(kind.operands, is_index);
   if (given.rows.size() + given.vectors.size() + given.scalars.size() + indices != kind.operands.size()) {
-    fail("invalid_argument", kind.name, ": has ", kind.operands.size() - indices, " operands");
+    fail(kBad, kind.name, ": has ", kind.operands.size() - indices, " operands");
   }
-  if (given.gather && indices == 0) fail("invalid_argument", kind.name, ": its rows cannot be gathered");
+  if (given.gather && indices == 0) fail(kBad, kind.name, ": its rows cannot be gathered");
   const auto take = [&](const auto& named, const Operand& operand) {
     const auto found = named.find(operand.name);
-    if (found == named.end()) fail("invalid_argument", kind.name, ": needs its operand ", operand.name);
+    if (found == named.end()) fail(kBad, kind.name, ": needs its operand ", operand.name);
     return found->second;
   };
   const int x = take(given.rows, kind.operands.front());
@@ -169,13 +169,13 @@ void Program::rope(Bindings kernels, int x, int64_t heads_q, int64_t heads_k, in
   const Value& in = operand(x, "rope", false, value(x).columns, false);
   args.q = heads(in, 0, heads_q, head_dim, "rope: q");
   args.k = heads(in, k_column, heads_k, head_dim, "rope: k");
-  if (k_column < heads_q * head_dim) fail("invalid_argument", "rope: k at column ", k_column, " overlaps q");
+  if (k_column < heads_q * head_dim) fail(kBad, "rope: k at column ", k_column, " overlaps q");
   track(op, args.q);
   track(op, args.k);
   const int64_t half = table_rows > 0 ? cos.size / table_rows : 0;
   if (half < 1 || cos.size != half * table_rows || sin.size != cos.size || 2 * half > head_dim) {
-    fail("invalid_argument", "rope: tables of ", cos.size, " and ", sin.size, " values in ", table_rows,
-         " rows do not fit heads of ", head_dim);
+    fail(kBad, "rope: tables of ", cos.size, " and ", sin.size, " values in ", table_rows, " rows do not fit heads of ",
+         head_dim);
   }
   args.cos = infeng_matrix(const_cast<float*>(cos.data), INFENG_F32, table_rows, half, half);
   args.sin = infeng_matrix(const_cast<float*>(sin.data), INFENG_F32, table_rows, half, half);
@@ -195,7 +195,7 @@ void Program::rope(Bindings kernels, int x, int64_t heads_q, int64_t heads_k, in
   op.solo_rows = kSoloElements / ((heads_q + heads_k) * head_dim);
   positions_limit_ = std::min(positions_limit_, table_rows);
   if (!module.empty()) {
-    if (args.q_norm == nullptr || args.k_norm == nullptr) fail("invalid_argument", "rope: a module has both norms");
+    if (args.q_norm == nullptr || args.k_norm == nullptr) fail(kBad, "rope: a module has both norms");
     op.vector = const_cast<float*>(args.q_norm);
     op.vector_at = reinterpret_cast<void**>(const_cast<float**>(&args.q_norm));
     op.second_at = &args.k_norm;
@@ -212,7 +212,7 @@ void Program::rope(Bindings kernels, int x, int64_t heads_q, int64_t heads_k, in
 const infeng_kv_segment* Program::use_cache(Op& op, std::shared_ptr<const KvCache> cache, int64_t layer,
                                             int64_t table) {
   if (table < 0 || table >= limits_.tables) {
-    fail("invalid_argument", "sequences have ", limits_.tables, " tables of blocks, there is no table ", table);
+    fail(kBad, "sequences have ", limits_.tables, " tables of blocks, there is no table ", table);
   }
   op.cache = cache->layer(layer);
   op.problem.kv_format = op.cache.format;
@@ -255,13 +255,13 @@ void Program::attention(Bindings kernels, int x, std::shared_ptr<const KvCache> 
   args.cache = &op.cache;
   check_apart("attention", x, out);
   if (spec.heads < 1 || spec.heads % op.cache.kv_heads != 0) {
-    fail("invalid_argument", "attention: ", spec.heads, " heads cannot share ", op.cache.kv_heads, " kv heads evenly");
+    fail(kBad, "attention: ", spec.heads, " heads cannot share ", op.cache.kv_heads, " kv heads evenly");
   }
   if (spec.window < 0 || spec.window > INT32_MAX) {
-    fail("invalid_argument", "attention: a window of ", spec.window, " positions");
+    fail(kBad, "attention: a window of ", spec.window, " positions");
   }
   if (!(spec.softcap >= 0) || spec.softcap > FLT_MAX) {
-    fail("invalid_argument", "attention: a soft cap of ", spec.softcap);
+    fail(kBad, "attention: a soft cap of ", spec.softcap);
   }
   const int64_t columns = spec.heads * op.cache.v_head_dim;
   const Value& in = operand(x, "attention", false, value(x).columns, false);
@@ -285,7 +285,7 @@ void Program::attention(Bindings kernels, int x, std::shared_ptr<const KvCache> 
   sight.sees_all = sight.sees_all || spec.window == 0;
   op.problem.heads = static_cast<int32_t>(spec.heads);
   if (add_epilogues(op, epilogues, columns) != columns) {
-    fail("invalid_argument", "attention: cannot end in a gated multiplication");
+    fail(kBad, "attention: cannot end in a gated multiplication");
   }
   args.out = result(out, columns, op);
   track(op, args.out);

@@ -11,7 +11,7 @@ namespace infeng {
 constexpr int64_t kSoloElements = 16384;
 
 inline void check_apart(const char* op, int x, int out) {
-  if (x == out) fail("invalid_argument", op, ": buffer ", x, " is both input and output; use two buffers");
+  if (x == out) fail(kBad, op, ": buffer ", x, " is both input and output; use two buffers");
 }
 
 }  // namespace infeng

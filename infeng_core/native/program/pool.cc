@@ -79,11 +79,11 @@ class PinGuard {
 Pool::Pool(int threads, bool pin, int spin_us, std::vector<int> cpus)
     : threads_(threads), spin_us_(spin_us), owner_(static_cast<long>(getpid())) {
   if (threads < 1 || threads > kMostThreads) {
-    fail("invalid_argument", "a pool has 1 to ", kMostThreads, " threads, not ", threads);
+    fail(kBad, "a pool has 1 to ", kMostThreads, " threads, not ", threads);
   }
-  if (spin_us < 0 || spin_us > 1000000) fail("invalid_argument", "spin_us is 0 to 1000000, not ", spin_us);
+  if (spin_us < 0 || spin_us > 1000000) fail(kBad, "spin_us is 0 to 1000000, not ", spin_us);
   for (const int cpu : cpus) {
-    if (cpu < 0) fail("invalid_argument", "there is no CPU ", cpu);
+    if (cpu < 0) fail(kBad, "there is no CPU ", cpu);
   }
   const bool free = cpus.empty();
   if (free) cpus = allowed_cpus();

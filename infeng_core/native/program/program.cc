@@ -19,7 +19,7 @@ constexpr char kGuard = 0x5a;
 
 void check_limit(const char* what, int64_t value, int64_t least) {
   if (value < least || value > kMostRows) {
-    fail("invalid_argument", what, " is ", least, " to ", kMostRows, ", not ", value);
+    fail(kBad, what, " is ", least, " to ", kMostRows, ", not ", value);
   }
 }
 
@@ -33,7 +33,7 @@ Program::Program(std::shared_ptr<Pool> pool, const Limits& limits, Pages pages)
   check_limit("context", limits.context, 1);
   check_limit("tables", limits.tables, 1);
   if (limits.samples > limits.rows) {
-    fail("invalid_argument", "max_samples ", limits.samples, " is more than max_rows ", limits.rows);
+    fail(kBad, "max_samples ", limits.samples, " is more than max_rows ", limits.rows);
   }
   positions_limit_ = limits.context;
   table_stride_ = round_up(limits.context, kBlockTokens * kPanel) / kBlockTokens;
@@ -52,17 +52,17 @@ int Program::buffer(int64_t columns, bool samples, int64_t copies) {
 int Program::activation(int64_t columns, bool samples, int64_t copies, int64_t group, int64_t rotated) {
   const bool is_row = group == INFENG_GROUP_ROW;
   if (group != 64 && group != 128 && group != 256 && !is_row) {
-    fail("invalid_argument", "an activation with a scale for each ", group, " inputs is not possible");
+    fail(kBad, "an activation with a scale for each ", group, " inputs is not possible");
   }
   if (is_row && columns > INFENG_MOST_ROW_INPUTS) {
-    fail("invalid_argument", "a row of ", columns, " inputs with one scale is not possible: at most ",
-         INFENG_MOST_ROW_INPUTS, ", whose products fit in 32 bits");
+    fail(kBad, "a row of ", columns, " inputs with one scale is not possible: at most ", INFENG_MOST_ROW_INPUTS,
+         ", whose products fit in 32 bits");
   }
   if (rotated != 0 && rotated != 64 && !(is_row && (rotated == 128 || rotated == 256))) {
-    fail("invalid_argument", "an activation with this group is not rotated in blocks of ", rotated, " inputs");
+    fail(kBad, "an activation with this group is not rotated in blocks of ", rotated, " inputs");
   }
   if (rotated != 0 && columns % rotated != 0) {
-    fail("invalid_argument", "an activation of ", columns, " inputs is not rotated: they are no multiple of ", rotated);
+    fail(kBad, "an activation of ", columns, " inputs is not rotated: they are no multiple of ", rotated);
   }
   const int made = add_value(columns, samples, true, copies);
   values_.back().group = group;
@@ -73,10 +73,10 @@ int Program::activation(int64_t columns, bool samples, int64_t copies, int64_t g
 int Program::add_value(int64_t columns, bool samples, bool quantized, int64_t copies) {
   if (finished_) fail("finished", "the program is finished: declare buffers before finish()");
   if (columns < 1 || columns > kMostColumns) {
-    fail("invalid_argument", "a buffer of ", columns, " columns is not possible");
+    fail(kBad, "a buffer of ", columns, " columns is not possible");
   }
   if (copies < 1 || copies > INFENG_MOST_CHOSEN || (samples && copies != 1)) {
-    fail("invalid_argument", "a buffer of ", copies, " copies of a row is not possible");
+    fail(kBad, "a buffer of ", copies, " copies of a row is not possible");
   }
   Value value;
   value.quantized = quantized;
@@ -102,14 +102,14 @@ int Program::add_value(int64_t columns, bool samples, bool quantized, int64_t co
 
 const Value& Program::value(int id) const {
   if (id < 0 || static_cast<size_t>(id) >= values_.size()) {
-    fail("invalid_argument", "there is no buffer ", id, "; the program has ", values_.size());
+    fail(kBad, "there is no buffer ", id, "; the program has ", values_.size());
   }
   return values_[static_cast<size_t>(id)];
 }
 
 void Program::finish() {
   if (finished_) fail("finished", "finish() was called before");
-  if (ops_.empty()) fail("invalid_argument", "the program has no ops");
+  if (ops_.empty()) fail(kBad, "the program has no ops");
   infeng_workspace most{sizeof(infeng_workspace), 64, 0, 0};
   for (const auto& op : ops_) bind_kernels(*op, most);
   lora_.finish(ops_);
@@ -154,7 +154,7 @@ bool Program::scratch_is_intact() const {
 void Program::profile(bool on, int64_t events, std::vector<int> groups) {
   constexpr int64_t kMostEvents = int64_t{1} << 24;
   if (!finished_) fail("not_finished", "call finish() before profile()");
-  if (events < 0 || events > kMostEvents) fail("invalid_argument", "events is 0 to ", kMostEvents, ", not ", events);
+  if (events < 0 || events > kMostEvents) fail(kBad, "events is 0 to ", kMostEvents, ", not ", events);
   std::unique_ptr<Profile> fresh;
   if (on) {
     std::vector<int> kernels;
@@ -163,11 +163,11 @@ void Program::profile(bool on, int64_t events, std::vector<int> groups) {
       groups.resize(ops_.size());
       std::iota(groups.begin(), groups.end(), 0);
     }
-    if (groups.size() != ops_.size()) fail("invalid_argument", groups.size(), " groups for ", ops_.size(), " ops");
+    if (groups.size() != ops_.size()) fail(kBad, groups.size(), " groups for ", ops_.size(), " ops");
     for (size_t op = 0; op < groups.size(); ++op) {
       const auto group = static_cast<size_t>(groups[op]);
       if (group > op || groups[group] != groups[op] || kernels[group] != kernels[op]) {
-        fail("invalid_argument", "groups[", op, "] is ", groups[op], ", not the first op of a group of its kind");
+        fail(kBad, "groups[", op, "] is ", groups[op], ", not the first op of a group of its kind");
       }
     }
     fresh = std::make_unique<Profile>(kernels, groups, pool_->threads(), events);

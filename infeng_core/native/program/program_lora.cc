@@ -20,7 +20,7 @@ uint32_t need_of(uint32_t dtype) {
 
 void Program::open_adapters(uint32_t dtype, int64_t columns, int64_t ranges) {
   if (finished_ || !ops_.empty()) fail("finished", "open_adapters() comes before the ops");
-  if (lora_.is_open()) fail("invalid_argument", "open_adapters() was called before");
+  if (lora_.is_open()) fail(kBad, "open_adapters() was called before");
   lora_.open(dtype, columns, ranges);
   u_ = buffer(columns, false);
   if (limits_.samples > 0) {
@@ -42,7 +42,7 @@ const Value& Program::u_of(const Op& op) {
 }
 
 int Program::shrink(Bindings kernels, const std::string& name, int x, int64_t k, int64_t panels, int routing) {
-  if (!lora_.is_open()) fail("invalid_argument", "shrink: the program was made without adapters");
+  if (!lora_.is_open()) fail(kBad, "shrink: the program was made without adapters");
   const bool samples = value(x).samples;
   auto draft_op = draft(INFENG_OP_SHRINK, std::move(kernels), samples);
   Op& op = *draft_op;
@@ -75,22 +75,22 @@ int Program::shrink(Bindings kernels, const std::string& name, int x, int64_t k,
 }
 
 int Program::embedding_slot(int64_t vocabulary, int64_t panels) {
-  if (!lora_.is_open()) fail("invalid_argument", "embedding_slot: the program was made without adapters");
+  if (!lora_.is_open()) fail(kBad, "embedding_slot: the program was made without adapters");
   const auto is_shrink = [](const auto& op) { return op->problem.op == INFENG_OP_SHRINK; };
   if (std::any_of(ops_.begin(), ops_.end(), is_shrink)) {
-    fail("invalid_argument", "embedding_slot: comes before any shrink, which writes to the same u");
+    fail(kBad, "embedding_slot: comes before any shrink, which writes to the same u");
   }
   return lora_.add_slot({"embed", true, false, panels, vocabulary});
 }
 
 void Program::add_lora(Op& op, int slot, int64_t columns) {
-  if (!lora_.has_slot(slot)) fail("invalid_argument", "lora: there is no slot ", slot);
+  if (!lora_.has_slot(slot)) fail(kBad, "lora: there is no slot ", slot);
   const LoraSlot& own = lora_.slot(slot);
-  if (op.steps.size() != 1) fail("invalid_argument", "lora: comes first in the list");
-  if (own.expand != nullptr) fail("invalid_argument", "lora: slot ", own.name, " has its step already");
-  if (own.routing != op.routing) fail("invalid_argument", "lora: slot ", own.name, " is of another routing");
+  if (op.steps.size() != 1) fail(kBad, "lora: comes first in the list");
+  if (own.expand != nullptr) fail(kBad, "lora: slot ", own.name, " has its step already");
+  if (own.routing != op.routing) fail(kBad, "lora: slot ", own.name, " is of another routing");
   if (own.samples != op.samples || own.panels * kPanel != columns) {
-    fail("invalid_argument", "lora: slot ", own.name, " has ", own.panels * kPanel, " outputs of ",
+    fail(kBad, "lora: slot ", own.name, " has ", own.panels * kPanel, " outputs of ",
          own.samples ? "sampled rows" : "rows of the batch", ", the op has ", columns, " of ",
          op.samples ? "sampled rows" : "rows of the batch");
   }

@@ -17,8 +17,8 @@ infeng_tensor vector(const Constant& constant) {
 
 infeng_tensor heads(const Value& value, int64_t column, int64_t count, int64_t head_dim, const char* what) {
   if (count < 1 || head_dim < 1 || column < 0 || column % kPanel != 0 || column + count * head_dim > value.stride) {
-    fail("invalid_argument", what, ": ", count, " heads of ", head_dim, " from column ", column,
-         " on do not fit in a buffer of ", value.columns, " columns, or do not start on a panel of 16");
+    fail(kBad, what, ": ", count, " heads of ", head_dim, " from column ", column, " on do not fit in a buffer of ",
+         value.columns, " columns, or do not start on a panel of 16");
   }
   infeng_tensor t = matrix(value, count);
   t.data = value.x + column;

@@ -4,20 +4,21 @@
 // waits for none. Two readings of both convert ticks to nanoseconds afterwards.
 #pragma once
 
-#include <chrono>
+#include <time.h>
+
 #include <cmath>
 #include <cstdint>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#include <x86intrin.h>
 #endif
 
 namespace infeng {
 
 inline int64_t steady_ns() {
-  const auto since = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(since).count();
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
 }
 
 // CPUID 8000_0007, EDX bit 8: the counter never stops or changes its rate (Intel SDM vol. 3, 18.17.1).
@@ -34,7 +35,7 @@ inline const bool kSteadyCounter = has_steady_counter();
 
 inline int64_t ticks() {
 #if defined(__x86_64__)
-  if (kSteadyCounter) return static_cast<int64_t>(__rdtsc());
+  if (kSteadyCounter) return static_cast<int64_t>(__builtin_ia32_rdtsc());
 #endif
   return steady_ns();
 }

@@ -20,7 +20,7 @@ int64_t half_vectors(int64_t dim) { return half_bytes(round_up(dim, 16)); }
 // Hadamard blocks of fewer than 8 elements would not spread outliers.
 constexpr int16_t kLeastBlock = 8;
 
-constexpr CacheFormat kFormats[] = {
+constexpr CacheFormat kCacheFormats[] = {
     {INFENG_KV_F32, "f32", plain<4>, plain<4>, false},
     {INFENG_KV_F16, "f16", plain<2>, plain<2>, false},
     {INFENG_KV_INT8, "int8", fours, plain<1>, true},
@@ -36,10 +36,10 @@ constexpr CacheFormat kFormats[] = {
 
 }  // namespace
 
-std::span<const CacheFormat> cache_formats() { return kFormats; }
+std::span<const CacheFormat> cache_formats() { return kCacheFormats; }
 
 const CacheFormat& cache_format(uint32_t number) {
-  for (const CacheFormat& format : kFormats) {
+  for (const CacheFormat& format : kCacheFormats) {
     if (format.number == number) return format;
   }
   fail("unsupported", "there is no cache format ", number);

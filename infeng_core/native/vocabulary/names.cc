@@ -47,7 +47,7 @@ constexpr Word kNeeds[] = {{INFENG_NEED_WINDOW, "window"},
 constexpr Word kMasks[] = {{INFENG_MASK_CAUSAL, "causal"}, {INFENG_MASK_FULL, "full"}};
 constexpr Word kDtypes[] = {{INFENG_F32, "f32"}, {INFENG_BF16, "bf16"}, {INFENG_I8, "int8"}};
 constexpr Word kNumerics[] = {{INFENG_NUMERICS_EXACT, "exact"}, {INFENG_NUMERICS_APPROX, "approx"}};
-constexpr Word kKinds[] = {{INFENG_KIND_TILES, "tiles"}, {INFENG_KIND_WHOLE, "whole"}};
+constexpr Word kKernelKinds[] = {{INFENG_KIND_TILES, "tiles"}, {INFENG_KIND_WHOLE, "whole"}};
 
 // Names of ops and formats come from their descriptors.
 template <class Described>
@@ -76,7 +76,7 @@ const std::vector<Section>& sections() {
       {"mask", listed(kMasks)},
       {"storage of adapters", listed(kDtypes)},
       {"numerics class", listed(kNumerics)},
-      {"kernel kind", listed(kKinds)},
+      {"kernel kind", listed(kKernelKinds)},
   };
   return all;
 }

@@ -18,7 +18,7 @@ namespace infeng {
 namespace {
 
 template <int kSuper>
-struct Layout {
+struct AffineLayout {
   static constexpr int64_t kBlocks = kSuper / kGroup;  // of 64 inputs in a superblock
   static constexpr int64_t kBlock = 9 * kLine;         // a line of s and t, 8 of nibbles
   static constexpr int64_t kSuperblock = kLine + kBlocks * kBlock;
@@ -138,8 +138,8 @@ struct Layout {
 
 // `unpack` returns values like that of a float format, so the ABI's group is 0.
 template <int kSuper>
-constexpr WeightFormat described(uint32_t number, const char* name) {
-  using L = Layout<kSuper>;
+constexpr WeightFormat described_affine(uint32_t number, const char* name) {
+  using L = AffineLayout<kSuper>;
   return {{sizeof(infeng_format), number, name, INFENG_ACT_INT8_G64, 0, L::bytes, nullptr, L::read},
           {0, 0, 15, true},
           L::pack,
@@ -149,13 +149,13 @@ constexpr WeightFormat described(uint32_t number, const char* name) {
           &L::kScaling};
 }
 
-constexpr WeightFormat kFormats[] = {
-    described<256>(INFENG_WEIGHT_INT4_A256, "int4-a256"),
-    described<128>(INFENG_WEIGHT_INT4_A128, "int4-a128"),
+constexpr WeightFormat kAffineFormats[] = {
+    described_affine<256>(INFENG_WEIGHT_INT4_A256, "int4-a256"),
+    described_affine<128>(INFENG_WEIGHT_INT4_A128, "int4-a128"),
 };
 
 }  // namespace
 
-std::span<const WeightFormat> affine_formats() { return kFormats; }
+std::span<const WeightFormat> affine_formats() { return kAffineFormats; }
 
 }  // namespace infeng

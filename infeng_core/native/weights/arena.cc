@@ -19,7 +19,7 @@ constexpr int64_t kLargest = int64_t{1} << 46;
 }  // namespace
 
 Arena::Arena(int64_t nbytes, bool huge_pages, const Pages& pages) : nbytes_(nbytes) {
-  if (nbytes < 0 || nbytes > kLargest) fail("invalid_argument", "an arena of ", nbytes, " bytes is not possible");
+  if (nbytes < 0 || nbytes > kLargest) fail(kBad, "an arena of ", nbytes, " bytes is not possible");
   check(pages);
   // mmap aligns to small pages only: map one huge page more than needed, then unmap the ends.
   mapped_ = round_up(nbytes > 0 ? nbytes : 1, kHugePage);
@@ -99,7 +99,7 @@ int64_t Arena::huge_bytes() const {
 
 void* Bump::take(int64_t nbytes, int64_t align) {
   if (nbytes < 0 || align <= 0 || align > kHugePage || (align & (align - 1)) != 0) {
-    fail("invalid_argument", "cannot take ", nbytes, " bytes aligned to ", align);
+    fail(kBad, "cannot take ", nbytes, " bytes aligned to ", align);
   }
   nbytes = round_up(nbytes > 0 ? nbytes : 1, kLine);
   int64_t at = round_up(used_, align);

@@ -80,13 +80,13 @@ constexpr infeng_format described(uint32_t number, const char* name, int64_t (*b
   return {sizeof(infeng_format), number, name, INFENG_ACT_F32, 0, bytes, nullptr, unpack};
 }
 
-constexpr WeightFormat kFormats[] = {
+constexpr WeightFormat kFloatFormats[] = {
     {described(INFENG_WEIGHT_F32, "f32", f32_bytes, unpack_f32), {}, pack_f32, nullptr, check_f32},
     {described(INFENG_WEIGHT_BF16, "bf16", bf16_bytes, unpack_bf16), {}, pack_bf16, nullptr, check_bf16},
 };
 
 }  // namespace
 
-std::span<const WeightFormat> float_formats() { return kFormats; }
+std::span<const WeightFormat> float_formats() { return kFloatFormats; }
 
 }  // namespace infeng

@@ -10,7 +10,7 @@
 namespace infeng {
 namespace {
 
-constexpr const char* kBad = "bad_format";
+constexpr const char* kBadFormat = "bad_format";
 constexpr int64_t kSamples[] = {64, 128, 192, 4096};  // values of k at which two geometries are compared
 
 // The core's own formats, sorted by number.
@@ -46,18 +46,18 @@ bool is_same(const infeng_format& a, const infeng_format& b) {
 
 void check(const std::string& where, const infeng_format& format) {
   if (format.panel_bytes == nullptr || format.unpack == nullptr) {
-    fail(kBad, where, ": has no function `", format.panel_bytes == nullptr ? "panel_bytes" : "unpack", "`");
+    fail(kBadFormat, where, ": has no function `", format.panel_bytes == nullptr ? "panel_bytes" : "unpack", "`");
   }
   const bool floats = format.act_format == INFENG_ACT_F32 && format.group == 0;
   const bool integers = format.act_format == INFENG_ACT_INT8_G64 && (format.group == 32 || format.group == 64);
   if (!floats && !integers) {
-    fail(kBad, where, ": reads activation ", format.act_format, " with ", format.group,
+    fail(kBadFormat, where, ": reads activation ", format.act_format, " with ", format.group,
          " inputs for a scale; possible are f32 with 0, int8-g64 with 32 or 64");
   }
   for (const int64_t k : kSamples) {
     const int64_t bytes = format.panel_bytes(k);
     if (bytes <= 0 || bytes % 64 != 0) {
-      fail(kBad, where, ": a panel of ", k, " inputs would have ", bytes, " bytes, not a multiple of 64");
+      fail(kBadFormat, where, ": a panel of ", k, " inputs would have ", bytes, " bytes, not a multiple of 64");
     }
   }
 }
@@ -119,7 +119,7 @@ std::vector<const WeightFormat*> all_formats() {
 void add_format(const std::string& path, infeng_format& format) {
   const uint32_t size = format.struct_size;
   if (size < offsetof(infeng_format, unpack) + sizeof format.unpack || size > 4096 || format.name == nullptr) {
-    fail(kBad, path, ": a weight format says that it has ", size, " bytes, or has no name");
+    fail(kBadFormat, path, ": a weight format says that it has ", size, " bytes, or has no name");
   }
   WeightFormat known{{}, {0, INT8_MIN, INT8_MAX, false}, pack_brought, nullptr, nullptr};
   std::memcpy(&known.abi, &format, std::min<size_t>(size, sizeof known.abi));
@@ -128,14 +128,14 @@ void add_format(const std::string& path, infeng_format& format) {
   check(where, known.abi);
   const auto has_name = [&](const WeightFormat& other) { return std::strcmp(other.abi.name, known.abi.name) == 0; };
   if (std::ranges::any_of(own_formats(), [&](const WeightFormat* own) { return has_name(*own); })) {
-    fail(kBad, where, ": is the name of one of the core's own formats");
+    fail(kBadFormat, where, ": is the name of one of the core's own formats");
   }
   Brought& all = brought();
   const std::lock_guard lock(all.mutex);
   const auto other = std::ranges::find_if(all.formats, has_name);
   if (other != all.formats.end()) {
     if (!is_same(other->abi, known.abi)) {
-      fail(kBad, where, ": another library brought one of this name with other panels");
+      fail(kBadFormat, where, ": another library brought one of this name with other panels");
     }
     format.number = other->abi.number;
     return;

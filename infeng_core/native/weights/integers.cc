@@ -218,7 +218,7 @@ constexpr WeightFormat described(uint32_t number, const char* name, uint32_t gro
           Layout::check};
 }
 
-constexpr WeightFormat kFormats[] = {
+constexpr WeightFormat kIntegerFormats[] = {
     described<Int8Row, ByRow>(INFENG_WEIGHT_INT8_ROW, "int8-row", 64, {0, -127, 127, false}),
     described<Int4<64>, ByGroup<64, quantize_int4>>(INFENG_WEIGHT_INT4_G64, "int4-g64", 64, {64, -8, 7, true}),
     described<Int4<32>, ByGroup<32, quantize_int4>>(INFENG_WEIGHT_INT4_G32, "int4-g32", 32, {32, -8, 7, true}),
@@ -227,6 +227,6 @@ constexpr WeightFormat kFormats[] = {
 
 }  // namespace
 
-std::span<const WeightFormat> integer_formats() { return kFormats; }
+std::span<const WeightFormat> integer_formats() { return kIntegerFormats; }
 
 }  // namespace infeng

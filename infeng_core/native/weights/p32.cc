@@ -20,7 +20,7 @@ using Quarter = uint8_t (*)[kLanes];  // the units of 32 inputs
 // ----------------------------------------------------------------------------------------------- layout of a panel ---
 
 template <int kBits>
-struct Layout {
+struct P32Layout {
   static constexpr SubGrid kGrid{kBits};
   static constexpr int64_t kSuperblock = (1 + 4 * kBits) * kLine;  // 128 inputs
 
@@ -258,20 +258,20 @@ void pack(const WeightFormat& format, const Source& s, int64_t row, uint8_t* pan
   Rows rows(s, row);
   float d[kLanes];
   std::vector<SubScale> sub(size_t(rows.quarters()));
-  choose(Layout<kBits>::kGrid, rows, d, sub);
-  refit(Layout<kBits>::kGrid, rows, sub, d);
+  choose(P32Layout<kBits>::kGrid, rows, d, sub);
+  refit(P32Layout<kBits>::kGrid, rows, sub, d);
   std::memcpy(panel, d, sizeof d);
   for (int64_t q = 0; q < rows.quarters(); q++) {
     uint8_t u[kSubGroup][kLanes];
     int8_t w[kSubGroup][kLanes];
-    assign_units(Layout<kBits>::kGrid, rows.at(q), d, sub[size_t(q)], u, w);
-    Layout<kBits>::write(panel, q, sub[size_t(q)], u);
+    assign_units(P32Layout<kBits>::kGrid, rows.at(q), d, sub[size_t(q)], u, w);
+    P32Layout<kBits>::write(panel, q, sub[size_t(q)], u);
   }
 }
 
 template <int kBits>
-constexpr WeightFormat described(uint32_t number, const char* name) {
-  using L = Layout<kBits>;
+constexpr WeightFormat described_p32(uint32_t number, const char* name) {
+  using L = P32Layout<kBits>;
   return {{sizeof(infeng_format), number, name, INFENG_ACT_INT8_G64, 64, L::bytes, nullptr, L::read},
           {0, kLowest, kHighest, false},
           pack<kBits>,
@@ -280,14 +280,14 @@ constexpr WeightFormat described(uint32_t number, const char* name) {
           &L::kScaling};
 }
 
-constexpr WeightFormat kFormats[] = {
-    described<4>(INFENG_WEIGHT_INT4_P32, "int4-p32"),
-    described<5>(INFENG_WEIGHT_INT5_P32, "int5-p32"),
-    described<6>(INFENG_WEIGHT_INT6_P32, "int6-p32"),
+constexpr WeightFormat kP32Formats[] = {
+    described_p32<4>(INFENG_WEIGHT_INT4_P32, "int4-p32"),
+    described_p32<5>(INFENG_WEIGHT_INT5_P32, "int5-p32"),
+    described_p32<6>(INFENG_WEIGHT_INT6_P32, "int6-p32"),
 };
 
 }  // namespace
 
-std::span<const WeightFormat> sub_scaled_formats() { return kFormats; }
+std::span<const WeightFormat> sub_scaled_formats() { return kP32Formats; }
 
 }  // namespace infeng

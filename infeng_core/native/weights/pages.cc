@@ -45,10 +45,10 @@ int bind_pages(const Pages&, void*, int64_t) { return ENOSYS; }
 
 void check(const Pages& pages) {
   if (pages.policy != Pages::Policy::first_touch && pages.nodes.empty()) {
-    fail("invalid_argument", "this placement of pages needs NUMA nodes");
+    fail(kBad, "this placement of pages needs NUMA nodes");
   }
   for (const int node : pages.nodes) {
-    if (node < 0 || node >= kMostNodes) fail("invalid_argument", "there is no NUMA node ", node);
+    if (node < 0 || node >= kMostNodes) fail(kBad, "there is no NUMA node ", node);
   }
 }
 

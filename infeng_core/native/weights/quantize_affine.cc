@@ -18,13 +18,13 @@ INFENG_INLINE float unit_of(float x, float by, float least) {
 INFENG_INLINE float inverse(float step) { return step == 0.0f ? 0.0f : 1.0f / step; }
 
 // A group's step and minimum before they are rounded to bytes: x = step * u - least.
-struct Span {
+struct AffineSpan {
   float step[kLanes];
   float least[kLanes];
 };
 
 // The error of the units under a span, and the sums for the least-squares line through (u, x).
-struct Fit {
+struct AffineFit {
   float error[kLanes];
   float x[kLanes];
   float u[kLanes];
@@ -32,8 +32,8 @@ struct Fit {
   float uu[kLanes];
 };
 
-INFENG_CLONED void fit(const float (*x)[kLanes], int count, const Span& span, Fit* out) {
-  Fit sums = {};
+INFENG_CLONED void fit(const float (*x)[kLanes], int count, const AffineSpan& span, AffineFit* out) {
+  AffineFit sums = {};
   float by[kLanes];
   for (int n = 0; n < kLanes; n++) by[n] = inverse(span.step[n]);
   for (int k = 0; k < count; k++) {
@@ -61,8 +61,8 @@ INFENG_CLONED void range(const float (*x)[kLanes], int count, float low[kLanes],
 }
 
 // The least-squares line through the units of a span; outputs without one keep their span.
-Span line_of(const Fit& sums, int count, const Span& before) {
-  Span line = before;
+AffineSpan line_of(const AffineFit& sums, int count, const AffineSpan& before) {
+  AffineSpan line = before;
   for (int n = 0; n < kLanes; n++) {
     const float size = float(count), spread = size * sums.uu[n] - sums.u[n] * sums.u[n];
     if (!(spread > 0.0f)) continue;
@@ -76,13 +76,13 @@ Span line_of(const Fit& sums, int count, const Span& before) {
 }
 
 // Returns the best span; the first of equal errors wins.
-Span search(const float (*x)[kLanes], int count) {
-  Span best = {};
+AffineSpan search(const float (*x)[kLanes], int count) {
+  AffineSpan best = {};
   float low[kLanes], high[kLanes], error[kLanes];
   range(x, count, low, high);
   bool first = true;
-  const auto consider = [&](const Span& span) {
-    Fit sums;
+  const auto consider = [&](const AffineSpan& span) {
+    AffineFit sums;
     fit(x, count, span, &sums);
     for (int n = 0; n < kLanes; n++) {
       if (!first && !(sums.error[n] < error[n])) continue;
@@ -94,12 +94,12 @@ Span search(const float (*x)[kLanes], int count) {
     return sums;
   };
   for (const float part : kSpans) {
-    Span span;
+    AffineSpan span;
     for (int n = 0; n < kLanes; n++) {
       span.step[n] = (high[n] - low[n]) * part / kMostUnit;
       span.least[n] = -low[n] * part;
     }
-    const Span line = line_of(consider(span), count, span);
+    const AffineSpan line = line_of(consider(span), count, span);
     consider(line_of(consider(line), count, line));
   }
   return best;
@@ -116,7 +116,7 @@ uint8_t byte_of(float value, float step) {
   return step == 0.0f ? uint8_t(0) : uint8_t(round_even(clamped(value / step, 0.0f, kMostByte)));
 }
 
-INFENG_CLONED void assign(const float (*x)[kLanes], int count, const Span& span, uint8_t u[][kLanes]) {
+INFENG_CLONED void assign(const float (*x)[kLanes], int count, const AffineSpan& span, uint8_t u[][kLanes]) {
   float by[kLanes];
   for (int n = 0; n < kLanes; n++) by[n] = inverse(span.step[n]);
   for (int k = 0; k < count; k++) {
@@ -127,7 +127,7 @@ INFENG_CLONED void assign(const float (*x)[kLanes], int count, const Span& span,
 }  // namespace
 
 uint32_t quantize_affine(const AffineInputs& inputs, AffineBlock* out) {
-  Span spans[kAffineGroups];
+  AffineSpan spans[kAffineGroups];
   float step[kLanes] = {}, least[kLanes] = {};
   std::memset(out, 0, sizeof *out);
   for (int g = 0; g < inputs.groups(); g++) {
@@ -145,7 +145,7 @@ uint32_t quantize_affine(const AffineInputs& inputs, AffineBlock* out) {
   }
   if (overflow != 0) return overflow;
   for (int g = 0; g < inputs.groups(); g++) {
-    Span stored;
+    AffineSpan stored;
     for (int n = 0; n < kLanes; n++) {
       const float d = f32_from_f16(out->d[n]), e = f32_from_f16(out->e[n]);
       out->s[g][n] = byte_of(spans[g].step[n], d);

@@ -63,7 +63,7 @@ INFENG_INLINE Lanes distance(const Lanes& x, const Steps& steps, const Lanes& ro
 }
 
 // The best s and z of each output so far; the first of equal errors stays.
-struct Best {
+struct P32Best {
   bool any = false;
   Lanes s, z, error;
 };
@@ -79,7 +79,8 @@ INFENG_INLINE Lanes error_of(GroupInputs x, const Steps& steps) {
   return sum;
 }
 
-INFENG_INLINE void consider(SubGrid grid, GroupInputs x, const Lanes& d, const Lanes& s, const Lanes& z, Best* best) {
+INFENG_INLINE void consider(SubGrid grid, GroupInputs x, const Lanes& d, const Lanes& s, const Lanes& z,
+                            P32Best* best) {
   const Lanes error = error_of(x, steps_of(grid, d, s, z));
   if (!best->any) {
     *best = {true, s, z, error};
@@ -107,7 +108,7 @@ INFENG_CLONED void search_sub_scale(SubGrid grid, GroupInputs x, const float sca
     low = smaller(input, low);
     high = larger(input, high);
   }
-  Best best;
+  P32Best best;
   for (const float clip : kClips) {
     const Lanes range = (high - low) * every_lane(clip), lowest = -low * every_lane(clip);
     const Lanes wanted = round_even(clamped(divided(range, d * most_unit, 1.0f), zero, most_scale));

@@ -14,7 +14,7 @@ constexpr int64_t kLargestSide = int64_t{1} << 31;
 }  // namespace
 
 int64_t panel_bytes_of(uint32_t format, int64_t k) {
-  if (k < 1 || k > kLargestSide) fail("invalid_argument", "a weight with ", k, " inputs is not possible");
+  if (k < 1 || k > kLargestSide) fail(kBad, "a weight with ", k, " inputs is not possible");
   const infeng_format& known = format_of(format).abi;
   const int64_t padded = round_up(k, kGroup), bytes = known.panel_bytes(padded);
   if (bytes <= 0 || bytes % kLine != 0) {
@@ -41,20 +41,18 @@ std::shared_ptr<const Weight> make_weight(uint32_t format, int64_t n, int64_t k,
                                           const void* data, int64_t available, std::shared_ptr<const void> owner) {
   const int64_t expected = panel_bytes_of(format, k);
   const infeng_format& known = format_of(format).abi;
-  if (n < 1 || n > kLargestSide) fail("invalid_argument", "a weight with ", n, " outputs is not possible");
+  if (n < 1 || n > kLargestSide) fail(kBad, "a weight with ", n, " outputs is not possible");
   if (panels > kLargestSide || panels * kPanel < n) {
-    fail("invalid_argument", panels, " panels of 16 do not hold ", n, " outputs");
+    fail(kBad, panels, " panels of 16 do not hold ", n, " outputs");
   }
   if (panel_bytes != expected) {
-    fail("invalid_argument", "a panel of ", k, " inputs in ", known.name, " has ", expected, " bytes, not ",
-         panel_bytes);
+    fail(kBad, "a panel of ", k, " inputs in ", known.name, " has ", expected, " bytes, not ", panel_bytes);
   }
   if (panels > available / panel_bytes) {
-    fail("invalid_argument", panels, " panels of ", panel_bytes, " bytes do not fit in the ", available,
-         " bytes from the offset on");
+    fail(kBad, panels, " panels of ", panel_bytes, " bytes do not fit in the ", available, " bytes from the offset on");
   }
   if (reinterpret_cast<uintptr_t>(data) % kLine != 0) {
-    fail("invalid_argument", "the weight's data is not on a 64-byte boundary; put it into an Arena");
+    fail(kBad, "the weight's data is not on a 64-byte boundary; put it into an Arena");
   }
   auto weight = std::make_shared<Weight>();
   weight->abi = {sizeof(infeng_weight),

@@ -29,7 +29,9 @@ VERBS = {
     "peers": "install, list and remove other engines, each in an environment of its own",
     "report": "write a self-contained page of tables and charts from result files",
     "roofline": "measure what this machine can do: DRAM bandwidth and int8 peak",
-}  # verb -> help; the module in verbs/ has the verb's name
+}  # verb -> help
+
+MODULES = {"decode": "timed_works", "prefill": "timed_works"}  # of verbs/; others have the verb's name
 
 
 class Verb(Protocol):
@@ -44,7 +46,7 @@ class Verb(Protocol):
 
 def verb(name: str) -> Verb:
     """Import a verb's module. name: a key of VERBS."""
-    module: Any = importlib.import_module(f"infeng_bench.verbs.{name.replace('-', '_')}")
+    module: Any = importlib.import_module(f"infeng_bench.verbs.{MODULES.get(name, name).replace('-', '_')}")
     return module  # type: ignore[no-any-return]
 
 

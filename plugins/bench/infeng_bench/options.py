@@ -43,6 +43,11 @@ REAL = "a real model: directory or hub name"
 MODEL = "model_or_shape"  # name of the positional MODEL in the namespace
 
 
+def add(parser: Arguments, name: str, read: Callable[[str], Any], default: Any, metavar: str, help: str) -> None:
+    """Add an option with a value. read: returns the value of a text, or raises ArgumentTypeError."""
+    parser.add_argument(name, type=read, default=default, metavar=metavar, help=help)
+
+
 def add_threads(parser: argparse.ArgumentParser) -> None:
     """Add ``--threads``."""
     help = "worker threads (default: usable cores)"
@@ -57,7 +62,7 @@ def add_model(parser: argparse.ArgumentParser, what: str = REAL) -> None:
     help = "random weights of known shapes, such as tinyllama-1.1b, or a config.json"
     group.add_argument("--synthetic", metavar="NAME", help=help)
     group.add_argument("--model", "--base-model", metavar="PATH", help=what)
-    group.add_argument("--format", metavar="F", help="weight format, such as int4-g64")
+    add(group, "--format", str, None, "F", "weight format, such as int4-g64")
     parser.set_defaults(last_positional=MODEL)  # may follow options
     add_threads(parser)
     add_config_options(parser)
@@ -92,7 +97,7 @@ def settle_model(arguments: argparse.Namespace) -> None:
 
 def add_seed(parser: Arguments, what: str = "prompts and values") -> None:
     """Add ``--seed``."""
-    parser.add_argument("--seed", type=natural, default=0, metavar="S", help=f"seed of {what}")
+    add(parser, "--seed", natural, 0, "S", f"seed of {what}")
 
 
 def add_pairs(parser: Arguments, default: int, what: str = "readings of each", dest: str = "rounds") -> None:
@@ -114,16 +119,15 @@ def add_engines(parser: Arguments, what: str, default: str | None = None, *, req
     """Add ``--engines``, ``--timeout`` and ``--option``, for measurements of several engines in turn."""
     help = f"of {OURS}, {', '.join(peers.NAMES)}: {what}"
     parser.add_argument("--engines", default=default, required=required, metavar="A,B", help=help)
-    parser.add_argument("--timeout", type=seconds, default=TIMEOUT, metavar="S", help="seconds of one answer")
+    add(parser, "--timeout", seconds, TIMEOUT, "S", "seconds of one answer")
     help = "a setting of a peer; repeats"
     parser.add_argument("--option", action="append", default=[], metavar="PEER.KEY=VALUE", help=help)
 
 
 def add_adapters(parser: Arguments, rank: Callable[[str], Any] | None = None) -> None:
     """Add the rank and the targets of random adapters. rank: the type of ``--rank``."""
-    parser.add_argument("--rank", type=rank or positive, default="16", metavar="R", help="rank of random adapters")
-    help = "what adapters change: all, qv, or modules such as q_proj,down_proj"
-    parser.add_argument("--targets", default="all", metavar="T", help=help)
+    add(parser, "--rank", rank or positive, "16", "R", "rank of random adapters")
+    add(parser, "--targets", str, "all", "T", "what adapters change: all, qv, or modules such as q_proj,down_proj")
 
 
 def add_roofline(parser: argparse.ArgumentParser) -> None:
@@ -135,8 +139,8 @@ def add_roofline(parser: argparse.ArgumentParser) -> None:
 def add_output(parser: argparse.ArgumentParser, *report: str) -> None:
     """Add ``--json``, ``--csv`` and ``--report``. report: synonyms of the last."""
     group = parser.add_argument_group("results")
-    group.add_argument("--json", metavar="OUT", help="write the result as JSON; - is standard output")
-    group.add_argument("--csv", metavar="OUT", help="write a table; - is standard output")
+    add(group, "--json", str, None, "OUT", "write the result as JSON; - is standard output")
+    add(group, "--csv", str, None, "OUT", "write a table; - is standard output")
     help = "write a page of tables and charts"
     group.add_argument("-o", "--report", *report, dest="report", metavar="OUT", help=help)
 
@@ -265,6 +269,27 @@ def columns(table: Iterable[Iterable[object]]) -> list[str]:
     return [
         "  ".join(cell.rjust(widths[i]) if i else cell.ljust(widths[i]) for i, cell in enumerate(row)) for row in rows
     ]
+
+
+def listed(shown: Mapping[str, tuple[str, float]], sides: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return a line for each figure that a side has, and a column for each side.
+
+    shown: by figure its label and the factor from the result's unit to the table's.
+    """
+    rows = [
+        [label, *(_short(one.get(name), factor) for one in sides.values())]
+        for name, (label, factor) in shown.items()
+        if any(one.get(name) is not None for one in sides.values())
+    ]
+    return columns([["", *sides], *rows] if len(sides) > 1 else rows)
+
+
+def _short(value: float | None, factor: float) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, int) and factor == 1:
+        return f"{value}"
+    return f"{value * factor:,.0f}" if abs(value * factor) >= 1000 else f"{value * factor:.3g}"
 
 
 def _number(text: str, wanted: str, most: float = math.inf) -> float:

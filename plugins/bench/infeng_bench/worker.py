@@ -14,22 +14,20 @@ import contextlib
 import json
 import os
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from infeng_bench.engine.adapter_set import AdapterSet
+from infeng_bench.engine.place import InProcess
 from infeng_bench.engine.running import perform
 from infeng_bench.engine.work import Work
-from infeng_bench.load import serving
-from infeng_bench.load.serving import Job, Served
+from infeng_bench.load.requests import Job
 from infeng_bench.models.token_costs import costs
 from infeng_bench.reports import results
 from infeng_bench.reports.machine import kernel_features
 from infeng_bench.stats.summary import spread
 from infeng_core import api
 from infeng_core.api import InfengError, UsageError, add_config_options, config_from
-from infeng_core.api import kernels as kernels_api
 
 if TYPE_CHECKING:
     from infeng_core.api import Engine
@@ -138,10 +136,7 @@ def served(engine: Engine, wanted: Mapping[str, Any]) -> dict[str, Any]:
     except (KeyError, TypeError, ValueError) as error:
         remedy = 'send {"serve": {"requests": [{"at": 0, "prompt": [1, 2], "new": 3, "adapter": null}], "places": 4}}'
         raise UsageError("requests", f"not in the form that is expected ({error})", remedy) from error
-    cpu, begin = time.process_time(), time.perf_counter()
-    traces = serving.serve(engine, jobs, places)
-    seconds = time.perf_counter() - begin
-    return Served(traces, seconds, time.process_time() - cpu, kernels_api.peak_rss() or 0).to_dict()
+    return InProcess(engine).serve(jobs, places).to_dict()
 
 
 def _request(line: str) -> dict[str, Any]:

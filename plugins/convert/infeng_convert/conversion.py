@@ -31,6 +31,7 @@ from infeng_core.api.formats import (
     FormatChoice,
     FormatLookup,
     artifact_manifest,
+    brought_by,
     builtin_format,
     gigabytes,
     reading,
@@ -245,6 +246,9 @@ def _write(job: _Job) -> tuple[artifact_manifest.Manifest, dict[str, str]]:
                 for one in checkpoint.layout.vectors
             },
             quantizer=spec.quantizer.record,
+            plugins={
+                name: brought for name in sorted({*formats.values()}) if (brought := brought_by(spec.lookup, name))
+            },
         )
         write_manifest(manifest, folder / artifact_manifest.MANIFEST)
     return manifest, checkpoint.changes(formats)

@@ -23,6 +23,7 @@ def write_manifest(manifest: artifact_manifest.Manifest, path: Path) -> None:
         "tensors": {name: asdict(entry) for name, entry in manifest.tensors.items()},
         "vectors": {name: asdict(entry) for name, entry in manifest.vectors.items()},
         **manifest.quantizer_entry,
+        **({"plugins": dict(manifest.plugins)} if manifest.plugins else {}),
     }
     text = yaml.safe_dump(document, default_flow_style=None, sort_keys=False, width=1 << 20)
     path.write_text(

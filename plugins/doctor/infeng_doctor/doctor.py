@@ -10,7 +10,7 @@ from typing import Any
 
 from infeng_core.api import EngineConfig, Plugins, add_config_options, config_from, say
 from infeng_doctor import facts as found
-from infeng_doctor.table import table
+from infeng_doctor.table import notes, table
 
 
 class Doctor:
@@ -94,6 +94,7 @@ def report(facts: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield "plugins"
     yield from table([(p["name"], p["version"] or "-", p["state"], p["reason"], p["origin"]) for p in facts["plugins"]])
+    yield from notes(facts["plugins"])
     yield ""
     yield "kernel libraries, in the manifest's order"
     yield from table(
@@ -102,6 +103,9 @@ def report(facts: Mapping[str, Any]) -> Iterator[str]:
             for lib in facts["libraries"]
         ]
     )
+    yield from notes(facts["libraries"])
+    if facts["missing_wheels"]:
+        yield f"  kernels for this processor are not installed: pip install {' '.join(facts['missing_wheels'])}"
     yield ""
     yield "settings"
     yield from table([(name, show(item["value"]), item["from"]) for name, item in facts["settings"].items()])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from infeng_core.api import Plugins, __version__
+from infeng_core.api import InfengError, Plugins, __version__
 from infeng_core.api.engines import NUMERICS
 from infeng_core.api.inspection import (
     ABI_VERSION,
@@ -16,15 +16,21 @@ from infeng_core.api.inspection import (
     Reason,
     abi_mismatch,
     barrier_times,
+    fingerprint,
+    identity,
     library_states,
     lock_text,
+    missing_wheels,
+    note,
     pages_of,
     problem_fields,
     sha256,
+    shortened,
     verdicts_folder,
     writable,
 )
-from infeng_core.api.kernels import Pool, Selector, machine
+from infeng_core.api.kernels import NEEDS, Pool, Selector, machine
+from infeng_doctor.hook_names import unknown_hooks
 
 
 def doctor(plugins: Plugins, model_bytes: int | None = None) -> dict[str, Any]:
@@ -44,6 +50,7 @@ def doctor(plugins: Plugins, model_bytes: int | None = None) -> dict[str, Any]:
         "workers": workers(plugins, model_bytes),
         "plugins": [plugin_summary(plugin) for plugin in plugins.manifests],
         "libraries": [library(state) for state in states],
+        "missing_wheels": missing_wheels(plugins),
         "settings": settings(plugins),
         "cache": {
             "path": str(folder),
@@ -100,11 +107,12 @@ def plugin_summary(plugin: Plugin) -> dict[str, Any]:
         "file": str(plugin.source),
         **_reason((abi_mismatch(manifest.abi) if manifest and plugin.usable else None) or plugin.reason),
         "provides": provides,
+        "notes": [*manifest.notes, *unknown_hooks(manifest)] if manifest else [],
     }
 
 
 def plugin_details(plugin: Plugin) -> dict[str, Any]:
-    """Return the content of `plugins info NAME`, read from its YAML, and the sha256 of its library."""
+    """Return the content of `plugins info NAME`, read from its YAML, and the sha256 of plugin and library."""
     manifest = plugin.manifest
     result = plugin_summary(plugin)
     if manifest is None:
@@ -118,6 +126,11 @@ def plugin_details(plugin: Plugin) -> dict[str, Any]:
             "abi": ".".join(map(str, manifest.abi or ())),
             "sha256": sha256(manifest.library) if manifest.library.is_file() else None,
         }
+    try:
+        result["sha256"] = fingerprint(plugin)
+    except InfengError as error:
+        result["sha256"] = None
+        result["notes"].append(str(error))
     result["kernels"] = [{"name": k.name, "op": k.op, "features": list(k.features)} for k in manifest.kernels]
     result["commands"] = dict(manifest.commands)
     return result
@@ -133,7 +146,17 @@ def library(state: LibraryState) -> dict[str, Any]:
         "mapped": state.native is not None,
         "kernels": len(state.native.kernels) if state.native is not None else len(state.plugin.kernels),
         **_reason(state.reason),
+        "notes": list(_notes(state)),
     }
+
+
+def _notes(state: LibraryState) -> Sequence[str]:
+    """Return what a library's own table names and this engine does not know."""
+    if state.native is None:
+        return ()
+    features = [f"feature {name} of kernel {k.name}" for k in state.native.kernels for name in k.features]
+    strange = [text for text in features if text.split(" ")[1] not in NEEDS]
+    return shortened([note(text) for text in (*state.native.unknown, *strange)])
 
 
 def decision(item: Decision) -> dict[str, Any]:
@@ -146,14 +169,15 @@ def decision(item: Decision) -> dict[str, Any]:
     }
 
 
-def lock(selector: Selector) -> str:
-    """Return the text of a manifest.lock for everything that ``selector`` has chosen."""
+def lock(selector: Selector | None, plugins: Plugins) -> str:
+    """Return the text of a manifest.lock for everything that ``selector`` has chosen, and all usable plugins."""
     bound = [
         {**problem_fields(item.problem), "library": item.chosen.library, "kernel": item.chosen.kernel}
-        for item in selector.decisions
+        for item in (selector.decisions if selector is not None else ())
         if item.chosen is not None
     ]
-    return lock_text(bound, {state.name: state.sha256 for state in selector.states})
+    libraries = {state.name: state.sha256 for state in (selector.states if selector is not None else ())}
+    return lock_text(bound, libraries, {one.name: identity(one) for one in plugins.manifests if one.usable})
 
 
 def by_outcome(decisions: Iterable[Decision]) -> list[tuple[list[Decision], Decision]]:

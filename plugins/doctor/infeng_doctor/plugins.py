@@ -1,4 +1,7 @@
-"""`infeng plugins list|info|why|lock`: shows installed plugins, and why a kernel is or is not used."""
+"""`infeng plugins list|info|why|lock`: shows installed plugins, and why a kernel is or is not used.
+
+Other plugins bring further verbs through the hook ``infeng_plugins_verbs``.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,20 @@ from pathlib import Path
 
 from infeng_core.api import (
     BACKENDS,
+    Command,
     Plugins,
     UsageError,
     add_config_options,
     config_from,
+    load_config,
     say,
     unknown_key_remedy,
 )
 from infeng_core.api.inspection import HOOKS, OPS, REASONS, Decision, describe_all
 from infeng_core.api.kernels import Selector
 from infeng_doctor import facts as found
-from infeng_doctor.table import table
+from infeng_doctor.hookspecs import OF_WHEELS, infeng_plugins_verbs
+from infeng_doctor.table import notes, table
 
 
 class PluginsCommand:
@@ -38,7 +44,7 @@ class PluginsCommand:
         why = verbs.add_parser("why", help="every candidate for an operation, with the reason for or against it")
         why.add_argument("op", metavar="OP", help=", ".join(OPS))
         why.add_argument("--model", metavar="DIR", help="use the sizes of this model instead of a 1.1B Llama's")
-        lock = verbs.add_parser("lock", help="write a model's kernels to a file for kernels.lock")
+        lock = verbs.add_parser("lock", help="write a model's kernels and all plugins to a file for kernels.lock")
         lock.add_argument("model", metavar="MODEL", nargs="?", help="default: the manifest's model.path")
         lock.add_argument("-o", "--output", metavar="FILE", default="manifest.lock")
         for verb, run in ((listing, self.list), (info, self.info), (why, self.why), (lock, self.lock)):
@@ -46,6 +52,10 @@ class PluginsCommand:
             verb.set_defaults(verb_run=run)
             if verb is not lock:
                 verb.add_argument("--json", action="store_true", help="for machines")
+        for brought in _brought():
+            further = verbs.add_parser(brought.name, help=brought.help, description=brought.help)
+            brought.configure(further)
+            further.set_defaults(verb_run=brought.run)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Run the chosen verb."""
@@ -66,6 +76,8 @@ class PluginsCommand:
         for item in facts:
             if item["state"] != "ready":
                 say("", f"{item['name']}: {item['reason']}")
+        if said := list(notes(facts)):
+            say("", "notes", *said)
         return 0
 
     def info(self, arguments: argparse.Namespace) -> int:
@@ -74,7 +86,7 @@ class PluginsCommand:
         if arguments.json:
             print(json.dumps(facts, indent=2))
             return 0
-        for key in ("name", "version", "description", "origin", "file", "state", "reason", "python"):
+        for key in ("name", "version", "description", "origin", "file", "state", "reason", "python", "sha256"):
             if facts.get(key):
                 say(f"{key:12}{facts[key]}")
         requires = facts.get("requires") or {}
@@ -87,6 +99,8 @@ class PluginsCommand:
                 say(f"{kind.replace('_', ' '):12}{' '.join(names)}")
         if facts.get("kernels"):
             say("kernels", *table([(k["name"], k["op"], " ".join(k["features"])) for k in facts["kernels"]]))
+        if facts["notes"]:
+            say("notes", *notes([facts]))
         return 0
 
     def why(self, arguments: argparse.Namespace) -> int:
@@ -128,14 +142,38 @@ class PluginsCommand:
         if output.is_dir() or not output.parent.is_dir():
             raise UsageError(f"{output}", "no file can be written there", "name a file in a folder that exists")
         with Engine(model, config=config) as engine:
-            if engine.selector is None:
-                raise UsageError(f"backend {config.backend.use}", "it uses no kernels", "there is nothing to lock")
-            text = found.lock(engine.selector)
+            text = found.lock(engine.selector, Plugins.discover(config))
         temporary = output.with_name(output.name + ".tmp")
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(output)
         say(f"wrote {output}; use it with kernels.lock, or --set kernels.lock={output}")
         return 0
+
+
+class _Missing:
+    """A verb whose wheel is not installed."""
+
+    def __init__(self, name: str, wheel: str) -> None:
+        """Name the wheel."""
+        self.name, self._wheel = name, wheel
+        self.help = f"needs the wheel {wheel}"
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Take any arguments."""
+        parser.prefix_chars = "\0"
+        parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Raise UsageError."""
+        raise UsageError(f"infeng plugins {self.name}", "no plugin brings it", f"install the wheel {self._wheel}")
+
+
+def _brought() -> list[Command]:
+    """Return the verbs of other plugins, and one for each whose wheel is missing."""
+    answers = Plugins.discover(load_config()).answers(infeng_plugins_verbs).values()
+    found = {verb.name: verb for verbs in answers for verb in verbs}
+    missing: dict[str, Command] = {name: _Missing(name, wheel) for name, wheel in OF_WHEELS.items()}
+    return list((missing | found).values())
 
 
 def _why(decisions: list[Decision]) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -174,7 +175,7 @@ def test_why_agrees_with_the_bound_kernels(workshop, cache, monkeypatch, capsys)
 def test_a_lock_holds_and_breaks_when_the_binding_changes(workshop, cache, tmp_path, monkeypatch):
     from infeng_core import Engine
     from infeng_core.cli import main
-    from infeng_core.errors import KernelError
+    from infeng_core.errors import KernelError, PluginError
 
     monkeypatch.setenv("INFENG_CACHE", str(cache))
     plugin, lock = workshop.plugin("first"), tmp_path / "manifest.lock"
@@ -189,11 +190,23 @@ def test_a_lock_holds_and_breaks_when_the_binding_changes(workshop, cache, tmp_p
         assert "first" in {op.library for op in engine.executable.bound()}
     with pytest.raises(KernelError, match=r"manifest\.lock: embed f32.*locked to first/embed_tiny, now reference"):
         Engine(manifest=manifest, overrides={"kernels.disable": "first"})
+    with pytest.raises(PluginError, match=r"other\.lock: plugin fair: not in the lock"):
+        edited = lock.read_text().replace("  fair: ", "  unfair: ")
+        assert edited.count("unfair") == 1
+        (tmp_path / "other.lock").write_text(edited)
+        Engine(manifest=manifest, overrides={"kernels.lock": str(tmp_path / "other.lock"), "scheduler.use": "fair"})
     with pytest.raises(KernelError, match=r"manifest\.lock: .*int8.*not in the lock"):
         Engine(manifest=manifest, format="int8-row")
-    workshop.plugin("first", PRIORITY=3)
     with pytest.raises(KernelError, match="library first: locked with sha256"):
+        edited = re.sub("(?<=libraries:\n  first: )[0-9a-f]{4}", "0000", lock.read_text())
+        (tmp_path / "other.lock").write_text(edited)
+        Engine(manifest=manifest, overrides={"kernels.lock": str(tmp_path / "other.lock")})
+    workshop.plugin("first", PRIORITY=3)
+    with pytest.raises(
+        PluginError, match=r"plugin first: locked as 1\.0 [0-9a-f]{64}, installed is 1\.0 [0-9a-f]{64}: "
+    ):
         Engine(manifest=manifest)
-    lock.write_text("infeng_lock: 9\n")
-    with pytest.raises(KernelError, match="write it again with `infeng plugins lock`"):
-        Engine(manifest=manifest)
+    for text in ("infeng_lock: 1\n", "infeng_lock: 2\nplugins: [first]\n", "infeng_lock: 2\nplugins: {core: 1}\n"):
+        lock.write_text(text)
+        with pytest.raises(PluginError, match="write it again with `infeng plugins lock`"):
+            Engine(manifest=manifest)

@@ -12,9 +12,10 @@ import pytest
 
 from infeng_core import log
 from infeng_core.errors import KernelError, PluginError
-from infeng_core.kernels.libraries import library_states, state_of
+from infeng_core.kernels.libraries import library_states, missing_wheels, state_of
 from infeng_core.machine.cpu import closure
 from infeng_core.plug import discovery
+from infeng_core.plug.wheels import KERNELS
 
 
 def test_a_contested_op_has_the_same_winner_in_any_discovery_order(workshop, monkeypatch):
@@ -149,7 +150,6 @@ def test_an_unknown_force_names_what_is_known(workshop, force, words):
 @pytest.mark.parametrize(
     ("setting", "names", "words"),
     [
-        ("order", "frist,reference", r"kernels\.order: frist \(argument\).*no kernel library of this name.*`first`"),
         ("disable", "frist", r"kernels\.disable: frist \(argument\).*no kernel library of this name.*`first`"),
         ("disable", "first/embed_tinny", r"kernels\.disable: first/embed_tinny.*no such kernel.*`embed_tiny`"),
     ],
@@ -163,6 +163,81 @@ def test_a_name_that_no_library_has_is_a_warning_and_under_strict_an_error(works
         strict["kernels__order"] = "first,reference"
     with pytest.raises(KernelError, match=words.replace("(argument\\).*", "(argument\\): ")):
         workshop.selector(path, **strict)
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        ("frist,reference", r"kernels\.order: frist \(argument\): no kernel library of this name.*`first`"),
+        ("avx521,*,reference", r"kernels\.order: avx521 .*did you mean `avx512`"),
+        ("first/embed_tiny,reference", r"kernels\.order: first/embed_tiny .*known here: .*first"),
+        ("zzzzz,reference", r"kernels\.order: zzzzz .*known here: .*avx512.*first"),
+    ],
+)
+def test_a_name_in_the_order_that_no_library_has_is_an_error(workshop, order, words):
+    path = workshop.plugin("first")
+    for _ in range(2):
+        with pytest.raises(KernelError, match=words):
+            workshop.selector(path, kernels__order=order)
+
+
+def test_the_library_of_a_plugin_that_cannot_be_used_may_be_in_the_order(workshop):
+    path = workshop.plugin("first", yaml_text="infeng_plugin: 1\nname: [\n")
+    selector = workshop.selector(path, kernels__order="first,reference")
+    assert workshop.chosen(selector) == "reference/embed_f32"
+    selector = workshop.selector(
+        workshop.plugin("second"), kernels__order="second,reference", plugins__disable="second"
+    )
+    assert workshop.chosen(selector) == "reference/embed_f32"
+
+
+def test_a_kernel_with_an_unknown_requirement_is_left_out_and_the_others_are_used(workshop):
+    rows = [{"name": "embed_tiny", "op": "embed"}, {"name": "later", "op": "layernorm"},
+            {"name": "embed_new", "op": "embed", "requires": {"features": ["avx10_2"]}}]  # fmt: skip
+    path = workshop.plugin("first", kernels=rows, SECOND='"embed_new"', SECOND_FEATURES='""', SECOND_PRIORITY=9)
+    selector = workshop.selector(path)
+    assert workshop.chosen(selector) == "first/embed_tiny"
+    reasons = {c.kernel: c.reason for c in selector.decide(workshop.embed).candidates if c.library == "first"}
+    assert reasons["embed_new"].text == "needs avx10_2, which this engine does not know"
+
+
+def test_a_kernel_whose_own_table_names_an_unknown_feature_is_left_out(workshop):
+    path = workshop.plugin("first", SECOND='"embed_new"', SECOND_FEATURES='"avx10_2"', SECOND_PRIORITY=9)
+    selector = workshop.selector(path)
+    assert workshop.chosen(selector) == "first/embed_tiny"
+    assert workshop.reasons(selector)["first/embed_new"] == "missing_features"
+
+
+@pytest.mark.parametrize(
+    ("features", "settings", "wheels"),
+    [
+        ([], {}, ""),
+        (KERNELS["avx2"], {}, "infeng-avx2"),
+        (KERNELS["avx512"] + KERNELS["avx2"], {}, "infeng-avx512"),
+        ((*KERNELS["amx"], *KERNELS["avx2"]), {}, "infeng-amx infeng-avx512"),
+        (KERNELS["avx512"] + KERNELS["avx2"], {"kernels__order": "avx2,reference"}, "infeng-avx2"),
+        (KERNELS["avx2"], {"kernels__order": "reference"}, ""),
+        (KERNELS["avx2"], {"kernels__disable": "avx2"}, ""),
+        (KERNELS["avx2"], {"plugins__disable": "avx2"}, ""),
+    ],
+)
+def test_the_core_alone_names_once_the_wheel_that_this_processor_wants(
+    workshop, cpu, capsys, monkeypatch, features, settings, wheels
+):
+    monkeypatch.setattr(discovery, "_wheels", lambda: ())
+    monkeypatch.setattr(log, "_warned", set())
+    able = replace(cpu, features=closure(features))
+    for _ in range(2):
+        workshop.selector(cpu=able, **{"kernels__order": "amx,avx512,avx2,*,reference", **settings})
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "kernels for this processor" in line]
+    assert len(warnings) == (1 if wheels else 0)
+    assert all(line.endswith(f"remedy='pip install {wheels}'") for line in warnings)
+
+
+def test_a_wheel_that_is_installed_is_not_missed_even_where_it_cannot_be_used(workshop, cpu):
+    able = replace(cpu, features=closure(KERNELS["avx512"] + KERNELS["avx2"]))
+    assert not missing_wheels(workshop.plugins(cpu=able))
+    assert not missing_wheels(workshop.plugins(cpu=able, plugins__disable="avx512"))
 
 
 def test_a_name_of_the_default_order_is_right_where_its_plugin_is_not_installed(workshop, capsys, monkeypatch):

@@ -37,7 +37,6 @@ REJECTED = {
     "NULL_KERNEL": ("bad_struct", "kernel 1 is NULL"),
     "COUNT": ("bad_struct", "lists -1 kernels"),
     "NULL_LIST": ("bad_struct", "lists 2 kernels"),
-    "KIND": ("bad_struct", "is of kind 9"),
     "LIBRARY_NAME": ("bad_struct", "not a short plain word"),
 }
 
@@ -79,12 +78,28 @@ def test_the_same_file_gives_the_same_library(build):
 def test_a_newer_minor_that_negotiates_loads_without_its_new_ops(build):
     library = _native.open_library(str(build("hostile.c", "-DCASE_NEWER_MINOR_NEGOTIATES")))
     assert [kernel.name for kernel in library.kernels] == ["plain"]
+    assert library.unknown == ["op 500 of kernel second"]
     assert library.abi == _native.ABI_VERSION
 
 
 def test_a_kernel_that_requires_an_unknown_extension_is_left_out(build):
     library = _native.open_library(str(build("hostile.c", "-DCASE_REQUIRED_OF_KERNEL")))
     assert [kernel.name for kernel in library.kernels] == ["second"]
+    assert library.unknown == ["extension 1234 of kernel plain"]
+
+
+@pytest.mark.parametrize(("case", "text"), [("KIND", "kind 9"), ("CLASS", "numerics class 9")])
+def test_a_kernel_of_an_unknown_kind_is_left_out_whatever_functions_it_has(build, case, text):
+    library = _native.open_library(str(build("hostile.c", f"-DCASE_{case}")))
+    assert [kernel.name for kernel in library.kernels] == ["second"]
+    assert library.unknown == [f"{text} of kernel plain"]
+
+
+def test_unknown_needs_are_left_out_of_a_kernel_that_handles_them(build):
+    library = _native.open_library(str(build("hostile.c", "-DCASE_NEEDS")))
+    [first, second] = library.kernels
+    assert first.handles == ["window"] and "unknown" not in " ".join(second.handles + second.fuses)
+    assert library.unknown == ["need 20 and 63 of kernel plain"]
 
 
 def test_only_the_existing_fields_of_a_shorter_kernel_are_read(build, steps):

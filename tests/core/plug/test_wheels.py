@@ -12,6 +12,7 @@ from infeng_convert.conversion import convert
 from infeng_convert.interfaces.hooks import CALIBRATORS, QUANTIZERS
 
 from infeng_core import cli
+from infeng_core.engine import Engine
 from infeng_core.errors import AdapterError, PluginError
 from infeng_core.formats.adapters.artifact import FILE
 from infeng_core.formats.adapters.load import find_adapter
@@ -19,7 +20,7 @@ from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.hookspecs import ADAPTER_READERS, BACKENDS, LOGIT_PROCESSORS, POLICIES, PREFIX_STORES, Hook
 from infeng_core.plug.manager import Plugins
-from infeng_core.plug.wheels import WHEELS
+from infeng_core.plug.wheels import CLOSE, KERNELS, WHEELS, kernels_remedy
 
 ROOT = Path(__file__).parents[3]
 
@@ -39,6 +40,41 @@ def provided() -> dict[str, dict[str, str]]:
 
 def test_the_table_is_what_the_projects_wheels_provide() -> None:
     assert provided() == WHEELS
+
+
+def test_the_tables_of_kernels_have_every_library_of_the_project() -> None:
+    listed = {path.parent.name for path in ROOT.glob("plugins/*/library.cc")}
+    assert {*KERNELS, *CLOSE} == listed
+
+
+def test_the_table_of_kernels_has_the_features_that_the_wheels_require() -> None:
+    for name, features in KERNELS.items():
+        found = yaml.safe_load((ROOT / "plugins" / name / f"infeng_{name}" / "plugin.yaml").read_text())
+        assert (found["name"], set(found["requires"]["features"])) == (name, set(features))
+
+
+def test_a_misspelled_part_of_a_missing_wheel_names_part_and_wheel() -> None:
+    plugins = Plugins.discover(load_config())
+    plugins.manifests = [found for found in plugins.manifests if found.name in ("core", "numpy")]
+    with pytest.raises(PluginError, match=r"provides it: did you mean `fair`\? install the wheel infeng-fair$"):
+        plugins.get(POLICIES, "fiar")
+    with pytest.raises(PluginError, match=r"provides it: did you mean `numpy`\?$"):
+        plugins.get(BACKENDS, "nunpy")
+    assert kernels_remedy("avx521", ["reference"]) == "did you mean `avx512`? install the wheel infeng-avx512"
+    assert kernels_remedy("avx512", ["reference"]) == "install the wheel infeng-avx512"
+    assert kernels_remedy("neon", ["reference"]) == "install the wheel infeng-neon"
+    assert kernels_remedy("onednn", ["reference"]) == "install the wheel infeng-onednn"
+    assert kernels_remedy("avx521", ["reference", "avx512"]) == "did you mean `avx512`?"
+
+
+@pytest.mark.parametrize(
+    "setting", ["scheduler.use", "backend.use", "tokenizer.use", "speculation.use", "observers.use", "model.format"]
+)
+def test_a_name_that_nobody_provides_is_an_error_before_the_model_is_read(setting: str, tmp_path: Path) -> None:
+    model = tiny_model.write(tmp_path / "model")
+    (model / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(PluginError, match=r"zzz: no plugin provides it: "):
+        Engine(model, overrides={setting: "zzz"})
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 // Runs every kernel of a library on random problems of awkward sizes and compares each result with the reference
 // kernels', byte for byte. Native, so that it can be built with sanitizers:
-//   conformance REFERENCE.so CANDIDATE.so [features] [share of the cases, 0 to 1] [kernel prefix]
+//   conformance REFERENCE.so CANDIDATE.so [features] [share of the cases, 0 to 1] [part of the kernels' names]
 // Prints one line per kernel; exit status 1 if any differs. SPDX-License-Identifier: Apache-2.0
 #if defined(__linux__) && defined(__x86_64__)
 #include <sys/syscall.h>
@@ -59,15 +59,15 @@ void ask_for_tiles() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3) Library::die("usage: %s REFERENCE.so CANDIDATE.so [features] [share] [kernel prefix]", argv[0]);
-  const std::string features = argc > 3 ? argv[3] : "", prefix = argc > 5 ? argv[5] : "";
+  if (argc < 3) Library::die("usage: %s REFERENCE.so CANDIDATE.so [features] [share] [part of a name]", argv[0]);
+  const std::string features = argc > 3 ? argv[3] : "", part = argc > 5 ? argv[5] : "";
   const double share = argc > 4 ? atof(argv[4]) : 1.0;
   ask_for_tiles();
   const Library reference(argv[1], ""), candidate(argv[2], features.c_str());
   int failures = 0;
   for (int32_t i = 0; i < candidate.desc.kernel_count; ++i) {
     const infeng_kernel& kernel = *candidate.desc.kernels[i];
-    if (std::string(kernel.name).compare(0, prefix.size(), prefix) != 0) continue;
+    if (std::string(kernel.name).find(part) == std::string::npos) continue;
     if (kernel.features[0] && !all_in(kernel.features, features)) {
       printf("%-28s skipped: needs %s\n", kernel.name, kernel.features);
       continue;
@@ -75,6 +75,7 @@ int main(int argc, char** argv) {
     Checker checker{reference, kernel, share};
     check(checker);
     printf("%-28s %d of %d cases equal\n", kernel.name, checker.cases - checker.failures, checker.cases);
+    fflush(stdout);
     failures += checker.failures || !checker.cases;
   }
   return failures != 0;

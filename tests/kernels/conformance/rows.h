@@ -46,8 +46,19 @@ inline uint32_t act_of(int64_t group) {
   }
 }
 
+// Whether the kernel multiplies the format at all.
+inline bool multiplies(const infeng_kernel& kernel, uint32_t format) {
+  infeng_problem p = problem_of(kernel, 1);
+  p.rows_max = 1024;
+  p.weight_format = format;
+  p.act_format = format >= INFENG_WEIGHT_INT8_ROW ? INFENG_ACT_INT8_G64 : INFENG_ACT_F32;
+  p.n = p.k = 64;
+  return serves(kernel, p);
+}
+
 inline void check_linear(Checker& c) {
   for (const uint32_t format : kWeightFormats) {
+    if (!multiplies(c.kernel, format)) continue;
     const bool integer = format >= INFENG_WEIGHT_INT8_ROW;
     for (const int64_t k : {8, 64, 172, 576, 896, 1216})
       for (const int64_t n : {16, 40, 172, 256, 344, 896})
@@ -55,6 +66,7 @@ inline void check_linear(Checker& c) {
           if (rows > 31 && n * k > 172 * 576) continue;
           if (rows == 1000 && n * k > 172 * 172) continue;
           for (size_t i = 0; i < 2; ++i) {
+            if (c.skips()) continue;
             const auto& kinds = lists()[size_t(pick(0, int64_t(lists().size()) - 1))];
             const int64_t outputs = up(n, mask_of(kinds) & INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_GATED_MUL) ? 32 : 16);
             infeng_problem p = problem_of(c.kernel, rows);
@@ -70,7 +82,7 @@ inline void check_linear(Checker& c) {
             LinearState s;
             s.list = List(kinds, rows, outputs, Activation::random_group(), chance(0.5));
             ask(p, kinds, s.list.rounding());
-            if (!c.wants(p)) continue;
+            if (!serves(c.kernel, p)) continue;
             s.rows = rows;
             s.weight = std::make_shared<PackedWeight>(format, outputs, k);
             if (integer) {

@@ -90,7 +90,8 @@ struct Checker {
   int failures = 0;
 
   // Called before inputs are made, because making them takes most of the time.
-  bool wants(const infeng_problem& problem) const { return serves(kernel, problem) && (cases == 0 || chance(share)); }
+  bool skips() const { return cases > 0 && !chance(share); }
+  bool wants(const infeng_problem& problem) const { return serves(kernel, problem) && !skips(); }
 
   // Runs the kernel and the reference on copies of a state, which provides arguments and compares outputs.
   template <class State>

@@ -22,6 +22,7 @@ using V = scalar::Scalar;
 
 // p32 with many rows over biased lines, like VNNI.
 struct Biased : V {
+  static constexpr int kBias = 128;
   static void dot_scaled() = delete;  // hides the function that would also satisfy ScaledLines
 
   template <int Bits>
@@ -29,7 +30,7 @@ struct Biased : V {
     for (int l = 0; l < 16; ++l)
       for (int b = 0; b < kLine; ++b) {
         const int u = unit<Bits>(packed + l / 8 * Bits * kLine + b, l % 8), n = b / 4;
-        lines[l * kLine + b] = uint8_t(s.s[l / 8][2 * n] * u - s.zs[2 * n + l / 8] + 128);
+        lines[l * kLine + b] = uint8_t(s.s[l / 8][2 * n] * u - s.zs[2 * n + l / 8] + kBias);
       }
   }
   template <int M, int P, class Each>

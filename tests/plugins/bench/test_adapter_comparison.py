@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 from infeng_bench.load.arrivals import Arrival, Lengths
-from infeng_bench.load.serving import Job, Served, Trace, delays, rates
+from infeng_bench.load.outcomes import Outcomes, latencies_of, rates
+from infeng_bench.load.requests import Job, Reply, Served
 from infeng_bench.load.workload import Workload, trial, variant
 from infeng_bench.peers import adapter_comparison
 from infeng_bench.stats.summary import covered
@@ -13,25 +14,25 @@ from infeng_bench.stats.summary import covered
 
 def served(pace: float, adapters: str = "aab", ids: int = 0) -> Served:
     """Return a round of requests of 10 + 4 tokens, one after the other, ``pace`` seconds from token to token."""
-    traces = []
+    replies = []
     for index, name in enumerate(adapters):
         begin = 4 * pace * index
         moments = [begin + pace * step for step in (1, 2, 3, 4)]
         job = Job(0.0, [1] * 10, 4, None if name == "." else name)
-        traces.append(Trace(job, begin, moments, [ids] * 4))
+        replies.append(Reply(job, begin, begin, moments, 4, [ids] * 4, ended=moments[-1]))
     seconds = 4 * pace * len(adapters)
-    return Served(traces, seconds, 1.5 * seconds, 1000)
+    return Served(replies, seconds, 1.5 * seconds, 1000)
 
 
 def test_rates_and_latencies_of_one_round() -> None:
-    traces = served(0.5).traces
-    found = rates(traces)
+    replies = served(0.5).replies
+    found = rates(Outcomes.of(replies))
     assert (found["completed"], found["duration"]) == (3, 6.0)
     assert found["output_throughput"] == pytest.approx(12 / 6)
     assert found["total_token_throughput"] == pytest.approx(42 / 6)
     assert found["prefill_tokens_per_s"] == pytest.approx(30 / 1.5)
     assert found["decode_tokens_per_s"] == pytest.approx(9 / 4.5)
-    opened, closed = delays(traces), delays(traces, is_closed=True)
+    opened, closed = (latencies_of(replies, is_closed=is_closed) for is_closed in (False, True))
     assert (opened["p99_ttft_ms"], closed["p99_ttft_ms"]) == (pytest.approx(4460), 500)  # since arrival, or admission
     assert closed["median_tpot_ms"] == closed["median_itl_ms"] == 500
     assert (closed["median_e2el_ms"], opened["median_e2el_ms"]) == (2000, 4000)
@@ -98,7 +99,7 @@ def test_rounds_are_interleaved_and_warm_up_rounds_are_dropped() -> None:
     drawn, none = ["a", "b", None], [None] * 3
     turn = [("x", drawn), ("x", none), ("y", drawn), ("y", none)]
     assert asked == [("x", drawn), ("y", drawn), *turn, *turn, *turn]  # a short trial first
-    assert [one.traces[0].ids[0] for one in found["y"]["base"]] == [10, 14]
+    assert [one.replies[0].ids[0] for one in found["y"]["base"]] == [10, 14]
 
 
 def test_a_workload_is_the_same_for_the_same_seed_and_another_one_for_another_round() -> None:

@@ -1,12 +1,11 @@
 """When requests come in and how long they are."""
 
-import math
 import statistics
 from pathlib import Path
 
 import numpy as np
 import pytest
-from infeng_bench.load.arrivals import Arrival, Lengths, arrivals, trace
+from infeng_bench.load.arrivals import Arrival, Lengths, trace
 
 from infeng_core.errors import UsageError
 
@@ -26,39 +25,11 @@ def test_an_invalid_distribution_is_an_error(text: str) -> None:
 
 def test_lengths_stay_within_their_bounds() -> None:
     rng = np.random.default_rng(0)
-    assert set(Lengths.parse("3:5").draw(rng, 200, 100)) == {3, 4, 5}
-    assert set(Lengths.parse("3:5").draw(rng, 200, 4)) == {3, 4}
-    drawn = Lengths.parse("lognormal:100:0.5").draw(rng, 2000, 10**6)
+    assert set(Lengths.parse("3:5").sample(rng, 200, 100)) == {3, 4, 5}
+    assert set(Lengths.parse("3:5").sample(rng, 200, 4)) == {3, 4}
+    drawn = Lengths.parse("lognormal:100:0.5").sample(rng, 2000, 10**6)
     assert statistics.median(drawn) == pytest.approx(100, rel=0.1)
     assert min(drawn) >= 1
-
-
-def test_an_infinite_rate_has_all_arrivals_at_once() -> None:
-    fixed = Lengths.parse("8")
-    assert {request.at for request in arrivals(5, math.inf, fixed, fixed, 0, 100)} == {0.0}
-
-
-def test_a_poisson_process_has_its_rate_and_repeats_by_seed() -> None:
-    fixed = Lengths.parse("8")
-    made = arrivals(4000, 50.0, fixed, fixed, seed=3, context=100)
-    assert made == arrivals(4000, 50.0, fixed, fixed, seed=3, context=100)
-    assert made != arrivals(4000, 50.0, fixed, fixed, seed=4, context=100)
-    assert made[0].at == 0.0
-    gaps = np.diff([request.at for request in made])
-    assert gaps.min() > 0
-    assert gaps.mean() == pytest.approx(1 / 50, rel=0.1)
-    assert gaps.std() == pytest.approx(1 / 50, rel=0.1)  # an exponential's deviation is its mean
-
-
-def test_arrival_times_do_not_depend_on_lengths() -> None:
-    short, long = Lengths.parse("1:9"), Lengths.parse("10:99")
-    first, second = (arrivals(50, 5.0, lengths, lengths, 1, 1000) for lengths in (short, long))
-    assert [request.at for request in first] == [request.at for request in second]
-
-
-def test_every_request_fits_into_the_context() -> None:
-    made = arrivals(100, math.inf, Lengths.parse("1:300"), Lengths.parse("1:300"), 0, context=64)
-    assert all(1 <= request.prompt < 64 and 1 <= request.new <= 64 - request.prompt for request in made)
 
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens

@@ -262,7 +262,7 @@ def test_every_round_has_its_own_prompts_and_the_warm_up_is_dropped() -> None:
     work = "prefill:rows=2,context=9"
     assert asked == [(name, work, seed) for seed in (40, 41, 42) for name in ("a", "b")]  # A B A B A B
     assert [one.rates["a"] for one in found] == [42, 43]
-    assert [one.steal for one in found] == [0.25, 0.25]
+    assert [one.waits["b"].stolen for one in found] == [0.25, 0.25]
 
 
 @pytest.mark.parametrize("seconds", ["nan", "-1", "0", "inf", "x"])

@@ -107,9 +107,10 @@ def test_requests_arrive_at_their_times(tiny_config: Path, tmp_path: Path, schem
     options = ("--requests", "4", "--input-len", "4", "--output-len", "2", "--rate", "100")
     result = bench("throughput", tmp_path / "out.json", tiny_config, *options)
     schema(result)
-    from infeng_bench.load.arrivals import Lengths, arrivals
+    from infeng_bench.load.kinds import Load
+    from infeng_bench.load.traffic import draw
 
-    last = arrivals(4, 100.0, Lengths.parse("4"), Lengths.parse("2"), 0, 256)[-1].at
+    last = draw(Load.parse("poisson:rate=100,prompt=4,output=2"), 4, 0, 256).at[-1]
     assert result["duration"] >= last
     assert result["request_rate"] == 100.0
 

@@ -71,6 +71,15 @@ def test_all_accepting_kernels_are_measured_in_turn(tiny_config: Path, tmp_path:
     assert any(name.startswith("reference/") for name in every)
 
 
+def test_a_library_of_close_results_is_measured_beside_the_engines_choice(tmp_path: Path, tiny_config: Path) -> None:
+    options = ("--rows", "4,128", "--linear", "down_proj", "--format", "f32", "--peer", "onednn")
+    lines = gemm(tmp_path / "out.json", tiny_config, *options)["measurements"]
+    kernels = [(line["rows"], line["kernel"].partition("/")[0]) for line in lines]
+    [few, many, peer] = kernels
+    assert (few[0], many[0]) == (4, 128) and "onednn" not in (few[1], many[1]), "the engine's own choice"
+    assert peer == (128, "onednn"), "it takes no range of few rows"
+
+
 @pytest.mark.parametrize("format", ["f32", "int4-p32-a128-h64"])
 def test_other_formats_are_measured_too(tiny_config: Path, tmp_path: Path, format: str) -> None:
     result = gemm(tmp_path / "out.json", tiny_config, "--rows", "2", "--format", format, "--roofline", "none")

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(infeng_bench.__file__).parent
 STANDALONE = ("peers/serve.py", "peers/slots.py", "peers/llama_rows.py", "kernels/oracle_torch.py")
-LOWEST = ("stats", "reports/machine.py", "load/arrivals.py", "load/popularity.py", "models/cache.py")
+LOWEST = ("stats", "reports/machine.py", "load/arrivals.py", "models/cache.py")
 
 
 def imported(file: Path) -> set[str]:

@@ -121,6 +121,16 @@ def test_urgent_requests_have_priority() -> None:
     assert float(drawn("poisson:rate=1,urgent=0.25", 4000).priority.mean()) == pytest.approx(0.25, abs=0.03)
 
 
+def test_a_poisson_process_has_its_rate_whatever_the_lengths() -> None:
+    at = drawn("poisson:rate=50,prompt=8,output=8", 4000, seed=3).at
+    gaps = np.diff(at)
+    assert at[0] == 0.0
+    assert gaps.min() > 0
+    assert gaps.mean() == pytest.approx(1 / 50, rel=0.1)
+    assert gaps.std() == pytest.approx(1 / 50, rel=0.1)  # an exponential's deviation is its mean
+    assert (at == drawn("poisson:rate=50,prompt=10:99,output=1:9", 4000, seed=3).at).all()
+
+
 def test_all_requests_arrive_at_once_with_an_infinite_rate() -> None:
     assert not drawn("poisson:rate=inf").at.any()
 

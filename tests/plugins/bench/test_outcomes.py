@@ -11,7 +11,7 @@ from infeng_bench.stats import fairness, summary
 
 def answered(text: str, arrived: list[float], first: list[float], last: list[float], tokens: list[int]) -> Outcomes:
     """Return the outcomes of requests that were all answered."""
-    found = Outcomes.of(draw(Load.parse(text), len(arrived), 0, 2048))
+    found = Outcomes.empty(draw(Load.parse(text), len(arrived), 0, 2048))
     found.arrived[:], found.begun[:], found.first[:], found.last[:] = arrived, arrived, first, last
     found.tokens[:], found.is_done[:] = tokens, True
     return found
@@ -54,7 +54,7 @@ def test_refused_requests_reduce_goodput_and_are_counted_by_reason() -> None:
 
 
 def test_without_answers_there_are_no_rates() -> None:
-    figures = outcomes.figures(Outcomes.of(draw(Load.parse("poisson:rate=1"), 3, 0, 2048)), Targets())
+    figures = outcomes.figures(Outcomes.empty(draw(Load.parse("poisson:rate=1"), 3, 0, 2048)), Targets())
     assert figures == {"completed": 0, "refused": {}, "starved": 0}
 
 

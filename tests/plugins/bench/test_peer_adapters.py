@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from infeng_bench import peers
-from infeng_bench.load.serving import Job
+from infeng_bench.load.requests import Job
 from infeng_bench.models import adapters, synthetic
 from infeng_bench.peers import PeerError, export_gguf_adapter, serve
 from infeng_bench.peers.environment import Environment
@@ -99,7 +99,7 @@ def test_a_peer_answers_as_if_the_adapter_were_merged(peer: str, base: Path, tin
     alone = []
     for model in (*models, base):
         with started(peer, WAYS[peer][0], model, tmp_path) as engine:
-            alone.append([trace.ids for trace in engine.serve([Job(0.0, ids, 8) for ids in PROMPTS], 2).traces])
+            alone.append([reply.ids for reply in engine.serve([Job(0.0, ids, 8) for ids in PROMPTS], 2).replies])
     assert len({str(ids) for ids in alone}) == 3
     wanted = [{"name": n, "path": held(peer, base, path, tmp_path), "scale": 6.0} for n, path in enumerate(made)]
     named = [{**adapter, "name": f"{adapter['name']}"} for adapter in wanted]
@@ -110,8 +110,8 @@ def test_a_peer_answers_as_if_the_adapter_were_merged(peer: str, base: Path, tin
         with started(peer, way, base, tmp_path) as engine:
             for _ in range(2):  # the second time they take the place of the first ones
                 assert set(engine.adapters(named)) == {"0", "1"}
-                assert [trace.ids for trace in engine.serve(jobs, 4).traces] == expected, way
+                assert [reply.ids for reply in engine.serve(jobs, 4).replies] == expected, way
             engine.adapters([])
-            assert engine.serve([Job(0.0, PROMPTS[0], 8)], 1).traces[0].ids == alone[2][0]
+            assert engine.serve([Job(0.0, PROMPTS[0], 8)], 1).replies[0].ids == alone[2][0]
             with pytest.raises(PeerError, match="loading adapters"):
                 engine.adapters([{"name": "0", "path": str(tmp_path / "none"), "scale": 1.0}])

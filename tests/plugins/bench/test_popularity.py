@@ -1,7 +1,8 @@
 """Popularity of adapters."""
 
+import numpy as np
 import pytest
-from infeng_bench.load.popularity import draw, weights
+from infeng_bench.load.traffic import choices, weights
 
 
 def test_the_kth_adapter_weighs_one_over_k_plus_one_to_the_alpha() -> None:
@@ -11,21 +12,19 @@ def test_the_kth_adapter_weighs_one_over_k_plus_one_to_the_alpha() -> None:
 
 
 def test_draws_follow_the_weights_and_the_seed() -> None:
-    names = ["a", "b", "c", "d"]
-    drawn = draw(20000, names, 1.3, False, seed=1)
-    for name, weight in zip(names, weights(4, 1.3), strict=True):
-        assert drawn.count(name) / 20000 == pytest.approx(weight, abs=0.015)
-    assert drawn[:50] == draw(50, names, 1.3, False, seed=1)
-    assert drawn[:50] != draw(50, names, 1.3, False, seed=2)
+    drawn = choices(20000, 4, 1.3, False, seed=1)
+    assert np.bincount(drawn) / 20000 == pytest.approx(weights(4, 1.3), abs=0.015)
+    assert (drawn[:50] == choices(50, 4, 1.3, False, seed=1)).all()
+    assert (drawn[:50] != choices(50, 4, 1.3, False, seed=2)).any()
 
 
 def test_the_base_model_is_the_last_choice() -> None:
-    drawn = draw(20000, ["a"], 1.0, True, seed=1)
-    assert drawn.count(None) / 20000 == pytest.approx(1 / 3, abs=0.015)
-    assert None not in draw(1000, ["a", "b"], 1.0, False, seed=1)
-    assert draw(3, [], 1.0, False, seed=0) == [None] * 3
+    drawn = choices(20000, 1, 1.0, True, seed=1)
+    assert (drawn == 1).mean() == pytest.approx(1 / 3, abs=0.015)
+    assert choices(1000, 2, 1.0, False, seed=1).max() == 1
+    assert choices(3, 0, 1.0, False, seed=0).tolist() == [0] * 3
 
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0])
 def test_without_an_alpha_adapters_take_turns(alpha: float) -> None:
-    assert draw(5, ["a", "b"], alpha, True, seed=9) == ["a", "b", None, "a", "b"]
+    assert choices(5, 2, alpha, True, seed=9).tolist() == [0, 1, 2, 0, 1]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from infeng_bench.reports import results
-from infeng_bench.verbs import decode
+from infeng_bench.verbs import timed_works
 
 from infeng_core.errors import ResourceError, UsageError
 
@@ -118,6 +118,6 @@ def test_a_pipe_given_as_a_result_is_refused_at_once(tmp_path: Path, capsys: pyt
 def test_an_unwritable_destination_is_reported_before_the_measurement(
     attempt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, place: str, why: str
 ) -> None:
-    monkeypatch.setattr(decode, "run", lambda arguments: pytest.fail("it measures"))
+    monkeypatch.setattr(timed_works, "run", lambda arguments: pytest.fail("it measures"))
     status, said = attempt("decode", option, str(tmp_path / place))
     assert status == 2 and why in said

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from infeng_bench.http import completions
-from infeng_bench.http.completions import Server
+from infeng_bench.http.client import Client
+from infeng_bench.http.wire import Address
 from infeng_bench.load.kinds import Load
 from infeng_bench.load.traffic import draw
 from infeng_bench.sim.step_costs import StepCosts
@@ -186,9 +187,9 @@ def test_adapters_are_the_models_that_a_server_lists_with_a_parent(server: str, 
 )
 def test_requests_that_a_server_ends_are_counted_by_the_reason(server: str, model: str, reason: str) -> None:
     traffic = draw(Load.parse("poisson:rate=200,prompt=4,output=3"), 3, 0, 64)
-    served = completions.drive(Server(server), model, traffic)
-    assert served.refused == {reason: 3}
-    assert not served.is_done.any()
+    with Client("it", Address.of(server), completions.wire(model), 5.0) as client:
+        replies, _ = client.run(list(traffic.jobs(256)))
+    assert [reply.failure for reply in replies] == [reason] * 3
 
 
 def test_a_server_that_refuses_everything_is_an_error(server: str, capsys: pytest.CaptureFixture[str]) -> None:

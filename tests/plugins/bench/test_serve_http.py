@@ -1,7 +1,6 @@
 """`infeng bench serve --http`: an engine in-process against the same behind HTTP, and beside another server."""
 
 import json
-import re
 import socket
 import sys
 import threading
@@ -11,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench.http import closed_loop, overhead_figures
-from infeng_bench.http.overhead_figures import IN_PROCESS, SERVED, Round
-from infeng_bench.http.server_process import ServedOverHttp, ServerProcess
-from infeng_bench.http.wire import Address, Wire
-from infeng_bench.load.serving import Job, Served, Trace
+from infeng_bench.http import overhead_figures
+from infeng_bench.http.client import Client
+from infeng_bench.http.overhead_figures import IN_PROCESS, SERVED
+from infeng_bench.http.server_process import ServerProcess
+from infeng_bench.http.wire import Address, Count, Wire
+from infeng_bench.load.place import Effort
+from infeng_bench.load.requests import Job, Reply, Served
 from infeng_bench.peers import PeerError, environment, llama_server, models
 
 from infeng_core.cli import main
@@ -28,7 +29,19 @@ def asked(job: Job) -> Mapping[str, Any]:
     return {"prompt": list(job.prompt), "new": job.new}
 
 
-WIRE = Wire("/go", asked, b'"more"', re.compile(rb'"tokens":(\d+)'), "/ready")
+def told(event: Mapping[str, Any]) -> Count | None:
+    return (event["tokens"], 0) if "tokens" in event else None
+
+
+WIRE = Wire("/go", asked, b'"more"', told, "/ready")
+
+
+def drive(address: Address, jobs: Sequence[Job], clients: int) -> tuple[list[Reply], Effort]:
+    """Send jobs in a closed loop; raises PeerError unless all are answered."""
+    with Client("it", address, WIRE, 5.0) as client:
+        replies, effort = client.run(jobs, clients)
+        client.check(replies)
+    return replies, effort
 
 
 # ---------------------------------------------------------------------------------------------------- the clients ---
@@ -68,17 +81,19 @@ def answering() -> Iterator[Callable[[Sequence[Sequence[bytes]]], tuple[Address,
 
 
 def stream(tokens: int, head: bytes = HEAD) -> list[bytes]:
-    last = b'data: {"tokens":%d}\n\n' % tokens
-    return [head, *[b'1\r\ndata: {"more"}\r\n'] * tokens, b"1\r\n" + last + b"\r\n0\r", b"\n\r\n"]
+    frames = [b'data: {"more":1}\n\n'] * tokens + [b'data: {"tokens":%d}\n\n' % tokens]
+    chunks = [b"%x\r\n%b\r\n" % (len(frame), frame) for frame in frames]
+    return [head, *chunks[:-1], chunks[-1] + b"0\r", b"\n\r\n"]
 
 
 def test_a_client_reuses_its_connection_and_records_the_time_of_each_chunk(answering: Any) -> None:
     address, seen = answering([stream(2), stream(3)])
     jobs = [Job(0.0, [5, 6], 2), Job(0.0, [7], 3)]
-    traces, effort = closed_loop.drive("it", address, WIRE, jobs, 1, 5.0)
-    assert [trace.job for trace in traces] == jobs
-    assert all(1 <= len(trace.tokens) <= trace.job.new for trace in traces)
-    assert 0 <= traces[0].admitted < traces[0].tokens[0] <= traces[1].admitted < traces[1].tokens[-1] <= effort.seconds
+    replies, effort = drive(address, jobs, 1)
+    assert [reply.job for reply in replies] == jobs
+    assert all(1 <= len(reply.times) <= reply.job.new == reply.count for reply in replies)
+    first, second = replies
+    assert 0 <= first.sent < first.times[0] <= second.sent < second.times[-1] <= effort.seconds
     assert 0 <= effort.cpu_share <= 1
     assert seen[0].startswith(b"POST /go HTTP/1.1\r\n")
     assert seen[0].endswith(b'\r\n\r\n{"prompt":[5,6],"new":2}')
@@ -91,14 +106,14 @@ def test_a_client_reconnects_after_the_server_closes_the_connection(
 ) -> None:
     closing = HEAD.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n" if says_so else b"\r\nClosing: 1\r\n\r\n")
     address, seen = answering([stream(1, closing), stream(1)])
-    closed_loop.drive("it", address, WIRE, [Job(0.0, [5], 1)] * 2, clients, 5.0)
+    drive(address, [Job(0.0, [5], 1)] * 2, clients)
     assert len(seen) == 2
 
 
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ([b"HTTP/1.1 429 Too Many Requests\r\n\r\n0\r\n\r\n"], "answered 429"),
+        ([b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n"], "http 429"),
         (stream(1), "gave 1 tokens where 2 were asked for"),
         (stream(2)[:-1], "cut short"),
     ],
@@ -106,24 +121,22 @@ def test_a_client_reconnects_after_the_server_closes_the_connection(
 def test_an_incomplete_answer_is_an_error(answering: Any, answer: list[bytes], said: str) -> None:
     address, _ = answering([answer])
     with pytest.raises(PeerError, match=said):
-        closed_loop.drive("it", address, WIRE, [Job(0.0, [5], 2)], 1, 5.0)
+        drive(address, [Job(0.0, [5], 2)], 1)
 
 
 # -------------------------------------------------------------------------------------------------------- figures ---
 
 
 def test_costs_and_ratios_are_computed_per_pair() -> None:
-    trace = Trace(Job(0.0, [1], 10), 0.0, [0.5, 0.6, 0.8])
-    rounds = [
-        Round(
-            {
-                IN_PROCESS: Served([trace], 1.0, 2.0, 1),
-                SERVED: ServedOverHttp([trace], seconds, cpu, 1, client_cpu_seconds=0.001, loop_cpu_seconds=0.0005),
-                "other": ServedOverHttp([trace], 4.0, 8.0, 1),
-            },
-        )
-        for seconds, cpu in ((1.25, 2.001), (2.0, 2.003), (1.6, 2.002))
-    ]
+    reply = Reply(Job(0.0, [1], 10), 0.0, 0.0, [0.5, 0.6, 0.8], 10, ended=0.8)
+    rounds = {
+        IN_PROCESS: [Served([reply], 1.0, 2.0, 1)] * 3,
+        SERVED: [
+            Served([reply], seconds, cpu, 1, client_cpu_seconds=0.001, loop_cpu_seconds=0.0005)
+            for seconds, cpu in ((1.25, 2.001), (2.0, 2.003), (1.6, 2.002))
+        ],
+        "other": [Served([reply], 4.0, 8.0, 1)] * 3,
+    }
     found = overhead_figures.figures(1, 0, rounds)
     assert found["served_ratio"]["median"] == pytest.approx(1 / 1.6)
     assert found["served_ratio_low"] == pytest.approx(0.5)

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench.http.client import Due, Reply
+from infeng_bench.http import completions
+from infeng_bench.http.answer import Answer
 from infeng_bench.http.overhead_figures import IN_PROCESS, SERVED
-from infeng_bench.http.traffic import _outcomes
 from infeng_bench.load.kinds import Load
+from infeng_bench.load.outcomes import Outcomes
+from infeng_bench.load.requests import Job, Reply
 from infeng_bench.load.traffic import draw
 
 from infeng_core.cli import main
@@ -104,18 +106,24 @@ def test_a_rate_of_auto_is_a_share_of_the_closed_loop_rate(measured: Any) -> Non
     assert outside["client_lag_p99_ms"] < 1000
 
 
+def answered(job: Job, status: int, left: int, body: bytes) -> Reply:
+    """Return what becomes of a request whose answer came a second after it, with ``left`` bytes missing."""
+    answer = Answer(Reply(job, job.at, times=[job.at + 1]), b"")
+    length = len(body) + left
+    answer.add(b"HTTP/1.1 %d OK\r\nContent-Length: %d\r\n\r\n" % (status, length) + body, job.at + 1)
+    answer.reply.ended = job.at + 1
+    completions.wire("m", streams=False, mark=b"x").read(answer.reply, answer)
+    return answer.reply
+
+
 def test_an_answer_with_another_number_of_tokens_counts_as_lost() -> None:
     traffic = draw(Load.parse("poisson:rate=1,prompt=4,output=3"), 4, 0, 64)
-    usage = b'"usage":{"completion_tokens":%d}'
-    ends = [(200, True, usage % 3), (200, True, usage % 2), (200, False, usage % 3), (503, True, b"{}")]
-    replies = []
-    for place, (status, is_whole, tail) in enumerate(ends):
-        due = Due(float(traffic.at[place]), b"", place)
-        replies.append(Reply(due, due.at, status, [due.at + 1, due.at + 3], 2, due.at + 3, is_whole, tail))
-    found = _outcomes(traffic, replies)
+    usage = b'{"usage":{"completion_tokens":%d}}'
+    ends = [(200, 0, usage % 3), (200, 0, usage % 2), (200, 9, usage % 3), (503, 0, b"{}")]
+    found = Outcomes.of([answered(job, *end) for job, end in zip(traffic.jobs(99), ends, strict=True)], traffic)
     assert found.is_done.tolist() == [True, False, False, False]
-    assert found.refused == {"cut short": 2, "http 503": 1}
-    assert found.refusals == [pytest.approx(3.0)]
+    assert found.refused == {"gave 2 tokens where 3 were asked for": 1, "cut short": 1, "http 503": 1}
+    assert found.refusals == [pytest.approx(1.0)]
     assert (found.first - found.arrived)[0] == pytest.approx(1.0)
 
 

@@ -10,8 +10,8 @@ import infeng_demo
 import numpy as np
 import pytest
 from infeng_convert.conversion import convert
+from infeng_kit.cases import Case, cases
 from kernels.harness import reference
-from kernels.single_op import Case, cases
 
 from infeng_core import Engine, SamplingParams
 from infeng_core import _native as native

@@ -71,6 +71,35 @@ struct AttentionShape {
   }
 };
 
+// Whether heads fill wide groups of columns.
+constexpr bool divides_groups(int64_t dim) { return dim >= kGroup && dim % kGroup == 0 && kWidestGroup % dim == 0; }
+
+// State of finish_head() from head to head: up to 256 columns that are quantized together.
+struct Finished {
+  alignas(64) float columns[kMaxHeadDim];
+};
+
+// Writes one row and head from its records, one per split; the heads of a wide group come in order.
+template <Vector V>
+INFENG_NOINLINE void finish_head(const infeng_attention_args& args, bool rotated, int64_t row, int64_t head,
+                                 float* records, int64_t count, Finished& finished) {
+  const int dim = args.cache->head_dim;
+  const int64_t begin = divides_groups(dim) ? head * dim % kWidestGroup : 0;
+  float* out = finished.columns + begin;
+  combine_splits<V>(records, count, dim, args.sinks ? args.sinks + head : nullptr, out);
+  if (rotated) hadamard<V>(out, dim, 1.0f, out);
+  for (uint32_t i = 0; i < args.common.epilogue_count; ++i) {
+    const infeng_epilogue* e = args.common.epilogues[i];
+    if (!is_wide(*e))
+      quantize_columns<V>(act_of(e), row, head * dim, out, dim);
+    else if (begin + dim == kWidestGroup)
+      quantize_wide<V>(act_of(e), row, head * dim - begin, finished.columns, kWidestGroup);
+  }
+  if (!args.out.data) return;
+  float* target = row_of<float>(args.out, row) + head * dim;
+  for (int d = 0; d < dim; d += kLanes) V::store(target + d, V::load(out + d), dim - d);
+}
+
 template <Vector V, class Cache>
 struct AttentionBase {
   static constexpr uint32_t kOp = INFENG_OP_ATTENTION;
@@ -100,35 +129,9 @@ struct AttentionBase {
     const bool fills = divides_groups(dim) && shared * dim % kWidestGroup == 0;
     return epilogues_within(holder, kFuses, fills) && (holder.epilogue_count == 0 || dim % kGroup == 0);
   }
-  static bool divides_groups(int64_t dim) { return dim >= kGroup && dim % kGroup == 0 && kWidestGroup % dim == 0; }
 
   // The most splits that a row of the problem sees.
   static int64_t splits(const infeng_problem* p) { return ceil_div(p->context, kSplit) + 1; }
-
-  // State of finish() from head to head: up to 256 columns that are quantized together.
-  struct Finished {
-    alignas(64) float columns[kMaxHeadDim];
-  };
-
-  // Writes one row and head from its records, one per split; the heads of a wide group come in order.
-  static void finish(const infeng_attention_args& args, int64_t row, int64_t head, float* records, int64_t count,
-                     Finished& finished) {
-    const int dim = args.cache->head_dim;
-    const int64_t begin = divides_groups(dim) ? head * dim % kWidestGroup : 0;
-    float* out = finished.columns + begin;
-    combine_splits<V>(records, count, dim, args.sinks ? args.sinks + head : nullptr, out);
-    if constexpr (Cache::kRotated) hadamard<V>(out, dim, 1.0f, out);
-    for (uint32_t i = 0; i < args.common.epilogue_count; ++i) {
-      const infeng_epilogue* e = args.common.epilogues[i];
-      if (!is_wide(*e))
-        quantize_columns<V>(act_of(e), row, head * dim, out, dim);
-      else if (begin + dim == kWidestGroup)
-        quantize_wide<V>(act_of(e), row, head * dim - begin, finished.columns, kWidestGroup);
-    }
-    if (!args.out.data) return;
-    float* target = row_of<float>(args.out, row) + head * dim;
-    for (int d = 0; d < dim; d += kLanes) V::store(target + d, V::load(out + d), dim - d);
-  }
 };
 
 // Any number of rows: a tile is one block of virtual rows of one kv head. Later rows see more, so they come first.
@@ -192,10 +195,10 @@ struct AttentionRows : AttentionBase<V, Cache> {
     const auto record = [&](int v, int64_t j) { return records + (v * (j1 - j0) + j - j0) * floats; };
     block.prepare();
     block.run(j0, j1, record, fetched, after);
-    typename Base::Finished finished;
+    Finished finished;
     for (int v = 0; v < block.rows; ++v) {
       const int64_t begin = block.view(v).begin / kSplit, end = ceil_div(block.view(v).end, kSplit);
-      Base::finish(args, block.row(v), block.head(v), record(v, begin), end - begin, finished);
+      finish_head<V>(args, Cache::kRotated, block.row(v), block.head(v), record(v, begin), end - begin, finished);
     }
   }
 };
@@ -299,9 +302,10 @@ struct AttentionSplits : AttentionBase<V, Cache> {
     const int64_t row = s.row_begin + tile / shape.cache.kv_heads, kv_head = tile % shape.cache.kv_heads;
     const int64_t position = s.pos0 + (row - s.row_begin);
     const int64_t j0 = first_visible(args.window, position) / kSplit, j1 = ceil_div(position + 1, kSplit);
-    typename Base::Finished finished;
+    Finished finished;
     for (int64_t head = kv_head * shape.shared; head < (kv_head + 1) * shape.shared; ++head)
-      Base::finish(args, row, head, records.at(row, head, j0 - shape.first_split(s)), j1 - j0, finished);
+      finish_head<V>(args, Cache::kRotated, row, head, records.at(row, head, j0 - shape.first_split(s)), j1 - j0,
+                     finished);
   }
 };
 

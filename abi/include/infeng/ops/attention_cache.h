@@ -68,9 +68,11 @@ INFENG_INLINE void float_scores(const Load& load, int dim, const float* const* q
   INFENG_EACH (m, M)
     INFENG_EACH (p, P) a[m][p] = V::zero();
   for (int d = 0; d < dim; ++d) {
-    each(d);
     typename V::F line[P];
-    INFENG_EACH (p, P) line[p] = load(p, d);
+    INFENG_EACH (p, P) {
+      each(p, d);
+      line[p] = load(p, d);
+    }
     INFENG_EACH (m, M) {
       const auto x = V::set(q[m][d]);
       INFENG_EACH (p, P) a[m][p] = V::fma(x, line[p], a[m][p]);
@@ -84,11 +86,14 @@ INFENG_INLINE void float_scores(const Load& load, int dim, const float* const* q
 
 template <Vector V>
 struct AttentionF32 {
+  using Keys = AttentionF32;
+  using Values = AttentionF32;
   static constexpr uint32_t kFormat = INFENG_KV_F32;
   static constexpr int kScoreRows = 6;              // most rows of one call of `scores`
   static constexpr int kScoreBlocks = V::kColumns;  // most blocks of 16 tokens of one call
-  static constexpr int kLineBytes = 64;             // bytes of V per call of `each`
-  static constexpr bool kScaled = false;            // V has a scale per token
+  static constexpr int kEach = 1;                   // columns of K per call of `each`
+  static constexpr int kBytes = 64;                 // bytes of one column of a slab's V
+  static constexpr bool kScaled = false;            // K and V have a scale per token
   static constexpr bool kConverted = false;         // V is not f32
   static constexpr bool kRotated = false;           // K and V are rotated, and so is the unfinished result
   static constexpr int kPerValue = 1;               // columns of V in a Value
@@ -96,8 +101,8 @@ struct AttentionF32 {
 
   static INFENG_INLINE void prepare(const float* q, int, SplitScratch& scratch, int v) { scratch.q[v] = q; }
 
-  // Calls take(m, p, s) with the scores of virtual rows v + m, m < M, for the 16 tokens of slab p, p < P; calls each(l)
-  // for every line of a slab's K.
+  // Calls take(m, p, s) with the scores of virtual rows v + m, m < M, for the 16 tokens of slab p, p < P; calls each(p,
+  // l) for every line of a slab's K.
   template <int M, int P, class Each, class Take>
   static INFENG_INLINE void scores(const Slab* slabs, int dim, const SplitScratch& scratch, int v, float scale,
                                    const Each& each, const Take& take) {
@@ -114,10 +119,13 @@ struct AttentionF32 {
 // A float format whose values are widened when they are read.
 template <Vector V>
 struct AttentionF16 {
+  using Keys = AttentionF16;
+  using Values = AttentionF16;
   static constexpr uint32_t kFormat = INFENG_KV_F16;
   static constexpr int kScoreRows = 6;
   static constexpr int kScoreBlocks = V::kColumns;
-  static constexpr int kLineBytes = 32;
+  static constexpr int kEach = 1;
+  static constexpr int kBytes = 32;
   static constexpr bool kScaled = false;
   static constexpr bool kConverted = true;
   static constexpr bool kRotated = false;
@@ -144,6 +152,7 @@ struct AttentionF16 {
 // Keys of 8 or 4 bits: 64 columns are 16 or 8 lines. Queries become int8 with one scale for each row and head.
 template <Vector V, int Bits>
 struct IntKeys {
+  static constexpr bool kScaled = true;
   static constexpr bool kWords = Bits == 8 && requires { V::kWordRows; };  // V has dots of words
   static constexpr int kScoreRows = [] {
     if constexpr (kWords) return V::kWordRows;
@@ -175,34 +184,36 @@ struct IntKeys {
       for (int p = 0; p < P; ++p) {
         typename V::I acc[M];
         V::template dot_words<M>(acc, slabs[p].k<uint8_t>(), lines, scratch.words + v * width, width, scratch.qsum + v,
-                                 [&](int l) INFENG_INLINE_LAMBDA {
-                                   const int at = p * lines + l;
-                                   if (at % P == 0) each(at / P);
-                                 });
+                                 [&](int l) INFENG_INLINE_LAMBDA { each(p, l); });
         const auto ks = V::load(slabs[p].k_scale());
         INFENG_EACH (m, M) finish(m, p, acc[m], ks);
       }
       return;
     }
-    const uint8_t* k[P];
+    constexpr int S = V::kBlockPanels < P ? V::kBlockPanels : P;  // slabs of one dot
     const int8_t* x[M];
-    int32_t sum[M];
-    typename V::I acc[M][P];
-    INFENG_EACH (p, P) k[p] = slabs[p].k<uint8_t>();
-    INFENG_EACH (m, M) {
-      x[m] = scratch.qq + (v + m) * width;
-      sum[m] = scratch.qsum[v + m];
-    }
-    for (int l = next_lines(acc, k, x, sum, 0, lines, each); l < lines;) {
-      typename V::I more[M][P];
-      INFENG_EACH (m, M) sum[m] = 0;
-      l += next_lines(more, k, x, sum, l, lines, each);
-      INFENG_EACH (m, M)
-        INFENG_EACH (p, P) acc[m][p] = V::iadd(acc[m][p], more[m][p]);
-    }
-    INFENG_EACH (p, P) {
-      const auto ks = V::load(slabs[p].k_scale());
-      INFENG_EACH (m, M) finish(m, p, acc[m][p], ks);
+    INFENG_EACH (m, M) x[m] = scratch.qq + (v + m) * width;
+    INFENG_ROLLED
+    for (int p = 0; p < P; p += S) {
+      const uint8_t* k[S];
+      int32_t sum[M];
+      typename V::I acc[M][S];
+      const auto each_slab = [&](int l) INFENG_INLINE_LAMBDA {
+        INFENG_EACH (i, S) each(p + i, l);
+      };
+      INFENG_EACH (i, S) k[i] = slabs[p + i].k<uint8_t>();
+      INFENG_EACH (m, M) sum[m] = scratch.qsum[v + m];
+      for (int l = next_lines(acc, k, x, sum, 0, lines, each_slab); l < lines;) {
+        typename V::I more[M][S];
+        INFENG_EACH (m, M) sum[m] = 0;
+        l += next_lines(more, k, x, sum, l, lines, each_slab);
+        INFENG_EACH (m, M)
+          INFENG_EACH (i, S) acc[m][i] = V::iadd(acc[m][i], more[m][i]);
+      }
+      INFENG_EACH (i, S) {
+        const auto ks = V::load(slabs[p + i].k_scale());
+        INFENG_EACH (m, M) finish(m, p + i, acc[m][i], ks);
+      }
     }
   }
 
@@ -241,6 +252,7 @@ struct IntKeys {
 
 template <Vector V>
 struct E4m3Keys {
+  static constexpr bool kScaled = true;
   static constexpr int kScoreRows = 6;
   static constexpr int kScoreBlocks = V::kColumns;
   static constexpr int kEach = 1;
@@ -260,8 +272,10 @@ struct E4m3Keys {
 
 template <Vector V>
 struct Int8Values {
+  static constexpr bool kScaled = true;
+  static constexpr bool kConverted = true;
   static constexpr int kPerValue = 1;
-  static constexpr int kBytes = kLanes;  // bytes of one column of a block
+  static constexpr int kBytes = kLanes;
   using Value = int8_t;
 
   static INFENG_INLINE typename V::F value(const int8_t* v) { return V::load_i8(v); }
@@ -271,6 +285,7 @@ struct Int8Values {
 // V of 8 or 4 bits is added in integers, by ops/attention_shares.h.
 template <int Bits>
 struct IntLines {
+  static constexpr bool kScaled = true;
   static constexpr int kShareBits = Bits;
   static constexpr int kPerValue = 1;
   static constexpr int kBytes = 2 * Bits;
@@ -279,6 +294,8 @@ struct IntLines {
 
 template <Vector V>
 struct Int4Values {
+  static constexpr bool kScaled = true;
+  static constexpr bool kConverted = true;
   static constexpr int kPerValue = kLanes;
   static constexpr int kBytes = kLanes / 2;
   struct Value {
@@ -291,6 +308,8 @@ struct Int4Values {
 
 template <Vector V>
 struct E4m3Values {
+  static constexpr bool kScaled = true;
+  static constexpr bool kConverted = true;
   static constexpr int kPerValue = 1;
   static constexpr int kBytes = kLanes;
   using Value = uint8_t;
@@ -299,13 +318,13 @@ struct E4m3Values {
   static INFENG_INLINE typename V::F value(const uint8_t* v, int n) { return V::load_e4m3(v, n); }
 };
 
-// A format with a scale per token for K and for V.
-template <Vector V, uint32_t Format, bool Rotated, class Keys, class Values>
-struct AttentionScaled : Keys, Values {
+// A format with a scale per token for K and for V. Formats with the same keys share the instances of
+// ops/attention_scores.h, those with the same values the ones of ops/attention_values.h.
+template <Vector V, uint32_t Format, bool Rotated, class CacheKeys, class CacheValues>
+struct AttentionScaled {
+  using Keys = CacheKeys;
+  using Values = CacheValues;
   static constexpr uint32_t kFormat = Format;
-  static constexpr int kLineBytes = Keys::kEach * Values::kBytes;
-  static constexpr bool kScaled = true;
-  static constexpr bool kConverted = true;
   static constexpr bool kRotated = Rotated;
 
   static INFENG_INLINE void prepare(const float* q, int dim, SplitScratch& scratch, int v) {

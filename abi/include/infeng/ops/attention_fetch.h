@@ -18,18 +18,18 @@ struct Slabs {
   int begin = 0, end = 0;
 };
 
-// Fetches K of up to `count` blocks from `block` on, at once.
-template <Vector V, class Cache>
+// Fetches K of up to `count` blocks from `block` on, at once, with the scales of its tokens if it is `Scaled`.
+template <Vector V, bool Scaled>
 INFENG_INLINE void fetch_keys(const Slabs& s, int block, int count) {
   for (int b = block; b < s.end && b < block + count; ++b) {
     const char* k = s.slab[b].k<char>();
     for (int64_t at = 0; at < s.slab[b].cache->v_offset; at += kLine) V::prefetch(k + at);
-    if constexpr (Cache::kScaled) V::prefetch(s.slab[b].k_scale());
+    if constexpr (Scaled) V::prefetch(s.slab[b].k_scale());
   }
 }
 
 // Fetches K of the next split while V of this one is added, one piece for each vector of columns.
-template <Vector V, class Cache>
+template <Vector V, bool Scaled>
 struct Ahead {
   const Slabs& next;
   int shift;      // from a block of this split to one of the next
@@ -50,7 +50,7 @@ struct Ahead {
       const Slab& slab = next->slab[block + shift];
       const char* k = slab.k<char>();
       for (int64_t at = from; at < to; at += kLine) V::prefetch(k + at);
-      if (Cache::kScaled && has_scales) V::prefetch(slab.k_scale());
+      if (Scaled && has_scales) V::prefetch(slab.k_scale());
     }
   };
   INFENG_INLINE Pieces pieces(int column, int vectors) const {
@@ -59,7 +59,7 @@ struct Ahead {
   }
   // Fetches K of the blocks of the next split without a counterpart in this one.
   INFENG_INLINE void fetch_rest(const Slabs& now) const {
-    fetch_keys<V, Cache>(next, next.begin + int(max_of(now.end - now.begin, 0)), kSplitBlocks);
+    fetch_keys<V, Scaled>(next, next.begin + int(max_of(now.end - now.begin, 0)), kSplitBlocks);
   }
 };
 

@@ -155,7 +155,7 @@ INFENG_INLINE void clear(const LinearTile& t) {
 }
 
 // Fetches the scales with which the next panels begin. No line of a panel is near them when they are needed, after the
-// panel's last line, so they would be a miss for each panel: 5% of a step with four rows on Zen 3.
+// panel's last line, so they would be a miss for each panel: 2 to 5% of a linear with four rows on Zen 3.
 template <Vector V>
 INFENG_INLINE void fetch_next_scales(const LinearTile& t) {
   if (t.next)

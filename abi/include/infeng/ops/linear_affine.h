@@ -181,11 +181,12 @@ struct AffineTile {
   static void stream(const LinearTile& t, AffinePanel at, int64_t groups) {
     const int64_t chunk = t.rows <= Dots::kRows ? groups : kChunk;
     const int64_t bytes = t.weight.panel_bytes;
+    // A panel without a second one, which few weights have, is multiplied row by row.
     for_panels<2>(t.panels, [&](int64_t p, auto count) {
       const uint8_t* panel = t.panel + p * bytes;
       const uint8_t* next = p + 2 < t.panels ? panel + 2 * bytes : t.next ? t.next : panel;
       for (int64_t g = 0; g < groups; g += chunk)
-        balanced_blocks<Dots::kRows>(int(t.rows), [&](int m, auto rows) {
+        balanced_blocks<count.value == 1 ? 1 : Dots::kRows>(int(t.rows), [&](int m, auto rows) {
           packed<rows.value, count.value>(t, at, panel, next, m, g, min_of(g + chunk, groups), groups,
                                           t.cur + m * kTileWidth + p * kLanes);
         });

@@ -81,15 +81,12 @@ struct IntCore {
         // The first blocks of rows fetch the next chunk: all panels at once if the call is bound by memory, else one
         // panel each.
         int fetched = 0;
+        constexpr int kFetch = kNibbles ? 1 : P;
         balanced_blocks<V::kBlockRows>(int(t.rows), [&](int m, auto rows) {
-          constexpr int M = rows.value, kFetch = kNibbles ? 1 : P;
+          constexpr int S = V::kBlockPanels < P ? V::kBlockPanels : P;
           float* cur = t.cur + m * kTileWidth + p * kLanes;
-          if (fetched < P) {
-            block<V, M, P, kFetch>(t, source, m, g, end, cur, ahead + fetched * bytes);
-            fetched += kFetch;
-          } else {
-            block<V, M, P, 0>(t, source, m, g, end, cur, ahead);
-          }
+          block<V, rows.value, S>(t, source, P, m, g, end, cur, ahead + fetched * bytes, fetched < P);
+          fetched += kFetch;
         });
       }
     });
@@ -109,11 +106,12 @@ struct IntCore {
   static void stream(const LinearTile& t, int64_t groups) {
     const int64_t chunk = t.rows <= V::kRows ? groups : kChunk;
     const int64_t bytes = t.weight.panel_bytes;
+    // A panel without a second one, which few weights have, is multiplied row by row.
     for_panels<2>(t.panels, [&](int64_t p, auto count) {
       const uint8_t* panel = t.panel + p * bytes;
       const uint8_t* next = p + 2 < t.panels ? panel + 2 * bytes : t.next ? t.next : panel;
       for (int64_t g = 0; g < groups; g += chunk)
-        balanced_blocks<V::kRows>(int(t.rows), [&](int m, auto rows) {
+        balanced_blocks<count.value == 1 ? 1 : V::kRows>(int(t.rows), [&](int m, auto rows) {
           nibbles<V, rows.value, count.value>(t, panel, next, m, g, min_of(g + chunk, groups),
                                               t.cur + m * kTileWidth + p * kLanes);
         });
@@ -179,60 +177,81 @@ struct IntCore {
     return {scratch, kPanelLines, scales, kPanelScales};
   }
 
-  // Adds groups [g0, g1) of `source` to cur for M rows and P panels; fetches the lines of `Fetch` panels at `ahead`.
-  template <Vector V, int M, int P, int Fetch>
-  static INFENG_NOINLINE void block(const LinearTile& t, const Lines& source, int64_t row, int64_t g0, int64_t g1,
-                                    float* cur, const uint8_t* ahead) {
+  // Adds groups [g0, g1) of `source` to cur for M rows and `panels` panels, S at a time; if `fetches`, fetches the
+  // lines at `ahead`: of as many panels of an int8 weight, or of one panel of nibbles.
+  template <Vector V, int M, int S>
+  static INFENG_NOINLINE void block(const LinearTile& t, const Lines& source, int panels, int64_t row, int64_t g0,
+                                    int64_t g1, float* cur, const uint8_t* ahead, bool fetches) {
     constexpr int kStepLines = kLanes / kSteps;
     const IntRows<V, M> in(t.in, t.row + row);
     const uint8_t* lines = source.lines;
     const uint8_t* scales = source.scales;
+    const int64_t bytes = t.weight.panel_bytes;
     // Bytes between the lines of two groups: an int8 weight may have scales there.
     const int64_t between = kNibbles ? 0 : Format::lines_at(1) - Format::lines_at(0) - kGroup * kLanes;
     for (int64_t g = g0; g < g1; ++g, lines += between) {
-      const uint8_t* fetch = ahead + Format::lines_at(g) + Format::kFetchFrom;
       t.feed.template step<V>();
       for (int s = 0; s < kSteps; ++s) {
         const int8_t* x[M];
         int32_t sum[M];
-        const uint8_t* w[P];
-        typename V::I acc[M][P];
-        typename V::F scale[P];
         in.template step<kSteps>(g, s, x, sum);
-        INFENG_EACH (p, P) w[p] = lines + p * source.panel_stride;
-        V::template dot_lines<Format::kBits, M, P>(acc, w, kStepLines, x, sum, [&](int l) INFENG_INLINE_LAMBDA {
-          const int at = s * kStepLines + l;
-          if (at < Format::kFetchLines)
-            INFENG_EACH (p, Fetch) V::prefetch(fetch + p * t.weight.panel_bytes + at * kLine);
-          if (Format::kFetchLines > kLanes && at == 0)
-            INFENG_EACH (p, Fetch) V::prefetch(fetch + p * t.weight.panel_bytes + kLanes * kLine);
-        });
-        if constexpr (kReadsRows)
-          if (sums_rows(t)) {
-            INFENG_EACH (m, M)
-              INFENG_EACH (p, P) {
-                float* c = cur + m * kTileWidth + p * kLanes;
-                V::store_i32(c, V::iadd(V::load_i32(c), acc[m][p]));
-              }
-            lines += kStepLines * kLine;
-            continue;
-          }
-        INFENG_EACH (p, P) {
-          const uint8_t* from = scales + p * source.scale_panel_stride;
+        const uint8_t* from = lines;
+        const uint8_t* scale = scales;
+        const uint8_t* fetch = ahead + Format::lines_at(g) + Format::kFetchFrom;
+        float* to = cur;
+        bool fetches_now = fetches;
+        INFENG_ROLLED
+        for (int p = 0; p < panels; p += S, to += S * kLanes) {
+          const uint8_t* w[S];
+          typename V::I acc[M][S];
+          INFENG_EACH (i, S) w[i] = from + i * source.panel_stride;
+          V::template dot_lines<Format::kBits, M, S>(acc, w, kStepLines, x, sum, [&](int l) INFENG_INLINE_LAMBDA {
+            constexpr int kFetched = kNibbles ? 1 : S;  // panels
+            const int at = s * kStepLines + l;
+            if (at < Format::kFetchLines && fetches_now)
+              INFENG_EACH (i, kFetched) V::prefetch(fetch + i * bytes + at * kLine);
+            if (Format::kFetchLines > kLanes && at == 0 && fetches_now)
+              INFENG_EACH (i, kFetched) V::prefetch(fetch + i * bytes + kLanes * kLine);
+          });
+          add<V, M, S>(t, in, acc, scale, source.scale_panel_stride, g, s, to);
+          from += S * source.panel_stride;
+          scale += S * source.scale_panel_stride;
           if constexpr (kNibbles)
-            scale[p] = V::load((const float*)from);
+            fetches_now = false;
           else
-            scale[p] = Format::template scale<V>(from, g, s);
-        }
-        INFENG_EACH (m, M) {
-          const auto xscale = V::set(in.scale[m][g]);
-          INFENG_EACH (p, P) {
-            float* c = cur + m * kTileWidth + p * kLanes;
-            V::store(c, V::fma(V::to_float(acc[m][p]), V::mul(scale[p], xscale), V::load(c)));
-          }
+            fetch += S * bytes;
         }
         lines += kStepLines * kLine;
         if constexpr (kNibbles) scales += kLine;
+      }
+    }
+  }
+
+  // Adds the sums of M rows and S panels over step s of group g to `cur`.
+  template <Vector V, int M, int S>
+  static INFENG_INLINE void add(const LinearTile& t, const IntRows<V, M>& in, const typename V::I (&acc)[M][S],
+                                const uint8_t* scales, int64_t stride, int64_t g, int s, float* cur) {
+    if constexpr (kReadsRows)
+      if (sums_rows(t)) {
+        INFENG_EACH (m, M)
+          INFENG_EACH (p, S) {
+            float* c = cur + m * kTileWidth + p * kLanes;
+            V::store_i32(c, V::iadd(V::load_i32(c), acc[m][p]));
+          }
+        return;
+      }
+    typename V::F scale[S];
+    INFENG_EACH (p, S) {
+      if constexpr (kNibbles)
+        scale[p] = V::load((const float*)(scales + p * stride));
+      else
+        scale[p] = Format::template scale<V>(scales + p * stride, g, s);
+    }
+    INFENG_EACH (m, M) {
+      const auto xscale = V::set(in.scale[m][g]);
+      INFENG_EACH (p, S) {
+        float* c = cur + m * kTileWidth + p * kLanes;
+        V::store(c, V::fma(V::to_float(acc[m][p]), V::mul(scale[p], xscale), V::load(c)));
       }
     }
   }

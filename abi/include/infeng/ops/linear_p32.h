@@ -5,8 +5,8 @@
 // and at the end out = out * d[n]. If a row has one scale, out is an integer sum until all of k is added. The zero
 // points are subtracted with the sums of x over 32 k, which the core computes once for a block of rows. As in
 // linear_int.h, few rows use the weights as they stream in, and many rows unpack a chunk of four panels to scratch:
-// units with their sub-scales, or bytes of s (u - z) + 128 on CPUs that add products of bytes directly (`BiasedLines`),
-// whose sums stay in registers over a group of the activation. SPDX-License-Identifier: Apache-2.0
+// units with their sub-scales, or biased bytes of s (u - z) on CPUs that add products of bytes directly
+// (`BiasedLines`), whose sums stay in registers over a group of the activation. SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LINEAR_P32_H
 #define INFENG_OPS_LINEAR_P32_H
 
@@ -40,22 +40,22 @@ struct P32Core {
     const bool few = t.rows <= V::kPackedMost;
     clear<V>(t);
     if (sums_rows(t)) {
-      few ? stream<V, Integers<V>, false>(t, groups) : blocks<V, Integers<V>>(t, groups);
+      few ? stream<V, Integers<V>>(t, groups) : blocks<V>(t, groups);
       return scale_sums<V>(t);
     }
     if (!few)
-      blocks<V, Floats<V>>(t, groups);
+      blocks<V>(t, groups);
     else if (t.in.group == kGroup)
-      stream<V, Floats<V>, false>(t, groups);
+      stream<V, Floats<V>>(t, groups);
     else
-      stream<V, Integers<V>, true>(t, groups);
+      stream<V, Integers<V>>(t, groups);
     scale_outputs<V>(t);
   }
 
  private:
   // Behind the lines in scratch, each group has for all rows the sums that subtract the zero points, and the scales, so
   // that values of rows that are multiplied together are adjacent. The sums are V::minus_halves of each 64 k for units.
-  // For biased lines they are -128 times the sum over a group of the activation where it begins, and else 0.
+  // For biased lines they are -V::kBias times the sum over a group of the activation where it begins, and else 0.
   static INFENG_INLINE int32_t* minus_of(const LinearTile& t) { return (int32_t*)(t.scratch + kScratch); }
   static INFENG_INLINE float* scales_of(const LinearTile& t, int64_t groups) {
     return (float*)(minus_of(t) + t.rows * groups);
@@ -73,7 +73,7 @@ struct P32Core {
         scales[g * t.rows + m] = scale[g];
         minus[g * t.rows + m] = Biased ? 0 : V::minus_halves(x + g * kGroup, sum[g]);
         if (begins(t, g)) first = g;
-        if (Biased) minus[first * t.rows + m] -= 128 * sum[g];
+        if constexpr (Biased) minus[first * t.rows + m] -= V::kBias * sum[g];
       }
     }
   }
@@ -117,34 +117,35 @@ struct P32Core {
   }
 
   // --- few rows: straight from the panel ---
-  template <SubScaled V, class Sums, bool Wide>
+  template <SubScaled V, class Sums>
   static void stream(const LinearTile& t, int64_t groups) {
     if (t.fresh) factor<V, false>(t, groups);
     const int64_t chunk = t.rows <= V::kPackedRows ? groups : kChunk;
     const int64_t bytes = t.weight.panel_bytes;
+    // A panel without a second one, which few weights have, is multiplied row by row.
     for_panels<2>(t.panels, [&](int64_t p, auto count) {
       const uint8_t* panel = t.panel + p * bytes;
       const uint8_t* next = p + 2 < t.panels ? panel + 2 * bytes : t.next ? t.next : panel;
       for (int64_t g = 0; g < groups; g += chunk)
-        balanced_blocks<V::kPackedRows>(int(t.rows), [&](int m, auto rows) {
-          packed<V, Sums, Wide, rows.value, count.value>(t, panel, next, m, g, min_of(g + chunk, groups), groups,
-                                                         t.cur + m * kTileWidth + p * kLanes);
+        balanced_blocks<count.value == 1 ? 1 : V::kPackedRows>(int(t.rows), [&](int m, auto rows) {
+          packed<V, Sums, rows.value, count.value>(t, panel, next, m, g, min_of(g + chunk, groups), groups,
+                                                   t.cur + m * kTileWidth + p * kLanes);
         });
     });
   }
 
-  // Adds groups [g0, g1) to cur; g0 is even. Registers hold what `cur` holds, or, if Wide, the integers of a wide
-  // group.
-  template <SubScaled V, class Sums, bool Wide, int M, int P>
+  // Adds groups [g0, g1) to cur; g0 is even. Registers hold what `cur` holds, or the integers of a wide group.
+  template <SubScaled V, class Sums, int M, int P>
   static INFENG_NOINLINE void packed(const LinearTile& t, const uint8_t* panel, const uint8_t* next, int64_t row,
                                      int64_t g0, int64_t g1, int64_t groups, float* cur) {
     constexpr int S = V::packed_panels(M) < P ? V::packed_panels(M) : P;  // panels of one dot
     const int64_t bytes = t.weight.panel_bytes, distance = Format::lines_at(kChunk) - Format::lines_at(0);
+    const bool wide = Sums::kExact && !sums_rows(t);
     Rows<M> in(t, row, g0, groups);
     typename Sums::Sum sum[P / S][M][S];
     INFENG_EACH (p, P)
       INFENG_EACH (m, M)
-        sum[p / S][m][p % S] = Wide || g0 == 0 ? Sums::zero() : Sums::load(cur + m * kTileWidth + p * kLanes);
+        sum[p / S][m][p % S] = wide || g0 == 0 ? Sums::zero() : Sums::load(cur + m * kTileWidth + p * kLanes);
     int64_t lines = Format::lines_at(g0);
     for (int64_t left = g1 - g0; left > 0; left -= 2, lines += kLine) {
       SubScales scales[2][P];
@@ -181,16 +182,16 @@ struct P32Core {
               const auto xscale = V::set(in.scale[m]);
               INFENG_EACH (p, S) sum[turn][m][p] = Sums::add(sum[turn][m][p], acc[m][p], xscale);
             }
-            if constexpr (Wide)
-              if (ends(t, g1 - left + h, groups)) {
-                put<V, Floats<V>, M, S>(sum[turn], in.scale, cur + first * kLanes);
+            if constexpr (Sums::kExact)
+              if (wide && ends(t, g1 - left + h, groups)) {
+                put<V, M, S>(sum[turn], in.scale, cur + first * kLanes, false);
                 INFENG_EACH (m, M)
                   INFENG_EACH (p, S) sum[turn][m][p] = Sums::zero();
               }
           }
       }
     }
-    if constexpr (!Wide)
+    if (!wide)
       INFENG_EACH (p, P)
         INFENG_EACH (m, M) Sums::store(cur + m * kTileWidth + p * kLanes, sum[p / S][m][p % S]);
   }
@@ -211,7 +212,7 @@ struct P32Core {
       return panels;
   }
 
-  template <SubScaled V, class Sums>
+  template <SubScaled V>
   static void blocks(const LinearTile& t, int64_t groups) {
     const int64_t bytes = t.weight.panel_bytes;
     if (t.fresh) factor<V, BiasedLines<V>>(t, groups);
@@ -230,10 +231,8 @@ struct P32Core {
         balanced_blocks<kMost, kLeast>(int(t.rows), [&](int m, auto rows) {
           constexpr int M = rows.value;
           float* cur = t.cur + m * kTileWidth + p * kLanes;
-          if (fetched < P)
-            block<V, Sums, M, S, true>(t, P, m, g, end, groups, cur, ahead + fetched++ * bytes);
-          else
-            block<V, Sums, M, S, false>(t, P, m, g, end, groups, cur, ahead);
+          block<V, M, S>(t, P, m, g, end, groups, cur, ahead + fetched * bytes, fetched < P);
+          ++fetched;
         });
       }
     });
@@ -249,11 +248,13 @@ struct P32Core {
       }
   }
 
-  // Adds unpacked groups [g0, g1) to cur for M rows and `panels` panels, S at a time; fetches the lines at `ahead`.
-  template <ScaledLines V, class Sums, int M, int S, bool Fetch>
+  // Adds unpacked groups [g0, g1) to cur for M rows and `panels` panels, S at a time; fetches the lines at `ahead` if
+  // `fetches`.
+  template <ScaledLines V, int M, int S>
   static INFENG_NOINLINE void block(const LinearTile& t, int panels, int64_t row, int64_t g0, int64_t g1,
-                                    int64_t groups, float* cur, const uint8_t* ahead) {
+                                    int64_t groups, float* cur, const uint8_t* ahead, bool fetches) {
     constexpr int kShare = (Format::kFetchLines * S + kPanels - 1) / kPanels;  // lines of a group that S panels fetch
+    const bool exact = sums_rows(t);
     Rows<M> in(t, row, g0, groups);
     Totals<V, M> totals;
     for (int64_t g = g0; g < g1; ++g, in.advance()) {
@@ -261,21 +262,21 @@ struct P32Core {
       const uint8_t* fetch = ahead + Format::lines_at(g) + Format::kFetchFrom;
       float* to = cur;
       totals.next = totals.of;
-      totals.begins = Sums::kExact || begins(t, g);
-      totals.ends = Sums::kExact || ends(t, g, groups);
+      totals.begins = exact || begins(t, g);
+      totals.ends = exact || ends(t, g, groups);
       t.feed.template step<V>();
       INFENG_ROLLED
       for (int p = 0; p < panels; p += S, from += S, to += S * kLanes, fetch += kShare * kLine)
-        add<V, Sums, M, S>(in, from, g - g0, to, totals, [&](int l) INFENG_INLINE_LAMBDA {
-          if (Fetch && l < kShare) V::prefetch(fetch + l * kLine);
+        add<V, M, S>(in, from, g - g0, to, totals, exact, [&](int l) INFENG_INLINE_LAMBDA {
+          if (l < kShare && fetches) V::prefetch(fetch + l * kLine);
         });
     }
   }
 
   // The same over biased lines; S is all panels.
-  template <BiasedLines V, class Sums, int M, int S, bool Fetch>
+  template <BiasedLines V, int M, int S>
   static INFENG_NOINLINE void block(const LinearTile& t, int, int64_t row, int64_t g0, int64_t g1, int64_t groups,
-                                    float* cur, const uint8_t* ahead) {
+                                    float* cur, const uint8_t* ahead, bool fetches) {
     constexpr int kShare = (Format::kFetchLines * S + kPanels - 1) / kPanels;
     const Unpacked* from = (const Unpacked*)t.scratch;
     const int64_t wide = t.in.group / kGroup;
@@ -291,10 +292,10 @@ struct P32Core {
         INFENG_EACH (p, S) w[p] = from[p].lines[g - g0];
         t.feed.template step<V>();
         V::template add_biased<M, S>(acc, w, in.x, [&](int l) INFENG_INLINE_LAMBDA {
-          if (Fetch && l < kShare) V::prefetch(fetch + l * kLine);
+          if (l < kShare && fetches) V::prefetch(fetch + l * kLine);
         });
       }
-      put<V, Sums, M, S>(acc, scale, cur);
+      put<V, M, S>(acc, scale, cur, sums_rows(t));
     }
   }
 
@@ -310,9 +311,9 @@ struct P32Core {
   };
 
   // Adds a group of S panels to `to` once the activation's group is complete.
-  template <ScaledLines V, class Sums, int M, int S, class Each>
+  template <ScaledLines V, int M, int S, class Each>
   static INFENG_INLINE void add(const Rows<M>& in, const Unpacked* from, int64_t g, float* to, Totals<V, M>& totals,
-                                const Each& each) {
+                                bool exact, const Each& each) {
     const uint8_t* w[S];
     const SubScales* s[S];
     typename V::I acc[M][S];
@@ -331,12 +332,19 @@ struct P32Core {
         INFENG_EACH (p, S) total[m * S + p] = acc[m][p];
       return;
     }
-    put<V, Sums, M, S>(acc, in.scale, to);
+    put<V, M, S>(acc, in.scale, to, exact);
   }
 
-  // Adds the sums of M rows and S panels over a group of the activation to `cur`.
+  // Adds the sums of M rows and S panels over a group of the activation to `cur`, which holds integers if `exact`.
+  template <SubScaled V, int M, int S>
+  static INFENG_INLINE void put(const typename V::I (&acc)[M][S], const float* scale, float* cur, bool exact) {
+    if (exact)
+      put_sums<V, Integers<V>, M, S>(acc, scale, cur);
+    else
+      put_sums<V, Floats<V>, M, S>(acc, scale, cur);
+  }
   template <SubScaled V, class Sums, int M, int S>
-  static INFENG_INLINE void put(const typename V::I (&acc)[M][S], const float* scale, float* cur) {
+  static INFENG_INLINE void put_sums(const typename V::I (&acc)[M][S], const float* scale, float* cur) {
     INFENG_EACH (m, M) {
       const auto xscale = V::set(scale[m]);
       INFENG_EACH (p, S) {

@@ -308,6 +308,7 @@ struct Base {
 struct Avx2 : Base {
   static constexpr int kRows = 5;
   static constexpr int kBlockRows = 5;
+  static constexpr int kBlockPanels = 1;
   static constexpr int kScaledRows = 6;
   static constexpr int kPackedRows = 6;
   static constexpr int kPackedMost = 8;
@@ -620,6 +621,7 @@ struct Avx2 : Base {
 struct AvxVnni : Base {
   static constexpr int kRows = 6;
   static constexpr int kBlockRows = 6;
+  static constexpr int kBlockPanels = 1;
   static constexpr int kScaledRows = 6;
   static constexpr int kPackedRows = 6;
   static constexpr int kPackedMost = 18;

@@ -210,6 +210,7 @@ struct Base {
 struct Bw : Base {
   static constexpr int kRows = 4;
   static constexpr int kBlockRows = 3;
+  static constexpr int kBlockPanels = 4;
   static constexpr int kScaledRows = 4;
   static constexpr int kPackedRows = 4;
   static constexpr int kPackedMost = 12;
@@ -364,9 +365,11 @@ struct Bw : Base {
 struct Vnni : Base {
   static constexpr int kRows = 6;
   static constexpr int kBlockRows = 6;
+  static constexpr int kBlockPanels = 4;
   static constexpr int kScaledRows = 6;
   static constexpr int kPackedRows = 6;
   static constexpr int kPackedMost = 12;
+  static constexpr int kBias = 128;
 
   template <int Bits, int M, int P, class Each>
   static INFENG_INLINE void dot_lines(I (&acc)[M][P], const uint8_t* const (&w)[P], int lines,

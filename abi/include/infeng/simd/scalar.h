@@ -18,6 +18,7 @@ struct Scalar {
   };
   static constexpr int kRows = 2;
   static constexpr int kBlockRows = 2;
+  static constexpr int kBlockPanels = 2;
   static constexpr int kScaledRows = 2;
   static constexpr int kPackedRows = 3;
   static constexpr int kPackedMost = 6;

@@ -79,7 +79,8 @@ concept Vector = requires(typename V::F f, typename V::I i, const float* x, floa
   { V::unpack_nibbles(line, (uint8_t*)q, (uint8_t*)q) };  // low and high nibbles of 64 bytes, each as 64 u8
   { V::prefetch(line) };  // a hint: this line, into the L2 cache
   { V::kRows };           // most rows whose dots over nibbles of two panels stay in registers
-  { V::kBlockRows };      // the same for u8 lines of four panels
+  { V::kBlockRows };      // the same for u8 lines of kBlockPanels panels
+  { V::kBlockPanels };    // most panels of one dot_lines that share the loads of x: 1, 2 or 4
   { V::kColumns };        // vectors of f32 columns that stay in registers for each of six rows
   // group_dot, the integer primitive (each backend documents how it keeps it exact). Weights are unsigned bytes with a
   // zero point, x is signed; `sum[m]` is the sum of x[m] over the same k, by which the zero point is taken out: with a
@@ -102,7 +103,8 @@ concept Vector = requires(typename V::F f, typename V::I i, const float* x, floa
 };
 // clang-format on
 
-// The sub-scales of 64 k of 16 outputs, laid out for products of 16-bit pairs: pair n belongs to output n.
+// The sub-scales of 64 k of 16 outputs, laid out for products of 16-bit pairs: pair n belongs to output n. A backend
+// without such products may use the memory in another way, because nothing else reads it.
 struct alignas(64) SubScales {
   int16_t s[2][2 * kLanes];  // of the first and the last 32 k: s twice
   int16_t zs[2 * kLanes];    // z * s of the first and the last 32 k
@@ -141,12 +143,14 @@ concept ScaledLines = SubScaled<V> && requires(typename V::I (&acc)[1][1], const
   { V::kScaledPanels };  // most panels of one dot_scaled: 1, 2 or 4
 };
 
-// Unpacked lines of s (u - z) + 128, for backends that add products of bytes directly: one zero point serves all.
+// Unpacked lines of s (u - z) + kBias, for backends that add products of bytes directly: one zero point serves all, or
+// none where bytes may be signed. Their order is the backend's own.
 //   add_biased<M, P>(acc, w, x, each): acc[m][p] += sum over 64 k of x[m][k] * w[p][k], of four panels at most
 template <class V>
 concept BiasedLines = SubScaled<V> && requires(typename V::I (&acc)[1][1], const uint8_t* const (&w)[1],
                                                const int8_t* const (&x)[1], Nothing each) {
   { V::template add_biased<1, 1>(acc, w, x, each) };
+  { V::kBias };
 };
 // clang-format on
 

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from infeng_bench.engine.running import MeasurementError, greedy
+from infeng_bench import options
+from infeng_bench.engine.running import MeasurementError
+from infeng_bench.engine.session import Sides
+from infeng_bench.load.place import Place
 from infeng_bench.load.prompts import random_ids
+from infeng_bench.load.requests import Job
 from infeng_bench.stats.summary import percentile
-from infeng_core.api import Engine
 
 LEARNING = 256  # tokens of a first prompt, from which the scheduler's cost model learns
+SHORT = 16  # prompt tokens of the decoding sequences
+
+
+SHOWN = {
+    "median_itl_ms": ("time between tokens, median ms", 1.0),
+    "p99_itl_ms": ("p99 ms", 1.0),
+    "p99_itl_ms_unbounded": ("p99 ms, steps of any length", 1.0),
+    "prefill_tokens_per_s": ("tokens of prompts/s", 1.0),
+    "decode_tokens_per_s": ("tokens decoded/s", 1.0),
+    "prefill_loss": ("the prompt is later by", 1.0),
+    "total_loss": ("all tokens/s are less by", 1.0),
+}
+"""The figures of a printed table, as in ``options.listed``."""
 
 
 @dataclass(frozen=True)
@@ -21,39 +39,35 @@ class PromptBeside:
 
     seconds: float  # until the prompt's first token
     tokens: int  # new tokens of the decoding sequences meanwhile
-    gaps: tuple[float, ...]  # seconds between two steps that gave them tokens
+    gaps: tuple[float, ...]  # seconds between two steps that gave a sequence tokens
 
 
-def beside(engine: Engine, rows: int, tokens: int, seed: int) -> PromptBeside:
-    """Decode ``rows`` sequences and submit a prompt of ``tokens`` beside them.
+def beside(place: Place, rows: int, tokens: int, seed: int) -> PromptBeside:
+    """Decode ``rows`` sequences and send a prompt of ``tokens`` beside them.
 
     Raises MeasurementError if a sequence ends before the prompt has its first token.
     """
-    vocab = engine.model.config.vocab
-    engine.submit(random_ids(min(LEARNING, tokens), seed, rows + 1, vocab), greedy(16)).result()
-    decoding = [engine.submit(random_ids(16, seed, row, vocab), greedy(1 << 20)) for row in range(rows)]
-    while not all(stream.is_ready for stream in decoding):
-        engine.step()
-    for stream in decoding:
-        stream.pending()
-    prompt = engine.submit(random_ids(tokens, seed, rows, vocab), greedy(1))
-    begin = last = time.perf_counter()
-    gaps, count = [], 0
-    while not prompt.finished:
-        engine.step()
-        now = time.perf_counter()
-        new = sum(len(event.token_ids) for stream in decoding for event in stream.pending())
-        if new:
-            gaps.append(now - last)
-            last, count = now, count + new
-    seconds = time.perf_counter() - begin
-    ended = sum(stream.finished for stream in decoding)
-    for stream in decoding:
-        stream.cancel()
+
+    def job(length: int, index: int, new: int) -> Job:
+        return Job(0.0, random_ids(length, seed, index, place.vocab), new)
+
+    place.whole(job(min(LEARNING, tokens), rows + 1, SHORT))
+    decoding = [place.ask(job(SHORT, row, place.context - SHORT)) for row in range(rows)]
+    place.until(lambda: all(one.count or one.is_over for one in decoding))
+    begin, before = place.now(), sum(one.count for one in decoding)
+    prompt = place.ask(job(tokens, rows, 1))
+    place.until(lambda: prompt.is_over)
+    place.settle()  # tokens of the same step for the decoding sequences
+    place.check([prompt])
+    ended = sum(one.is_over for one in decoding)
+    for one in decoding:
+        place.drop(one)
     if ended:
         why = f"{ended} of {rows} sequences reached the end of the context beside the prompt"
         raise MeasurementError("pace", why, "give a shorter --prompt, or a model of a longer context")
-    return PromptBeside(seconds, count, tuple(gaps))
+    moments = [[*[t for t in one.times if t <= begin][-1:], *[t for t in one.times if t > begin]] for one in decoding]
+    gaps = [late - early for each in moments for early, late in pairwise(each) if late > early]
+    return PromptBeside(prompt.times[0] - begin, sum(one.count for one in decoding) - before, tuple(gaps))
 
 
 def figures(paced: list[PromptBeside], free: list[PromptBeside], tokens: int) -> dict[str, Any]:
@@ -70,3 +84,31 @@ def figures(paced: list[PromptBeside], free: list[PromptBeside], tokens: int) ->
         "prefill_loss": 1 - rate / rate_free,
         "total_loss": 1 - work / work_free,
     }
+
+
+def measured(
+    opened: Callable[[dict[str, object]], AbstractContextManager[Sides]],
+    rows: int,
+    tokens: int,
+    step_ms: int,
+    rounds: int,
+    *,
+    seed: int,
+    kind: str,
+) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Return the figures of each side, and the record of the run.
+
+    Rounds alternate between steps of ``step_ms`` and unbounded ones. opened: settings -> the sides.
+    kind: of the record.
+    """
+    found: dict[str, dict[int, list[PromptBeside]]] = {}
+    record: dict[str, Any] = {}
+    for number in options.progress(range(rounds), "pace"):
+        for bound in (step_ms, 0):
+            with opened({"kv_cache__prefix": False, "scheduler__step_ms": bound}) as sides:
+                for side, place_of in sides.places.items():
+                    with place_of() as place:
+                        one = beside(place, rows, tokens, seed + number)
+                    found.setdefault(side, {step_ms: [], 0: []})[bound].append(one)
+                record = sides.session.record(kind, {}, seed=seed)
+    return {side: figures(one[step_ms], one[0], tokens) for side, one in found.items()}, record

@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 import argparse
-import itertools
+import contextlib
 import statistics
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 from infeng_bench import options
-from infeng_bench.engine.running import greedy
-from infeng_bench.engine.session import opened
+from infeng_bench.engine.place import IN_PROCESS
+from infeng_bench.engine.session import alone
+from infeng_bench.load.place import Place
 from infeng_bench.load.prompts import random_ids
+from infeng_bench.load.requests import Job
 from infeng_core.api import Engine
+
+NEW = 4  # tokens after each prompt
+
+Open = Callable[[dict[str, object]], AbstractContextManager[Place]]
+"""Settings, as in ``options.config`` -> a place with them."""
+
+
+SHOWN = {
+    "median_itl_ms": ("time between tokens, median ms", 1.0),
+    "cold_ttft_ms": ("first token computed, ms", 1.0),
+    "hit_ttft_ms": ("beginning in memory, ms", 1.0),
+    "hit_ratio": ("computed over in memory", 1.0),
+    "saved_ttft_ms": ("beginning on disk, after a restart, ms", 1.0),
+    "prefix_bytes": ("the beginning's cache, MB", 1e-6),
+    "restore_bytes_per_s": ("from disk, GB/s", 1e-9),
+}
+"""The figures of a printed table, as in ``options.listed``."""
 
 
 @dataclass
@@ -27,86 +47,74 @@ class FirstTokens:
     hit: list[float] = field(default_factory=list)  # in memory
     saved: list[float] = field(default_factory=list)  # on disk
     steps: list[float] = field(default_factory=list)  # seconds of a decode step after the first token
+    saved_bytes: int = 0
+
+    def figures(self, nbytes: int) -> dict[str, Any]:
+        """Return the figures. nbytes: KV cache bytes of one prefix."""
+        of_cold, of_hit, of_step, of_saved = map(statistics.median, (self.cold, self.hit, self.steps, self.saved))
+        return {
+            "cold_ttft_ms": 1000 * of_cold,
+            "hit_ttft_ms": 1000 * of_hit,
+            "saved_ttft_ms": 1000 * of_saved,
+            "median_itl_ms": 1000 * of_step,
+            "hit_ratio": of_cold / of_hit,
+            "prefix_bytes": nbytes,
+            "restore_bytes_per_s": nbytes / (of_saved - of_hit) if of_saved > of_hit else None,
+        }
 
 
-First = Callable[[list[int]], tuple[float, float]]
-"""Requests four tokens after a prompt; returns the seconds to the first and the median of the next three."""
+def measured(opened: Open, shared: int, tail: int, count: int, seed: int) -> FirstTokens:
+    """Measure ``count`` prefixes of ``shared`` tokens, each with tails of ``tail`` tokens.
 
-
-class Prompts:
-    """Prompts that share their prefixes."""
-
-    def __init__(self, shared: int, tail: int, count: int, seed: int, vocab: int) -> None:
-        """Draw ``count`` prefixes of ``shared`` tokens and three tails of ``tail`` tokens."""
-        self._prompts = [random_ids(shared, seed + k, 0, vocab) for k in range(count)]
-        self._tails = [random_ids(tail, seed, 1 + k, vocab) for k in range(3)]
-
-    def compute(self, first: First, found: FirstTokens) -> None:
-        """Request each prefix with the first tail (computed) and with the two others (in memory)."""
-        for prompt in options.progress(self._prompts, "prefix"):
-            found.cold.append(first(prompt + self._tails[0])[0])
-            for end in self._tails[1:]:
-                seconds, each = first(prompt + end)
-                found.hit.append(seconds)
-                found.steps.append(each)
-
-    def restore(self, first: First, found: FirstTokens) -> None:
-        """Request the prompts from an engine or server that finds their prefixes on disk."""
-        first(self._tails[0])
-        found.saved += [first(prompt + self._tails[1])[0] for prompt in self._prompts]
-
-
-class Inside(NamedTuple):
-    """The measurement on engines of this process."""
-
-    firsts: FirstTokens
-    nbytes: int  # KV cache bytes of one prefix
-    prompts: Prompts
-    record: dict[str, Any]
-
-
-def in_process(arguments: argparse.Namespace, shared: int, tail: int, rounds: int, kind: str = "prefix") -> Inside:
-    """Measure one engine, then a second one that starts with the saved prefixes. kind: of the record."""
+    A first place computes each prefix with a tail and finds it in memory with two others; a second one, which is opened
+    with the same settings after the first has ended, finds it on disk.
+    """
     found = FirstTokens()
     with tempfile.TemporaryDirectory(prefix="infeng-prefix-") as folder:
-        with opened(arguments, **as_served(folder)) as session:
-            engine = session.engine
-            prompts = Prompts(shared, tail, rounds, arguments.seed, engine.model.config.vocab)
-            prompts.compute(partial(_first, engine), found)
-            nbytes = _cached_bytes(engine, shared)
-        with opened(arguments, **as_served(folder)) as session:
-            prompts.restore(partial(_first, session.engine), found)
-            return Inside(found, nbytes, prompts, session.record(kind, {}, seed=arguments.seed))
+        cache: dict[str, object] = {"kv_cache__prefix": True, "kv_cache__prefix_dir": folder}
+        settings = {**cache, "scheduler__step_ms": 0}
+        with opened(settings) as place:
+            prompts = [random_ids(shared, seed + k, 0, place.vocab) for k in range(count)]
+            tails = [random_ids(tail, seed, 1 + k, place.vocab) for k in range(3)]
+            for prompt in options.progress(prompts, "prefix"):
+                found.cold.append(_first(place, prompt + tails[0])[0])
+                for end in tails[1:]:
+                    seconds, each = _first(place, prompt + end)
+                    found.hit.append(seconds)
+                    found.steps.append(each)
+        found.saved_bytes = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+        with opened(settings) as place:
+            _first(place, tails[0])
+            found.saved += [_first(place, prompt + tails[1])[0] for prompt in prompts]
+    return found
 
 
-def as_served(folder: str) -> dict[str, object]:
-    """Return the settings of an engine that saves prefixes in ``folder``."""
-    return {"kv_cache__prefix": True, "kv_cache__prefix_dir": folder}
+def in_process(
+    arguments: argparse.Namespace, shared: int, tail: int, count: int, kind: str
+) -> tuple[dict[str, Any], dict[str, Any], int]:
+    """Return the figures of engines of this process, the record of the run, and the vocabulary. kind: of the record."""
+    records: list[dict[str, Any]] = []
+    nbytes = vocab = 0
+
+    @contextlib.contextmanager
+    def opened(settings: dict[str, object]) -> Iterator[Place]:
+        nonlocal nbytes, vocab
+        with alone(arguments, settings) as sides, sides.places[IN_PROCESS]() as place:
+            yield place
+            nbytes, vocab = _cached_bytes(sides.session.engine, shared), place.vocab
+            records.append(sides.session.record(kind, {}, seed=arguments.seed))
+
+    found = measured(opened, shared, tail, count, arguments.seed)
+    return found.figures(nbytes), records[-1], vocab
 
 
-def _first(engine: Engine, ids: list[int]) -> tuple[float, float]:
-    """Return the seconds to the first token after ``ids``, and the median of the next three."""
-    stream = engine.submit(ids, greedy(4))
-    times = [time.perf_counter()]
-    times.extend(time.perf_counter() for _ in stream)
-    first, *others = (after - before for before, after in itertools.pairwise(times))
-    return first, statistics.median(others)
+def _first(place: Place, ids: list[int]) -> tuple[float, float]:
+    """Return the seconds to the first token after ``ids``, and the median of the next ones."""
+    reply = place.whole(Job(0.0, ids, NEW))
+    gaps = [late - early for early, late in pairwise(reply.times)]
+    return reply.times[0] - reply.sent, statistics.median(gaps or [0.0])
 
 
 def _cached_bytes(engine: Engine, tokens: int) -> int:
     """Return the bytes of the whole KV blocks of ``tokens``."""
     return tokens // 16 * (engine.executable.kv_bytes // engine.limits.kv_blocks) * len(engine.limits.windows)
-
-
-def figures_of(found: FirstTokens, nbytes: int) -> dict[str, Any]:
-    """Return the figures. nbytes: KV cache bytes of one prefix."""
-    of_cold, of_hit, of_step, of_saved = map(statistics.median, (found.cold, found.hit, found.steps, found.saved))
-    return {
-        "cold_ttft_ms": 1000 * of_cold,
-        "hit_ttft_ms": 1000 * of_hit,
-        "saved_ttft_ms": 1000 * of_saved,
-        "median_itl_ms": 1000 * of_step,
-        "hit_ratio": of_cold / of_hit,
-        "prefix_bytes": nbytes,
-        "restore_bytes_per_s": nbytes / (of_saved - of_hit) if of_saved > of_hit else None,
-    }

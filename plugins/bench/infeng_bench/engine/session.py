@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 from infeng_bench import options
+from infeng_bench.engine.place import IN_PROCESS, EnginePlace
 from infeng_bench.engine.running import perform
 from infeng_bench.engine.work import Work
 from infeng_bench.kernels.roofline import Roofline
+from infeng_bench.load.place import Place
 from infeng_bench.models.model_shape import most_common
 from infeng_bench.models.token_costs import Costs, costs
 from infeng_bench.peers import OURS
@@ -58,7 +62,7 @@ class Session:
 
     def record(self, kind: str, figures: Mapping[str, Any], **context: Any) -> dict[str, Any]:
         """Return a result: ``figures`` and those of the process and the engine; context as in ``results.record``."""
-        config, formats = self.engine.config, self.engine.model.formats_used
+        config = self.engine.config
         common: dict[str, Any] = {
             "cpu_utilization": self._meter.utilization(),
             "contention": self._meter.contention(),
@@ -77,14 +81,28 @@ class Session:
         return results.record(
             kind,
             {name: value for name, value in {**common, **figures}.items() if value is not None},
-            model=self._name,
-            format=most_common(formats),
-            kv_dtype=config.kv_cache.dtype,
-            threads=self.threads,
-            settings=self._settings or None,
-            kernels=results.kernels(self.engine.bound()),
+            **self.facts(),
             **context,
         )
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts of the engine for a result."""
+        return {
+            "model": self._name,
+            "format": most_common(self.engine.model.formats_used),
+            "kv_dtype": self.engine.config.kv_cache.dtype,
+            "threads": self.threads,
+            "settings": self._settings or None,
+            "kernels": results.kernels(self.engine.bound()),
+        }
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Places that are measured in turn, by name, and the session of the engine of this process."""
+
+    session: Session
+    places: Mapping[str, Callable[[], AbstractContextManager[Place]]]
 
 
 class Meter:
@@ -123,3 +141,10 @@ def opened(arguments: argparse.Namespace, **settings: object) -> Iterator[Sessio
         ceilings = options.roofline(arguments, workers)
         perform(engine, Work("decode", 1, min(WARM_UP, engine.limits.context // 4), 4), seed=2**31)
         yield Session(engine, name, loaded, ceilings, arguments.assignments)
+
+
+@contextlib.contextmanager
+def alone(arguments: argparse.Namespace, settings: Mapping[str, object]) -> Iterator[Sides]:
+    """Open an engine without another side; arguments as in ``opened``."""
+    with opened(arguments, **settings) as session:
+        yield Sides(session, {IN_PROCESS: lambda: EnginePlace(session.engine)})

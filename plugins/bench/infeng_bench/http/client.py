@@ -1,108 +1,65 @@
-"""An HTTP client that sends each request when it is due, whether earlier ones were answered or not.
+"""A client of a server that takes little CPU time, because it runs on the server's cores.
 
-It takes little CPU time, because it runs on the server's cores: one thread, epoll, requests serialized beforehand, and
-no parsing of answers beyond the head and the marks of frames. Latencies count from the moment at which a request was
-due, so they include the delays of a late client. Connections are kept open and reused; there are as many as requests
-in flight.
+One thread, epoll, requests serialized beforehand, and no parsing of answers beyond the head and the marks of frames
+before all have come. Latencies count from the moment at which a request was due, so they include the delays of a late
+client. Connections are kept open and reused; there are as many as requests in flight.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import math
-import re
 import resource
 import select
 import socket
-import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from infeng_bench.http.wire import Address
+from infeng_bench.http.answer import Answer
+from infeng_bench.http.wire import Address, Wire
+from infeng_bench.load.place import Place
+from infeng_bench.load.requests import Job, Reply
 from infeng_bench.peers import PeerError
-from infeng_bench.stats.summary import percentile
 from infeng_core.api.servers import shorten_slice
 
-FRAME = b"data: "  # begins each event of a stream
-END = b"\r\n0\r\n\r\n"  # the last chunk of a chunked body, after the end of the previous chunk
-TAIL = 512  # bytes kept of an answer's end, which has the usage
 PIECE = 1 << 16  # bytes read at a time
 MOST_FILES = 1 << 16
-AT_ONCE = 8  # overdue requests sent before answers are read
-
-_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)")
-_IN_CHUNKS = -1
+VOCAB = 256  # bound of the prompts' ids: every vocabulary has these
+CONTEXT = 2048  # positions of a request, if the server does not say how many
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
-    """A request and the time to send it, in seconds after the beginning."""
+@dataclass(frozen=True)
+class Look(Job):
+    """A GET of a path."""
 
-    at: float
-    request: bytes
-    place: int = 0  # the caller's number for it
-
-
-@dataclass(slots=True, eq=False)
-class Reply:
-    """The answer to a request; times are seconds after the beginning, NaN for an event that did not happen."""
-
-    due: Due
-    sent: float = math.nan
-    status: int = 0  # of HTTP; 0 without an answer
-    pieces: list[float] = field(default_factory=list)  # arrival of marks; of an answer without marks, its end
-    frames: int = 0  # marks; several may arrive at once
-    ended: float = math.nan
-    is_whole: bool = False
-    tail: bytes = b""  # the last bytes of the body
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the answer has ended."""
-        return not math.isnan(self.ended)
+    path: str = ""
 
 
 @dataclass(slots=True, eq=False)
 class _Connection:
     link: socket.socket
-    reply: Reply | None = None
+    answer: Answer | None = None
     uses: int = 0
-    head: bytes = b""
-    left: int = 0  # bytes of the body still to come, or _IN_CHUNKS
-    closes: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """The cost and the delay of the client itself."""
-
-    seconds: float  # from the beginning to the last answer
-    cpu_seconds: float  # of its thread
-    lag_p99: float  # seconds between a request's due time and its sending, 99th percentile
-
-    @property
-    def cpu_share(self) -> float:
-        """CPU time over wall time."""
-        return self.cpu_seconds / self.seconds
-
-
-class Client:
+class Client(Place):
     """Sends requests and receives answers while ``pump`` runs. A context manager."""
 
-    def __init__(self, name: str, address: Address, timeout: float, *, mark: bytes = FRAME, kept: int = TAIL) -> None:
-        """Prepare to send requests to ``address``.
+    at_once = 8
 
-        name: for errors. timeout: seconds without a byte until PeerError. mark: occurs once in each frame that counts.
-        kept: most bytes of ``Reply.tail``.
-        """
-        self._name, self._address, self._timeout = name, address, timeout
-        self._mark, self._kept = mark, kept
+    def __init__(
+        self, name: str, address: Address, wire: Wire, timeout: float, vocab: int = VOCAB, context: int = CONTEXT
+    ) -> None:
+        """Prepare to send requests to ``address``; other arguments as in ``Place``, seconds without a byte."""
+        super().__init__(name, vocab, context, timeout)
+        self.address, self._wire = address, wire
         self._epoll = select.epoll()  # opened first: select(2) needs a low file number
         self._open: dict[int, _Connection] = {}
         self._idle: list[_Connection] = []
-        self._begin = time.perf_counter()
+        self._unread: list[Answer] = []
         _raise_open_files()
 
     def __enter__(self) -> Client:
@@ -113,94 +70,63 @@ class Client:
             self._close(connection)
         self._epoll.close()
 
-    def now(self) -> float:
-        """Return the seconds since the beginning."""
-        return time.perf_counter() - self._begin
+    def error(self, why: str) -> PeerError:
+        """Return the error to raise."""
+        return PeerError(self.name, why, "look at its log")
+
+    def connect(self, count: int) -> None:
+        """Open ``count`` connections before they are needed; raises OSError."""
+        self._idle += [self._connected() for _ in range(count)]
 
     # ---------------------------------------------------------------------------------------------------- sending ---
 
-    def connect(self, count: int) -> None:
-        """Open ``count`` connections before they are needed; raises PeerError."""
-        self._idle += [self._connected() for _ in range(count)]
+    def prepared(self, job: Job) -> bytes:
+        """Return the bytes of a request."""
+        return self.address.look(job.path) if isinstance(job, Look) else self.address.request(self._wire, job)
 
-    def run(
-        self, dues: Sequence[Due], ended: Callable[[Reply], Due | None] = lambda reply: None
-    ) -> tuple[list[Reply], Effort]:
-        """Send all requests, which are in order of time, and return the answers and the client's effort.
-
-        The beginning is now. ended: called after each answer; returns a further request, which is sent next, or None.
-        Raises PeerError after ``timeout`` without a byte.
-        """
-        replies: list[Reply] = []
-        with _like_another_machine():
-            cpu, self._begin = time.thread_time(), time.perf_counter()
-            self._run(deque(dues), replies, ended)
-            seconds, taken = self.now(), time.thread_time() - cpu
-        lags = [reply.sent - reply.due.at for reply in replies]
-        return replies, Effort(seconds, taken, percentile(lags, 0.99) if lags else 0.0)
-
-    def _run(self, coming: deque[Due], replies: list[Reply], ended: Callable[[Reply], Due | None]) -> None:
-        running: set[Reply] = set()
-        heard = 0.0
-        while coming or running:
-            for _ in range(AT_ONCE):
-                if not coming or coming[0].at > self.now():
-                    break
-                replies.append(self.send(coming.popleft()))
-                running.add(replies[-1])
-            wait = coming[0].at - self.now() if coming else self._timeout
-            found = self.pump(min(wait, self._timeout))
-            if found or not running:
-                heard = self.now()
-            for reply in found:
-                if reply.is_over:
-                    running.discard(reply)
-                    if (following := ended(reply)) is not None:
-                        coming.appendleft(following)
-            if self.now() > heard + self._timeout:
-                raise self._silent()
-
-    def ask(self, request: bytes) -> Reply:
-        """Send one request now."""
-        return self.send(Due(self.now(), request))
-
-    def send(self, due: Due) -> Reply:
-        """Send a request now; raises PeerError if no connection can be opened."""
-        reply = Reply(due)
-        self._send(self._idle.pop() if self._idle else self._connected(), reply)
-        return reply
+    def send(self, reply: Reply, made: bytes) -> None:
+        """Send a request."""
+        try:
+            self._send(self._idle.pop() if self._idle else self._connected(), Answer(reply, made))
+        except OSError as error:
+            reply.sent = self.now()
+            reply.fail(type(error).__name__, reply.sent)
 
     def drop(self, reply: Reply) -> None:
         """Disconnect: close the connection of an answer."""
         for connection in list(self._open.values()):
-            if connection.reply is reply:
+            if connection.answer is not None and connection.answer.reply is reply:
                 self._close(connection)
-                reply.ended = self.now()
+                reply.fail("dropped", self.now())
 
-    def until(self, is_so: Callable[[], bool]) -> None:
-        """Receive until ``is_so()``; raises PeerError after ``timeout`` without a byte."""
-        heard = time.perf_counter()
-        while not is_so():
-            if self.pump(self._timeout):
-                heard = time.perf_counter()
-            elif time.perf_counter() > heard + self._timeout:
-                raise self._silent()
-
-    def whole(self, request: bytes) -> Reply:
-        """Send a request and return its whole answer; raises PeerError unless its status is 200."""
-        reply = self.ask(request)
+    def running(self) -> int:
+        """Return how many requests the server says that run."""
+        reply = Reply(Look(self.now(), (), 0, path=self._wire.running))
+        self.send(reply, self.prepared(reply.job))
         self.until(lambda: reply.is_over)
-        if reply.status != 200 or not reply.is_whole:
-            said = reply.tail.decode(errors="replace")
-            raise PeerError(self._name, f"answered {reply.status}: {said!r}", "look at its log")
-        return reply
+        body = next((one.body for one in self._unread if one.reply is reply), b"")
+        self.settle()
+        self.check([reply])
+        return int(json.loads(body)["running"])
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Reduce this thread's delays on cores that it shares with the server: no garbage collection, a short slice."""
+        gc.collect()
+        gc.disable()
+        shorten_slice()
+        try:
+            yield
+        finally:
+            shorten_slice(0.0)
+            gc.enable()
 
     # -------------------------------------------------------------------------------------------------- receiving ---
 
     def pump(self, wait: float) -> list[Reply]:
         """Receive bytes, waiting at most ``wait`` seconds for the first; return the answers that got some."""
         if wait > 0:  # select waits to the microsecond, epoll for whole milliseconds
-            select.select([self._epoll], [], [], wait)
+            select.select([self._epoll], [], [], None if math.isinf(wait) else wait)
         heard = []
         for number, _ in self._epoll.poll(0):
             connection = self._open.get(number)
@@ -208,59 +134,69 @@ class Client:
                 heard.append(reply)
         return heard
 
+    def settle(self) -> None:
+        """Receive what has come already, and read the answers that have ended."""
+        self.pump(0)
+        for answer in self._unread:
+            self._wire.read(answer.reply, answer)
+        self._unread.clear()
+
     def _receive(self, connection: _Connection) -> Reply | None:
-        reply = connection.reply
+        answer = connection.answer
         try:
             data = connection.link.recv(PIECE)
+            while isinstance(connection.link, ssl.SSLSocket) and connection.link.pending():
+                data += connection.link.recv(PIECE)
         except OSError:
             data = b""
-        if reply is None or not data:
-            self._close(connection)
-            if reply is not None and connection.uses > 1 and not reply.status and not connection.head:
-                self._send(self._connected(), reply)  # the server closed it before the request arrived
-            elif reply is not None:
-                reply.ended = self.now()
-            return reply
         now = self.now()
-        if not reply.status:
-            data = _head(connection, reply, data)
-        if data:
-            self._body(connection, reply, data, now)
-        if reply.status and (reply.tail.endswith(END) if connection.left == _IN_CHUNKS else connection.left <= 0):
-            reply.ended, reply.is_whole = now, True
-            if not reply.frames:
-                reply.pieces.append(now)
-            connection.reply = None
-            if connection.closes:
+        if answer is None or not data:
+            self._close(connection)
+            if answer is not None and connection.uses > 1 and not answer.has_begun:
+                self._again(answer)  # the server closed it before the request arrived
+            elif answer is not None:
+                answer.is_whole = answer.ends_with_connection
+                self._over(answer, now)
+            return None if answer is None else answer.reply
+        body = answer.add(data, now)
+        reply = answer.reply
+        if count := body.count(self._wire.mark):
+            reply.count += count
+            reply.times.append(now)
+        if answer.is_whole:
+            self._over(answer, now)
+            connection.answer = None
+            if answer.closes:
                 self._close(connection)
             else:
                 self._idle.append(connection)
         return reply
 
-    def _body(self, connection: _Connection, reply: Reply, data: bytes, now: float) -> None:
-        if count := data.count(self._mark):
-            reply.frames += count
-            reply.pieces.append(now)
-        reply.tail = data[-self._kept :] if len(data) >= self._kept else (reply.tail + data)[-self._kept :]
-        if connection.left != _IN_CHUNKS:
-            connection.left -= len(data)
+    def _over(self, answer: Answer, now: float) -> None:
+        answer.reply.ended = now
+        if not answer.reply.times:
+            answer.reply.times.append(now)
+        self._unread.append(answer)
 
     # ------------------------------------------------------------------------------------------------ connections ---
 
-    def _send(self, connection: _Connection, reply: Reply) -> None:
-        connection.reply = reply
+    def _send(self, connection: _Connection, answer: Answer) -> None:
+        connection.answer = answer
         connection.uses += 1
-        if math.isnan(reply.sent):
-            reply.sent = self.now()
+        if math.isnan(answer.reply.sent):
+            answer.reply.sent = self.now()
         with contextlib.suppress(ConnectionError):  # the next read reports it
-            connection.link.sendall(reply.due.request)
+            connection.link.sendall(answer.request)
+
+    def _again(self, answer: Answer) -> None:
+        try:
+            self._send(self._connected(), answer)
+        except OSError as error:
+            answer.reply.fail(type(error).__name__, self.now())
 
     def _connected(self) -> _Connection:
-        try:
-            made = self._address.connect(self._timeout)
-            made.settimeout(None)  # a timeout would cost a poll(2) before each call
-        except OSError as error:
-            raise PeerError(self._name, f"no connection can be opened ({error})", "look at its log") from error
+        made = self.address.connect(self.timeout)
+        made.settimeout(None)  # a timeout would cost a poll(2) before each call
         connection = _Connection(made)
         self._open[made.fileno()] = connection
         self._epoll.register(made, select.EPOLLIN)
@@ -272,38 +208,6 @@ class Client:
         connection.link.close()
         if connection in self._idle:
             self._idle.remove(connection)
-
-    def _silent(self) -> PeerError:
-        return PeerError(self._name, f"not a byte in {self._timeout:g} s", "look at its log")
-
-
-@contextlib.contextmanager
-def _like_another_machine() -> Iterator[None]:
-    """Reduce this thread's delays on cores that it shares with the server: no garbage collection, a short slice."""
-    gc.collect()
-    gc.disable()
-    shorten_slice()
-    try:
-        yield
-    finally:
-        shorten_slice(0.0)
-        gc.enable()
-
-
-def _head(connection: _Connection, reply: Reply, data: bytes) -> bytes:
-    """Parse the head of an answer once it is complete; return the bytes after it."""
-    data = connection.head + data
-    end = data.find(b"\r\n\r\n")
-    if end < 0:
-        connection.head = data
-        return b""
-    connection.head = b""
-    head = data[:end].lower()
-    reply.status = int(head[9:12])
-    length = _LENGTH.search(head)
-    connection.left = int(length[1]) if length else _IN_CHUNKS
-    connection.closes = b"\r\nconnection: close" in head
-    return data[end + 4 :]
 
 
 def _raise_open_files() -> None:

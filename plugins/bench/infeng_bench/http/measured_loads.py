@@ -4,41 +4,62 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from infeng_bench import options
-from infeng_bench.http import disconnects, pace, prefix, traffic
-from infeng_bench.http.paired import SIDES
+from infeng_bench.engine import leave, pace, prefix
+from infeng_bench.engine.place import IN_PROCESS
+from infeng_bench.http import traffic
+from infeng_bench.http.paired import SERVED, SIDES, both, served
 from infeng_bench.http.traffic import Figures
+from infeng_bench.load import load_options
 from infeng_core.api import UsageError
 
+KIND = "serve-load"
+MB = 1e6
+
+
+def _pace(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
+    """Return each side's figures beside a long prompt, with and without a bound on the time of steps."""
+    rows, prompt, step, rounds = (int(arguments.load[name]) for name in ("rows", "prompt", "step", "rounds"))
+    return pace.measured(
+        lambda settings: both(arguments, settings), rows, prompt, step, rounds, seed=arguments.seed, kind=KIND
+    )
+
+
+def _prefix(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
+    """Return each side's figures: TTFT with the prefix computed, in memory, and on disk after a restart."""
+    prompt, tail, rounds = (int(arguments.load[name]) for name in ("prompt", "tail", "rounds"))
+    inside, record, vocab = prefix.in_process(arguments, prompt, tail, rounds, KIND)
+    outside = prefix.measured(lambda settings: served(arguments, settings, vocab), prompt, tail, rounds, arguments.seed)
+    told = {**outside.figures(inside["prefix_bytes"]), "saved_bytes": outside.saved_bytes}
+    return {IN_PROCESS: inside, SERVED: told}, record
+
+
+def _leave(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
+    """Return the steps until blocks are free, by side, for clients that disconnect in decode and in prefill."""
+    load, found = arguments.load, {}
+    with both(arguments, {**load_options.AS_SERVED, "kv_cache__prefix": False}) as sides:
+        for side, opened in sides.places.items():
+            with opened() as place:
+                found[side] = leave.measured(place, int(load["prompt"]), int(load["rounds"]))
+        return found, sides.session.record(KIND, {}, seed=arguments.seed)
+
+
 LOADS: Mapping[str, Callable[[argparse.Namespace], tuple[Figures, dict[str, Any]]]] = {
-    "pace": pace.measured,
-    "prefix": prefix.measured,
-    "leave": disconnects.measured,
+    "pace": _pace,
+    "prefix": _prefix,
+    "leave": _leave,
     "tenants": traffic.tenants,
     "zipf": traffic.zipf,
     "overload": traffic.overload,
 }
 """The measurement of each special kind of load; ``traffic.any_load`` measures the others."""
 
-MB, GB = 1e6, 1e9
-
 SHOWN: Mapping[str, tuple[str, float]] = {
-    "median_itl_ms": ("time between tokens, median ms", 1),
-    "p99_itl_ms": ("p99 ms", 1),
-    "p99_itl_ms_unbounded": ("p99 ms, steps of any length", 1),
-    "prefill_tokens_per_s": ("tokens of prompts/s", 1),
-    "decode_tokens_per_s": ("tokens decoded/s", 1),
-    "prefill_loss": ("the prompt is later by", 1),
-    "total_loss": ("all tokens/s are less by", 1),
-    "cold_ttft_ms": ("first token computed, ms", 1),
-    "hit_ttft_ms": ("beginning in memory, ms", 1),
-    "hit_ratio": ("computed over in memory", 1),
-    "saved_ttft_ms": ("beginning on disk, after a restart, ms", 1),
-    "prefix_bytes": ("the beginning's cache, MB", 1 / MB),
-    "restore_bytes_per_s": ("from disk, GB/s", 1 / GB),
+    **pace.SHOWN,
+    **prefix.SHOWN,
     "median_decode_steps": ("left in decode: free after steps, median", 1),
     "max_decode_steps": ("most", 1),
     "median_prefill_steps": ("left in prefill: free after steps, median", 1),
@@ -91,22 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
     begin = time.monotonic()
     asked = str(arguments.load)
     sides, record = LOADS.get(arguments.load.kind, traffic.any_load)(arguments)
-    result = {**record, "asked_load": asked, "sides": sides, "seconds_in_all": time.monotonic() - begin}
-    options.deliver(result, arguments, [asked, *options.columns(_table(sides))])
+    seconds = time.monotonic() - begin
+    result = {"load": str(arguments.load), **record, "asked_load": asked, "sides": sides, "seconds_in_all": seconds}
+    options.deliver(result, arguments, [asked, *options.listed(SHOWN, {side: sides[side] for side in SIDES})])
     return 0
-
-
-def _table(sides: Figures) -> Iterator[list[str]]:
-    yield ["", *SIDES]
-    for name, (label, factor) in SHOWN.items():
-        values = [sides[side].get(name) for side in SIDES]
-        if any(value is not None for value in values):
-            yield [label, *(_shown(value, factor) for value in values)]
-
-
-def _shown(value: float | None, factor: float) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, int) and factor == 1:
-        return f"{value}"
-    return f"{value * factor:,.0f}" if abs(value * factor) >= 1000 else f"{value * factor:.3g}"

@@ -3,69 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from infeng_bench.http import own_server
-from infeng_bench.http.server_process import ServedOverHttp
-from infeng_bench.load.serving import Served, delays
+from infeng_bench.engine.place import IN_PROCESS
+from infeng_bench.http.paired import SERVED
+from infeng_bench.load.outcomes import latencies_of
+from infeng_bench.load.requests import Served
 from infeng_bench.options import Column
 from infeng_bench.stats import paired
-from infeng_bench.stats.contention import Waits, judged, withheld
+from infeng_bench.stats.contention import withheld
 from infeng_bench.stats.summary import percentile, spread
 
-IN_PROCESS = "in_process"
-SERVED = own_server.NAME
+Rounds = Mapping[str, Sequence[Served]]
+"""The same requests on each side, IN_PROCESS, SERVED and peers, one per round."""
 
 
-@dataclass(frozen=True)
-class Round:
-    """The same requests on each side, one after the other."""
-
-    served: Mapping[str, Served]  # by side: IN_PROCESS, SERVED, and names of peers
-
-    @property
-    def waits(self) -> Waits:
-        """The waits of the in-process side's threads: none of our other processes runs beside them."""
-        return self.served[IN_PROCESS].waits
-
-    @property
-    def steal(self) -> float:
-        """The share of the cores' time that the host gave to other machines meanwhile."""
-        return self.waits.stolen
-
-
-def figures(clients: int, adapters: int, rounds: Sequence[Round]) -> dict[str, Any]:
+def figures(clients: int, adapters: int, found: Rounds) -> dict[str, Any]:
     """Return the figures of one number of clients. adapters: number of adapters in the requests; 0: base only."""
-    names = list(rounds[0].served)
-    rates = {name: [_rate(one.served[name]) for one in rounds] for name in names}
+    rates = {name: [one.tokens / one.seconds for one in each] for name, each in found.items()}
+    waits = {IN_PROCESS: [one.waits for one in found[IN_PROCESS]]}  # none of our other processes runs beside it
     ratio = paired.ratios(rates[SERVED], rates[IN_PROCESS])
     low = paired.lower_bound(ratio)
-    against = paired.Ratios.of(rates, SERVED, (IN_PROCESS,))
-    starved = paired.starved(list(rates.values()))
     return {
         "clients": clients,
         "adapters": adapters,
-        "tokens": _tokens(rounds[0].served[SERVED]),
-        "engines": {name: _side([one.served[name] for one in rounds], rates[name]) for name in names},
+        "tokens": found[SERVED][0].tokens,
+        "engines": {name: _side(each, rates[name]) for name, each in found.items()},
         "served_ratio": quartiles(ratio),
         "served_ratio_low": low.value,
         "served_ratio_low_confidence": low.confidence,
-        "http_cpu_us_per_token": quartiles(_costs(rounds, lambda served: served.cpu_seconds)),
-        "http_wall_us_per_token": quartiles(_costs(rounds, lambda served: served.seconds)),
-        **against.figures(quartiles),
-        "pair_count": len(rounds),
-        "starved_pairs": len(starved),
-        "starved": starved,
-        "steal": spread([one.steal for one in rounds]),
-        "contention": judged(
-            {IN_PROCESS: [one.waits for one in rounds]},
-            {"in-process": (quartiles(ratio)["median"], low.value)} | against.bounded,
-        ),
-        "pairs": [
-            {**{name: rates[name][number] for name in names}, "steal": round(one.steal, 4)}
-            for number, one in enumerate(rounds)
-        ],
+        "http_cpu_us_per_token": quartiles(_costs(found, lambda served: served.cpu_seconds)),
+        "http_wall_us_per_token": quartiles(_costs(found, lambda served: served.seconds)),
+        **paired.interleaved(rates, waits, SERVED, shown=quartiles, apart={IN_PROCESS: "in-process"}),
     }
 
 
@@ -106,34 +75,22 @@ def lines(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def _side(served: Sequence[Served], rates: Sequence[float]) -> dict[str, Any]:
     """Return the figures of one side; latencies are over all requests of all rounds."""
-    waits = delays([trace for one in served for trace in one.traces], is_closed=True)
+    waits = latencies_of([reply for one in served for reply in one.replies], is_closed=True)
     found: dict[str, Any] = {
         "tokens_per_s": quartiles(rates),
-        "cpu_us_per_token": quartiles([1e6 * one.cpu_seconds / _tokens(one) for one in served]),
+        "cpu_us_per_token": quartiles([1e6 * one.cpu_seconds / one.tokens for one in served]),
         "peak_rss_bytes": max(one.peak_rss_bytes for one in served),
         **{name: value for name, value in waits.items() if name.endswith(("ttft_ms", "itl_ms", "e2el_ms"))},
     }
-    over_http = [one for one in served if isinstance(one, ServedOverHttp)]
-    if over_http:
-        taken = [1e6 * one.client_cpu_seconds / _tokens(one) for one in over_http]
-        found["client_cpu_us_per_token"] = quartiles(taken)
-    loops = [1e6 * one.loop_cpu_seconds / _tokens(one) for one in over_http if one.loop_cpu_seconds is not None]
-    if loops:
-        found["loop_cpu_us_per_token"] = quartiles(loops)
+    for name in ("client", "loop"):
+        taken = [(getattr(one, f"{name}_cpu_seconds"), one.tokens) for one in served]
+        known = [1e6 * seconds / tokens for seconds, tokens in taken if seconds is not None]
+        if known:
+            found[f"{name}_cpu_us_per_token"] = quartiles(known)
     return found
 
 
-def _tokens(served: Served) -> int:
-    return sum(trace.job.new for trace in served.traces)
-
-
-def _rate(served: Served) -> float:
-    return _tokens(served) / served.seconds
-
-
-def _costs(rounds: Sequence[Round], seconds: Callable[[Served], float]) -> list[float]:
+def _costs(found: Rounds, seconds: Callable[[Served], float]) -> list[float]:
     """Return the microseconds that a token over HTTP takes more than in-process, pair by pair."""
-    return [
-        1e6 * (seconds(one.served[SERVED]) - seconds(one.served[IN_PROCESS])) / _tokens(one.served[SERVED])
-        for one in rounds
-    ]
+    pairs = zip(found[SERVED], found[IN_PROCESS], strict=True)
+    return [1e6 * (seconds(served) - seconds(inside)) / served.tokens for served, inside in pairs]

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from infeng_bench.http import closed_loop
+from infeng_bench.http.client import CONTEXT, VOCAB, Client
 from infeng_bench.http.wire import Address, Wire
-from infeng_bench.load.serving import Job, Served
+from infeng_bench.load.requests import Job, Served
 from infeng_bench.peers.child import ChildProcess, memory_of
 from infeng_bench.stats.contention import NANO, threads
 
 POLL = 0.05  # seconds between two checks of readiness
 HOST = "127.0.0.1"
-
-
-@dataclass(frozen=True)
-class ServedOverHttp(Served):
-    """All requests of one round; ``cpu_seconds`` are the server's."""
-
-    client_cpu_seconds: float = 0.0  # of the clients, on the same cores
-    loop_cpu_seconds: float | None = None
-    """CPU seconds of the server's first thread, INF-ENG's event loop; None if the system does not report it."""
 
 
 class ServerProcess(ChildProcess):
@@ -60,20 +51,24 @@ class ServerProcess(ChildProcess):
             time.sleep(POLL)
         self.send_signal(signal.SIGSTOP)
 
-    def serve(self, jobs: Sequence[Job], places: int) -> ServedOverHttp:
+    @contextlib.contextmanager
+    def client(self, vocab: int = VOCAB, context: int = CONTEXT) -> Iterator[Client]:
+        """Yield a client of the server, which is awake inside the block. vocab, context: of its model."""
+        with self.awake(), Client(self.name, self.address, self._wire, self.timeout, vocab, context) as client:
+            yield client
+
+    def serve(self, jobs: Sequence[Job], places: int) -> Served:
         """Send ``jobs`` from ``places`` clients; the process runs only meanwhile. Raises PeerError."""
-        with self.awake():
+        with self.client() as client:
             begin, looped = self._cpu(), self._first_thread()
-            traces, effort = closed_loop.drive(self.name, self.address, self._wire, jobs, places, self.timeout)
+            client.connect(min(places, len(jobs)))
+            replies, effort = client.run(jobs, places)
             taken, loop = self._cpu() - begin, self._first_thread()
+            client.check(replies)
         loop = None if loop is None or looped is None else loop - looped
-        return ServedOverHttp(
-            traces,
-            effort.seconds,
-            taken,
-            memory_of(self.pid, "VmHWM"),
-            client_cpu_seconds=effort.cpu_seconds,
-            loop_cpu_seconds=loop,
+        memory = memory_of(self.pid, "VmHWM")
+        return Served(
+            replies, effort.seconds, taken, memory, client_cpu_seconds=effort.cpu_seconds, loop_cpu_seconds=loop
         )
 
     @property

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from infeng_bench.engine.running import greedy
-from infeng_bench.http import own_server, paired
-from infeng_bench.http.client import Due, Effort, Reply
-from infeng_bench.http.overhead_figures import IN_PROCESS
+from infeng_bench.engine.place import IN_PROCESS
+from infeng_bench.http import paired
+from infeng_bench.http.client import Look
 from infeng_bench.http.paired import SIDES, PairedEngines, both
-from infeng_bench.load import in_process, load_options, outcomes
+from infeng_bench.load import load_options, outcomes
 from infeng_bench.load.kinds import Load
 from infeng_bench.load.outcomes import Outcomes
-from infeng_bench.load.serving import Job
+from infeng_bench.load.place import Effort
+from infeng_bench.load.requests import Job
 from infeng_bench.load.traffic import GREEDY, Traffic, draw
 from infeng_bench.models import adapters
 from infeng_bench.stats.summary import percentile
@@ -30,13 +29,8 @@ Figures = dict[str, dict[str, Any]]  # by side
 
 POLICIES = ("fair", "fcfs")  # policies of the tenants measurement; the second is the baseline
 PROBE_SECONDS = 0.25  # between two calls of /health
-PROBE = -1  # ``Due.place`` of a call of /health
-REFUSED = (429, 503)
 DRAWN = 512  # requests whose mean lengths determine the rate of an overload
 ROOM = ("--max-requests", "65536", "--max-connections", "65536")  # the in-process engine has no such bounds either
-
-_COUNT = re.compile(rb'"completion_tokens":(\d+)')
-_CACHED = re.compile(rb'"cached_tokens":(\d+)')
 
 
 @dataclass(frozen=True)
@@ -77,14 +71,14 @@ def tenants(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
         more = [*ROOM, "--api-keys", str(file)]
         for policy in POLICIES:
             settings = {**load_options.AS_SERVED, "scheduler__use": policy}
-            with both(arguments, settings, more=more, key=keys[GREEDY]) as sides:
+            with both(arguments, settings, more=more, key=lambda job: keys[job.tenant or GREEDY]) as sides:
                 traffic = drawn(arguments, sides)
                 arguments.load = _at_rate(arguments.load, traffic.rate)  # so that both policies get the same requests
                 for side in SIDES:
-                    beside = _run(side, sides, traffic, keys)
+                    beside = _run(side, sides, traffic)
                     told = _fairness(beside, load_options.targets(arguments))
                     if policy == POLICIES[0]:
-                        alone = _run(side, sides, traffic.without(GREEDY), keys).outcomes
+                        alone = _run(side, sides, traffic.without(GREEDY)).outcomes
                         found[side] |= {**_ttft("alone", alone), **_efforts(beside)}
                         found[side]["victim_p99_ttft_ratio"] = outcomes.victims_ratio(beside.outcomes, alone)
                         found[side] |= told
@@ -125,12 +119,12 @@ def overload(arguments: argparse.Namespace) -> tuple[Figures, dict[str, Any]]:
         with both(arguments, load_options.AS_SERVED) as sides:
             arguments.load = _at_rate(load, drawn(arguments, sides, DRAWN).rate)
     settings = {**load_options.AS_SERVED, "scheduler__max_waiting": int(load["waiting"])}
-    with both(arguments, settings) as sides:
+    with both(arguments, settings, streams=False) as sides:
         rate = float(arguments.load["rate"])
         traffic = drawn(arguments, sides, max(1, round(rate * load["seconds"])))
         found = {}
         for side in SIDES:
-            run = _run(side, sides, traffic, streams=False, has_probes=True)
+            run = _run(side, sides, traffic, has_probes=True)
             found[side] = {**_overloaded(run), **_efforts(run)}
             if load.needs_capacity:
                 found[side]["capacity"] = rate / load["load"]
@@ -159,59 +153,24 @@ def _at_rate(load: Load, rate: float) -> Load:
 
 def _touch(sides: PairedEngines, names: Sequence[str]) -> None:
     """Use each adapter once on both sides, so that first-use costs are not measured."""
-    with sides.client() as client:
-        for name in names:
-            sides.engine.generate([1, 1, 1, 1], greedy(2), adapters=name)
-            client.whole(sides.server.address.request(own_server.wire(), Job(0.0, [1, 1, 1, 1], 2, name)))
+    for opened in sides.places.values():
+        with opened() as place:
+            for name in names:
+                place.whole(Job(0.0, [1, 1, 1, 1], 2, name))
 
 
-def _run(
-    side: str,
-    sides: PairedEngines,
-    traffic: Traffic,
-    keys: Mapping[str, str] | None = None,
-    *,
-    streams: bool = True,
-    has_probes: bool = False,
-) -> Run:
-    """Send traffic to one side. keys: API keys by tenant. streams: whether answers stream. has_probes: call /health."""
-    if side == IN_PROCESS:
-        with paired.resident("self") as memory:
-            return Run(in_process.drive(sides.engine, traffic, sides.vocab), memory)
-    dues = list(_dues(sides, traffic, keys or {}, streams))
-    if has_probes:
-        times = np.arange(0.0, float(traffic.at[-1]), PROBE_SECONDS)
-        dues += [Due(at, sides.server.address.look("/health"), PROBE) for at in times.tolist()]
-        dues.sort(key=lambda due: due.at)
-    with sides.client() as client, paired.resident(sides.server.pid) as memory:
-        replies, effort = client.run(dues)
-    health = [reply.ended - reply.due.at for reply in replies if reply.due.place == PROBE]
-    return Run(_outcomes(traffic, [reply for reply in replies if reply.due.place != PROBE]), memory, effort, health)
-
-
-def _dues(sides: PairedEngines, traffic: Traffic, keys: Mapping[str, str], streams: bool) -> Iterator[Due]:
-    wires = {tenant: own_server.wire(streams=streams, key=keys.get(tenant, "")) for tenant in traffic.tenants}
-    for place, arrival in enumerate(traffic):
-        job = Job(arrival.at, traffic.ids(place, sides.vocab), arrival.new, arrival.adapter)
-        yield Due(arrival.at, sides.server.address.request(wires[arrival.tenant], job), place)
-
-
-def _outcomes(traffic: Traffic, replies: Sequence[Reply]) -> Outcomes:
-    found = Outcomes.of(traffic)
-    for reply in replies:
-        place, pieces = reply.due.place, reply.pieces
-        count = _COUNT.findall(reply.tail)
-        if reply.status in REFUSED:
-            found.refusals.append(reply.ended - reply.due.at)
-            found.refuse(f"http {reply.status}")
-        elif reply.status == 200 and reply.is_whole and count and int(count[-1]) == traffic.new[place]:
-            found.first[place], found.last[place] = pieces[0], pieces[-1]
-            found.tokens[place], found.is_done[place] = int(count[-1]), True
-            found.cached[place] = int((_CACHED.findall(reply.tail) or [b"0"])[-1])
-            found.gaps.add_all(sorted(np.diff(pieces).tolist()), 1)
-        else:
-            found.refuse(f"http {reply.status}" if reply.status != 200 else "cut short")
-    return found
+def _run(side: str, sides: PairedEngines, traffic: Traffic, *, has_probes: bool = False) -> Run:
+    """Send traffic to one side. has_probes: call /health meanwhile, over HTTP."""
+    with sides.places[side]() as place, paired.resident(sides.pid(side)) as memory:
+        jobs = list(traffic.jobs(place.vocab))
+        if has_probes and side != IN_PROCESS:
+            times = np.arange(0.0, float(traffic.at[-1]), PROBE_SECONDS)
+            jobs += [Look(at, (), 0, path="/health") for at in times.tolist()]
+            jobs.sort(key=lambda job: job.at)
+        replies, effort = place.run(jobs)
+    health = [reply.ended - reply.job.at for reply in replies if isinstance(reply.job, Look)]
+    answers = [reply for reply in replies if not isinstance(reply.job, Look)]
+    return Run(Outcomes.of(answers, traffic), memory, None if side == IN_PROCESS else effort, health)
 
 
 # -------------------------------------------------------------------------------------------------------- figures ---

@@ -55,8 +55,7 @@ def linears(shape: ModelShape, lookup: FormatLookup) -> list[Linear]:
 
 def add_linear(parser: argparse.ArgumentParser) -> None:
     """Add ``--linear``."""
-    help = "only these, such as down_proj"
-    parser.add_argument("--linear", type=options.words, default=[], metavar="NAME,NAME", help=help)
+    options.add(parser, "--linear", options.words, [], "NAME,NAME", "only these, such as down_proj")
 
 
 def shaped(measured: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

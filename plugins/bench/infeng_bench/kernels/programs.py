@@ -37,10 +37,11 @@ class Choices:
     """The kernels of an op that the engine, or the user, chooses.
 
     wanted: empty for the engine's choice, "all" for every kernel that accepts a problem (the reference only if it is
-    named), or names such as "avx512" or "avx512/linear_vnni". Raises KernelError for an unknown name.
+    named), or names such as "avx512" or "avx512/linear_vnni". peer: a library that is measured beside them where it
+    accepts a problem, also if its results are only close. Raises KernelError for an unknown name.
     """
 
-    def __init__(self, config: EngineConfig, op: str, wanted: Sequence[str]) -> None:
+    def __init__(self, config: EngineConfig, op: str, wanted: Sequence[str], peer: str = "") -> None:
         """Load the kernel libraries."""
         self._op = op
         self._most = config.scheduler.max_batch_tokens
@@ -52,6 +53,10 @@ class Choices:
             if name != ALL:
                 forced = _with_force(config, op, name)
                 self._forced.append(Selector(Plugins.discover(forced), forced, self.plugins.cpu))
+        self._peers = []
+        if peer:
+            fast = _with_force(config, op, peer, "--peer", numerics="fast")
+            self._peers.append(Selector(Plugins.discover(fast), fast, self.plugins.cpu))
 
     @property
     def reference(self) -> kernels_api.Library:
@@ -70,13 +75,17 @@ class Choices:
             found[f"{kernel.library}/{kernel.name}"] = self._choice(selector, kernel)
         if self._all:
             found |= self._every(problem)
+        for selector in self._peers:
+            chosen = selector.decide(problem).chosen
+            if chosen is not None and chosen.native is not None:
+                found[f"{chosen.library}/{chosen.kernel}"] = self._choice(selector, chosen.native)
         if not found:
             raise KernelError(describe(problem), "no kernel accepts it", "infeng doctor shows the kernels")
         return list(found.values())
 
     def close(self) -> None:
         """End the processes that tried libraries."""
-        for selector in (self._plain, *self._forced):
+        for selector in (self._plain, *self._forced, *self._peers):
             selector.close()
 
     def _every(self, problem: kernels_api.Problem) -> dict[str, Choice]:
@@ -128,6 +137,6 @@ def readings(subjects: Sequence[Subject], rounds: int) -> list[list[float]]:
     return found
 
 
-def _with_force(config: EngineConfig, op: str, name: str) -> EngineConfig:
-    provenance = {**config.provenance, "kernels.force": "--kernel"}
-    return replace(config, kernels=replace(config.kernels, force={op: name}), provenance=provenance)
+def _with_force(config: EngineConfig, op: str, name: str, option: str = "--kernel", **more: Any) -> EngineConfig:
+    provenance = {**config.provenance, "kernels.force": option}
+    return replace(config, kernels=replace(config.kernels, force={op: name}, **more), provenance=provenance)

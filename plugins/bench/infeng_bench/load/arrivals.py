@@ -48,13 +48,8 @@ class Lengths:
             return f"lognormal:{self.low:g}:{self.high:g}"
         return f"{self.low}" if self.low == self.high else f"{self.low}:{self.high}"
 
-    def draw(self, rng: np.random.Generator, count: int, most: int) -> list[int]:
-        """Return ``count`` lengths from 1 to ``most``."""
-        lengths: list[int] = self.sample(rng, count, most).tolist()
-        return lengths
-
     def sample(self, rng: np.random.Generator, count: int, most: int) -> NDArray[np.int64]:
-        """Return the same lengths as an array, (count,)."""
+        """Return ``count`` lengths from 1 to ``most``."""
         if self.kind == "lognormal":
             drawn = np.rint(rng.lognormal(math.log(self.low), self.high, count))
         else:
@@ -71,24 +66,6 @@ class Arrival:
     new: int
 
 
-def arrivals(count: int, rate: float, prompts: Lengths, answers: Lengths, seed: int, context: int) -> list[Arrival]:
-    """Return ``count`` requests in order of arrival.
-
-    rate: requests per second of a Poisson process; infinite: all at once. context: most positions of one request;
-    longer prompts are cut so that one new token fits, then the numbers of new tokens.
-    """
-    times, lengths = (np.random.default_rng([seed, stream]) for stream in range(2))
-    gaps = np.zeros(count) if math.isinf(rate) else times.exponential(1 / rate, count)
-    if count:
-        gaps[0] = 0.0
-    sizes = prompts.draw(lengths, count, context - 1)
-    wanted = answers.draw(lengths, count, context)
-    return [
-        Arrival(float(at), size, min(new, context - size))
-        for at, size, new in zip(np.cumsum(gaps), sizes, wanted, strict=True)
-    ]
-
-
 COLUMNS = (("TIMESTAMP", "ContextTokens", "GeneratedTokens"), ("arrival", "prompt_tokens", "output_tokens"))
 """Column names of a trace for arrival, prompt and new tokens: those of the Azure LLM inference trace, or plain ones."""
 
@@ -97,7 +74,8 @@ def trace(path: str | Path, count: int, speed: float, context: int) -> list[Arri
     """Return the first ``count`` requests of a trace, in order of arrival, the first at 0 seconds.
 
     path: CSV with a header of COLUMNS; arrivals are seconds, or dates and times. speed: 2 halves all arrival times.
-    context: as in ``arrivals``. Raises UsageError if the file is not such a trace.
+    context: most positions of one request; longer prompts are cut so that one new token fits, then the numbers of new
+    tokens. Raises UsageError if the file is not such a trace.
     """
     try:
         with Path(path).open(encoding="utf-8", newline="") as file:

@@ -20,8 +20,8 @@ def add_load(parser: argparse.ArgumentParser, requests: int, clients: Callable[[
     """Add the options of requests and of latency targets. clients: the type of ``--clients``."""
     parser.epilog = f"loads and their defaults:\n{help_text()}"
     targets = Targets()
-    parser.add_argument("--load", type=Load.parse, default="poisson", metavar="L", help="traffic, see below")
-    parser.add_argument("--requests", type=options.positive, default=requests, metavar="N", help="how many requests")
+    options.add(parser, "--load", Load.parse, "poisson", "L", "traffic, see below")
+    options.add(parser, "--requests", options.positive, requests, "N", "how many requests")
     help = "a closed loop: at most N in flight, the next one comes when one has gone"
     parser.add_argument("--clients", type=clients, metavar="N", help=help)
     options.add_seed(parser, "everything drawn")

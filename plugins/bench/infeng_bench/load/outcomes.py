@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_bench.load.requests import Reply
 from infeng_bench.load.traffic import ABSENT, GREEDY, Traffic
 from infeng_bench.stats import fairness
 from infeng_bench.stats.summary import latencies, rate_within
@@ -88,6 +90,20 @@ class Gaps:
         }
 
 
+class ExactGaps:
+    """Inter-token latencies of requests whose number is small."""
+
+    def __init__(self, replies: Sequence[Reply]) -> None:
+        """Take the times between two steps that gave a request tokens."""
+        self._seconds = [
+            late - early for one in replies for early, late in pairwise(one.times) if one.is_done and late > early
+        ]
+
+    def figures(self) -> dict[str, float]:
+        """Return ``{mean,median,std,p99}_itl_ms``; {} without latencies."""
+        return latencies("itl", self._seconds)
+
+
 @dataclass(eq=False)
 class Outcomes:
     """The outcomes of ``traffic``, arrays of shape (requests,); times are seconds after the beginning, or NaN."""
@@ -102,10 +118,27 @@ class Outcomes:
     is_done: NDArray[np.bool_]  # whether the answer was complete
     refused: dict[str, int] = field(default_factory=dict)  # number of unanswered requests by reason
     refusals: list[float] = field(default_factory=list)  # seconds until each refusal
-    gaps: Gaps = field(default_factory=Gaps)
+    gaps: Gaps | ExactGaps = field(default_factory=Gaps)
 
     @staticmethod
-    def of(traffic: Traffic) -> Outcomes:
+    def of(replies: Sequence[Reply], traffic: Traffic | None = None, *, is_closed: bool = False) -> Outcomes:
+        """Return what became of requests. traffic: of which they are. is_closed: latencies count from the sending."""
+        found = Outcomes.empty(Traffic.of([one.job for one in replies]) if traffic is None else traffic)
+        found.gaps = ExactGaps(replies)
+        for place, one in enumerate(replies):
+            if is_closed:
+                found.arrived[place] = one.sent
+            if not math.isnan(one.refused):
+                found.refusals.append(one.refused)
+            if one.failure:
+                found.refuse(one.failure)
+                continue
+            found.begun[place], found.first[place], found.last[place] = one.begun, one.times[0], one.times[-1]
+            found.tokens[place], found.cached[place], found.is_done[place] = one.count, one.cached, True
+        return found
+
+    @staticmethod
+    def empty(traffic: Traffic) -> Outcomes:
         """Return empty outcomes of ``traffic``."""
         count = len(traffic)
         begun, first, last = (np.full(count, np.nan) for _ in range(3))
@@ -138,31 +171,44 @@ def figures(outcomes: Outcomes, targets: Targets) -> dict[str, Any]:
     ``Targets.patience``.
     """
     done = outcomes.only(outcomes.is_done)
-    completed = len(done.traffic)
-    found: dict[str, Any] = {"completed": completed, "refused": dict(outcomes.refused)}
+    found: dict[str, Any] = {"completed": len(done.traffic), "refused": dict(outcomes.refused)}
     found["starved"] = starved(outcomes, targets)
-    if not completed:
+    if not len(done.traffic):
         return found
+    good = int(_is_good(done, targets).sum())
+    found |= rates(outcomes)
+    return found | {
+        "goodput": good / found["duration"],
+        "goodput_share": good / len(outcomes.traffic),
+        **delays(done),
+        **outcomes.gaps.figures(),
+        "jain": fairness.jain(fairness.shares(outcomes)),
+        "prefix_hit_share": int(done.cached.sum()) / found["total_input_tokens"],
+    }
+
+
+def rates(outcomes: Outcomes) -> dict[str, Any]:
+    """Return counts of answered requests and their tokens, and their rates."""
+    done = outcomes.only(outcomes.is_done)
+    completed, prompts, new = len(done.traffic), int(done.traffic.prompt.sum()), int(done.tokens.sum())
     duration = float(done.last.max() - outcomes.arrived.min())
-    prompts, new = int(done.traffic.prompt.sum()), int(done.tokens.sum())
-    good = _is_good(done, targets)
-    found |= {
+    return {
+        "completed": completed,
         "duration": duration,
         "total_input_tokens": prompts,
         "total_output_tokens": new,
         "request_throughput": completed / duration,
         "output_throughput": new / duration,
         "total_token_throughput": (prompts + new) / duration,
-        "goodput": int(good.sum()) / duration,
-        "goodput_share": float(good.sum()) / len(outcomes.traffic),
         **rate_within("prefill", prompts, np.where(np.isnan(done.begun), done.arrived, done.begun), done.first),
         **rate_within("decode", new - completed, done.first, done.last),
-        **delays(done),
-        **outcomes.gaps.figures(),
-        "jain": fairness.jain(fairness.shares(outcomes)),
-        "prefix_hit_share": int(done.cached.sum()) / prompts,
     }
-    return found
+
+
+def latencies_of(replies: Sequence[Reply], *, is_closed: bool) -> dict[str, Any]:
+    """Return the latencies of answered requests, of one or several rounds."""
+    found = Outcomes.of(replies, is_closed=is_closed)
+    return {**delays(found), **found.gaps.figures()}
 
 
 def delays(done: Outcomes) -> dict[str, float]:

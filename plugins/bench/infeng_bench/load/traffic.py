@@ -11,16 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_bench.engine.work import FIRST_ID
-from infeng_bench.load import popularity, prompts
+from infeng_bench.load import prompts
 from infeng_bench.load.arrivals import Lengths, trace
 from infeng_bench.load.kinds import AUTO, Load, check_traffic
+from infeng_bench.load.requests import Job
 from infeng_core.api import UsageError
 
 GREEDY = "greedy"
 CHUNK = 4096
 ABSENT = -1  # as ``adapter``: the base model; as ``prefix``: no shared prefix
 
-TIMES, LENGTHS, TENANTS, URGENT, PREFIXES, PREFIX_IDS = range(10, 16)  # streams of random numbers of a seed
+ADAPTERS, TIMES, LENGTHS, TENANTS, URGENT, PREFIXES, PREFIX_IDS = 3, *range(10, 16)  # streams of a seed
 
 Capacity = Callable[[float, float], float]
 """``(mean prompt tokens, mean new tokens)`` -> requests per second that can be served."""
@@ -69,6 +70,22 @@ class Traffic:
                 length = self.prefix_length if prefix != ABSENT else 0
                 yield Arrival(at, self.tenants[tenant], priority, names[adapter], prompt, new, prefix, length)
 
+    def jobs(self, vocab: int, *, is_closed: bool = False) -> Iterator[Job]:
+        """Yield the requests with the ids of their prompts. is_closed: all come at the beginning."""
+        for place, one in enumerate(self):
+            at = 0.0 if is_closed else one.at
+            yield Job(at, self.ids(place, vocab), one.new, one.adapter, one.tenant, one.priority)
+
+    @staticmethod
+    def of(jobs: Sequence[Job]) -> Traffic:
+        """Return jobs as requests of one tenant without adapters."""
+        table = np.array([(job.at, len(job.prompt), job.new) for job in jobs]).reshape(-1, 3)
+        none, absent = np.zeros(len(jobs), np.int16), np.full(len(jobs), ABSENT, np.int16)
+        index, (prompt, new) = np.arange(len(jobs)), table[:, 1:].astype(np.int32).T
+        return Traffic(
+            0, ("",), (), math.inf, 0, index, table[:, 0], none, none.astype(np.int8), absent, prompt, new, absent
+        )
+
     def only(self, mask: NDArray[Any]) -> Traffic:
         """Return some of the requests, by a mask or indices."""
         names = ("index", "at", "tenant", "priority", "adapter", "prompt", "new", "prefix")
@@ -102,8 +119,8 @@ def draw(load: Load, count: int, seed: int, context: int, capacity: Capacity | N
     shared = min(int(load["prefix"]), max(0, context - 2))
     prefix = np.full(count, ABSENT, np.int16)
     if shared:
-        choices = popularity.weights(int(load["prefixes"]), 1.0)
-        prefix[:] = np.random.default_rng([seed, PREFIXES]).choice(len(choices), count, p=choices)
+        shares = weights(int(load["prefixes"]), 1.0)
+        prefix[:] = np.random.default_rng([seed, PREFIXES]).choice(len(shares), count, p=shares)
         prompt = np.maximum(prompt, shared + 1)
         new = np.minimum(new, context - prompt)
     rate = _rate(load, prompt, new, capacity)
@@ -203,5 +220,22 @@ def _adapters(load: Load, count: int, seed: int) -> tuple[Sequence[str], Ints]:
     if load.kind != "zipf":
         return (), np.full(count, ABSENT)
     names = tuple(f"a{k}" for k in range(int(load["adapters"])))
-    chosen = popularity.choices(count, len(names), float(load["alpha"]), bool(load["include_base"]), seed)
+    chosen = choices(count, len(names), float(load["alpha"]), bool(load["include_base"]), seed)
     return names, np.where(chosen == len(names), ABSENT, chosen)
+
+
+def weights(count: int, alpha: float) -> list[float]:
+    """Return the probabilities of ``count`` choices: the k-th, from 0, has weight 1 / (k + 1) ** alpha."""
+    raw = [(k + 1) ** -alpha for k in range(count)]
+    return [weight / sum(raw) for weight in raw]
+
+
+def choices(requests: int, adapters: int, alpha: float, include_base: bool, seed: int) -> NDArray[np.int64]:
+    """Return the index of each request's adapter, (requests,); the index ``adapters`` means the base model.
+
+    Adapter 0 is the most popular. alpha: 0 or less means in turn. include_base: the base is one more choice, the last.
+    """
+    count = adapters + bool(include_base or not adapters)
+    if alpha <= 0:
+        return np.arange(requests) % count
+    return np.random.default_rng([seed, ADAPTERS]).choice(count, requests, p=weights(count, alpha))

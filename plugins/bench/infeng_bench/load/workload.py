@@ -8,9 +8,11 @@ from itertools import islice
 
 import numpy as np
 
-from infeng_bench.load import popularity, prompts
-from infeng_bench.load.arrivals import Arrival, Lengths, arrivals
-from infeng_bench.load.serving import Job
+from infeng_bench.load import prompts
+from infeng_bench.load.arrivals import Arrival, Lengths
+from infeng_bench.load.kinds import Load
+from infeng_bench.load.requests import Job
+from infeng_bench.load.traffic import choices, draw
 
 VARIANTS = ("mixed", "single", "base")
 """mixed: the drawn adapters. single: the first adapter for all requests. base: no adapter."""
@@ -40,11 +42,12 @@ class Workload:
         first = number * self.requests
         texts = list(islice(prompts.shuffled(self.texts, self.seed), first, first + self.requests))
         wanted = self._arrivals(seed, context, texts)
-        chosen = popularity.draw(len(wanted), names, self.alpha, self.include_base, seed)
+        every = [*names, None]
+        chosen = choices(len(wanted), len(names), self.alpha, self.include_base, seed)
         found = []
         for index, (arrival, adapter) in enumerate(zip(wanted, chosen, strict=True)):
             text = texts[index] if texts else prompts.random_ids(arrival.prompt, seed, index, vocab)
-            found.append(Job(arrival.at, text[: arrival.prompt], arrival.new, adapter))
+            found.append(Job(arrival.at, text[: arrival.prompt], arrival.new, every[adapter]))
         return found
 
     def _arrivals(self, seed: int, context: int, texts: Sequence[list[int]]) -> list[Arrival]:
@@ -52,11 +55,10 @@ class Workload:
             return [replace(one, new=min(one.new, self.new or one.new)) for one in self.trace]
         assert self.new is not None
         new = min(self.new, context - 1)
-        room = context - new
-        lengths = self.lengths or Lengths("uniform", 1, 1)
-        found = arrivals(self.requests, self.rate, lengths, Lengths("uniform", new, new), seed, context)
-        sizes = [len(text) for text in texts] or [one.prompt for one in found]
-        return [replace(one, prompt=min(size, room), new=new) for one, size in zip(found, sizes, strict=True)]
+        load = Load.parse(f"poisson:rate={self.rate},output={new},prompt={self.lengths or 1}")
+        drawn = draw(load, self.requests, seed, context)
+        sizes = [len(text) for text in texts] or drawn.prompt.tolist()
+        return [Arrival(at, min(size, context - new), new) for at, size in zip(drawn.at.tolist(), sizes, strict=True)]
 
 
 def variant(jobs: Sequence[Job], kind: str, names: Sequence[str]) -> list[Job]:

@@ -7,30 +7,20 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from infeng_convert.api import locked, replacing
 
 from infeng_core import api
 from infeng_core.api import get_logger
+from infeng_core.api.formats import Entry, tensor_header
 
 SIZES = {"F32": 4, "F16": 2, "BF16": 2}  # bytes per value, by safetensors' name of the type
 
 
 def header(dtype: str, shapes: Mapping[str, Sequence[int]]) -> bytes:
-    """Return the header of a safetensors file whose tensors have one ``dtype`` and the order of ``shapes``.
-
-    Format: 8 bytes of length, JSON padded with blanks, then the data (huggingface/safetensors, "Format").
-    """
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    position = 0
-    for name, shape in shapes.items():
-        end = position + SIZES[dtype] * math.prod(shape)
-        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [position, end]}
-        position = end
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
+    """Return the header of a safetensors file whose tensors have one ``dtype`` and the order of ``shapes``."""
+    entries = [Entry(name, dtype, tuple(shape), SIZES[dtype] * math.prod(shape)) for name, shape in shapes.items()]
+    return tensor_header(entries, {"format": "pt"})
 
 
 def digest(facts: object, length: int = 8) -> str:

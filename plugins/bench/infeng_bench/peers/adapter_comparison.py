@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from infeng_bench.load import workload
-from infeng_bench.load.serving import Served, delays, rates
+from infeng_bench.load.outcomes import Outcomes, latencies_of, rates
+from infeng_bench.load.requests import Served
 from infeng_bench.load.workload import Workload
 from infeng_bench.peers import OURS
 from infeng_bench.peers.process import EngineProcess
@@ -68,17 +69,8 @@ def compared(found: Rounds, threads: int, *, is_closed: bool) -> dict[str, Any]:
     if len(found) == 1:
         return result | {"contention": judged(waits)}
     throughput = {name: output(kinds["mixed"]) for name, kinds in found.items()}
-    against = paired.Ratios.of(throughput, base)
-    starved = paired.starved(list(throughput.values()))
-    return result | {
-        "base": base,
-        "engines": engines,
-        "contention": judged(waits, against.bounded),
-        **against.figures(),
-        "ratio_spread": against.spreads,
-        "pairs": [dict(zip(throughput, values, strict=True)) for values in zip(*throughput.values(), strict=True)],
-        "starved": starved,
-    }
+    mixed = {name: [one.waits for one in kinds["mixed"]] for name, kinds in found.items()}
+    return result | {"base": base, "engines": engines, **paired.interleaved(throughput, mixed, base)}
 
 
 def of_engine(kinds: Mapping[str, Sequence[Served]], threads: int, *, is_closed: bool) -> dict[str, Any]:
@@ -106,23 +98,23 @@ def of_engine(kinds: Mapping[str, Sequence[Served]], threads: int, *, is_closed:
 
 def figures(served: Sequence[Served], threads: int, *, is_closed: bool) -> dict[str, Any]:
     """Return the figures of the rounds of one variant."""
-    each = [rates(one.traces) for one in served]
-    traces = [trace for one in served for trace in one.traces]
-    users = dict.fromkeys(trace.job.adapter for trace in traces)
-    groups = {user or BASE: [trace for trace in traces if trace.job.adapter == user] for user in users}
+    each = [rates(Outcomes.of(one.replies)) for one in served]
+    replies = [reply for one in served for reply in one.replies]
+    users = dict.fromkeys(reply.job.adapter for reply in replies)
+    groups = {user or BASE: [reply for reply in replies if reply.job.adapter == user] for user in users}
     return {
         **{name: sum(one[name] for one in each) for name in SUMS},
         **{name: statistics.median(one[name] for one in each) for name in RATES if all(name in one for one in each)},
         "output_throughput_spread": spread(output(served)),
-        **delays(traces, is_closed=is_closed),
+        **latencies_of(replies, is_closed=is_closed),
         "cpu_utilization": sum(one.cpu_seconds for one in served) / sum(one.seconds for one in served) / threads,
         "peak_rss_bytes": max(one.peak_rss_bytes for one in served),
         "per_adapter": {
             name: {
                 "requests": len(group),
-                "input_tokens": sum(len(trace.job.prompt) for trace in group),
-                "output_tokens": sum(trace.job.new for trace in group),
-                **delays(group, is_closed=is_closed),
+                "input_tokens": sum(len(reply.job.prompt) for reply in group),
+                "output_tokens": sum(reply.job.new for reply in group),
+                **latencies_of(group, is_closed=is_closed),
             }
             for name, group in sorted(groups.items())
         },
@@ -131,7 +123,7 @@ def figures(served: Sequence[Served], threads: int, *, is_closed: bool) -> dict[
 
 def output(served: Sequence[Served]) -> list[float]:
     """Return the output throughput of each round, tokens/s."""
-    return [float(rates(one.traces)["output_throughput"]) for one in served]
+    return [float(rates(Outcomes.of(one.replies))["output_throughput"]) for one in served]
 
 
 def changed(adapted: Sequence[Served], plain: Sequence[Served]) -> float | None:
@@ -139,7 +131,7 @@ def changed(adapted: Sequence[Served], plain: Sequence[Served]) -> float | None:
     found = [
         one.ids != other.ids
         for first, second in zip(adapted, plain, strict=True)
-        for one, other in zip(first.traces, second.traces, strict=True)
+        for one, other in zip(first.replies, second.replies, strict=True)
         if one.job.adapter is not None
     ]
     return sum(found) / len(found) if found else None

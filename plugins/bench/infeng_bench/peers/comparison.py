@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from infeng_bench.engine.work import Work
 from infeng_bench.models.token_costs import Costs
 from infeng_bench.peers import OURS
 from infeng_bench.stats import paired
-from infeng_bench.stats.contention import NOTHING, Waits, judged
+from infeng_bench.stats.contention import NOTHING, Waits
 from infeng_bench.stats.summary import spread
 
 if TYPE_CHECKING:
@@ -27,11 +26,6 @@ class Round:
     rates: Mapping[str, float]  # tokens/s
     prefill_seconds: Mapping[str, float]
     waits: Mapping[str, Waits]  # of each engine's threads
-
-    @property
-    def steal(self) -> float:
-        """The share of the cores' time that the host gave to other machines meanwhile."""
-        return statistics.fmean(one.stolen for one in self.waits.values()) if self.waits else 0.0
 
 
 def rounds(
@@ -68,27 +62,18 @@ def compared(
     names = list(introductions)
     base = OURS if OURS in names else names[0]
     rates = {name: [one.rates[name] for one in found] for name in names}
-    against = paired.Ratios.of(rates, base)
     engines: dict[str, Any] = {}
     for name in names:
         engines[name] = {"tokens_per_s": spread(rates[name])} | traffic(work, introductions[name])
         if work.kind == "decode":
             engines[name]["prefill_seconds"] = spread([one.prefill_seconds[name] for one in found])
-    starved = paired.starved(list(rates.values()))
     waits = {name: [one.waits.get(name, NOTHING) for one in found] for name in names}
     return {
         "work": str(work),
         "base": base,
         "engines": engines,
-        **against.figures(),
-        "ratio_spread": against.spreads,
         "roofline": limits(work, engines[base]["tokens_per_s"]["median"], introductions[base], roofline),
-        "pair_count": len(found),
-        "starved_pairs": len(starved),
-        "starved": starved,
-        "steal": spread([one.steal for one in found]),
-        "contention": judged(waits, against.bounded),
-        "pairs": [{**one.rates, "steal": round(one.steal, 4)} for one in found],
+        **paired.interleaved(rates, waits, base),
     }
 
 

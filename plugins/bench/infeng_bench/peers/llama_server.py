@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from infeng_bench.http.wire import Wire
-from infeng_bench.load.serving import Job
+from infeng_bench.http.wire import Count, Wire
+from infeng_bench.load.requests import Job
 from infeng_bench.peers import PeerError
 
 CELL = 256  # positions: llama.cpp rounds a sequence's cache up to these
@@ -63,4 +62,8 @@ def wire(adapters: Sequence[str]) -> Wire:
             asked["lora"] = [{"id": k, "scale": float(name == job.adapter)} for k, name in enumerate(adapters)]
         return asked
 
-    return Wire("/completion", body, b'"stop":false', re.compile(rb'"tokens_predicted":(\d+)'), "/health")
+    return Wire("/completion", body, b'"stop":false', _count, "/health")
+
+
+def _count(event: Mapping[str, Any]) -> Count | None:
+    return (int(event["tokens_predicted"]), 0) if event.get("stop") else None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from infeng_bench.engine.work import Work
-from infeng_bench.load.serving import Job, Served
+from infeng_bench.load.requests import Job, Served
 from infeng_bench.peers.child import ChildProcess
 from infeng_bench.stats.contention import NOTHING, Mark
 
@@ -72,9 +72,9 @@ class EngineProcess(ChildProcess):
             served = Served.of(jobs, answer)
         except (KeyError, TypeError, ValueError) as error:
             raise self.error(f"serving: its answer is incomplete ({type(error).__name__}: {error})") from error
-        for number, trace in enumerate(served.traces):
-            if not len(trace.tokens) == len(trace.ids) == trace.job.new:
-                raise self.error(f"serving: request {number} got {len(trace.ids)} of {trace.job.new} tokens")
+        for number, reply in enumerate(served.replies):
+            if not len(reply.times) == len(reply.ids) == reply.job.new:
+                raise self.error(f"serving: request {number} got {len(reply.ids)} of {reply.job.new} tokens")
         return replace(served, waits=self.waits)
 
     def ask(self, request: Mapping[str, Any], doing: str) -> dict[str, Any]:

@@ -18,6 +18,9 @@ from infeng_core.api import UsageError
 BAR_HEIGHT = 26  # pixels
 DASHES = ("solid", "dash", "dot", "dashdot")  # one per engine of a chart
 
+Line = tuple[str, list[int], Sequence[Mapping[str, float]], str]
+"""A name, the places of its points, the readings at each, and its dashes."""
+
 
 def missing(error: ImportError) -> UsageError:
     """Return the error of a package that is not installed."""
@@ -117,45 +120,36 @@ class Figures:
         return drawn
 
     def _sweep(self, kind: str, x: str, lines: Mapping[str, Mapping[int, Mapping[str, float]]]) -> str:
-        figure = self._plotly.Figure()
-        for name, points in lines.items():
-            spreads = list(points.values())
-            y = [one["median"] for one in spreads]
-            figure.add_scatter(x=list(points), y=y, name=_text(name), mode="lines+markers", error_y=_error_of(spreads))
         ticks = sorted({value for points in lines.values() for value in points})
-        figure.update_layout(
-            title=f"{kind}: tokens/s over {x}",
-            xaxis={"title": x, "type": "log", "tickvals": ticks},
-            yaxis={"title": "tokens/s: median, smallest, largest", "rangemode": "tozero"},
-            showlegend=True,
+        drawn = [(name, list(points), list(points.values()), "solid") for name, points in lines.items()]
+        return self._spreads(
+            f"{kind}: tokens/s over {x}", {"title": x, "type": "log", "tickvals": ticks}, "tokens/s", drawn
         )
+
+    def _spreads(self, title: str, x: Mapping[str, Any], y: str, lines: Sequence[Line]) -> str:
+        """Return a chart of lines whose points have a smallest and a largest reading. x: the axis. y: its title."""
+        figure = self._plotly.Figure()
+        for name, places, spreads, dash in lines:
+            medians = [one["median"] for one in spreads]
+            style = {"mode": "lines+markers", "line_dash": dash, "error_y": _error_of(spreads)}
+            figure.add_scatter(x=places, y=medians, name=_text(name), **style)
+        y_axis = {"title": f"{y}: median, smallest, largest", "rangemode": "tozero"}
+        figure.update_layout(title=title, xaxis=x, yaxis=y_axis, showlegend=True)
         return self._html(figure)
 
     def zipf(self, result: Mapping[str, Any]) -> str:
         """Return a chart of new tokens/s over the number of adapters, with a line per engine and rank."""
         shown = measurements(result)
-        engines = list(shown[0].get("engines") or {"": None})
-        figure = self._plotly.Figure()
-        for engine in engines:
+        lines: list[Line] = []
+        for number, engine in enumerate(shown[0].get("engines") or {"": None}):
             for rank in dict.fromkeys(one.get("rank") for one in shown):
                 own = [one for one in shown if one.get("rank") == rank]
                 spreads = [(one["engines"][engine] if engine else one)["output_throughput_spread"] for one in own]
-                name = _text(" ".join(word for word in (engine, f"rank {rank}" if rank else "") if word))
-                figure.add_scatter(
-                    x=[one["adapters"] for one in own],
-                    y=[spread["median"] for spread in spreads],
-                    name=name,
-                    mode="lines+markers",
-                    line_dash=DASHES[engines.index(engine) % len(DASHES)],
-                    error_y=_error_of(spreads),
-                )
-        figure.update_layout(
-            title=f"Requests with adapters, Zipf {result['zipf_alpha']:g}, {result['concurrency']} at a time",
-            xaxis={"title": "adapters", "tickvals": sorted({one["adapters"] for one in shown})},
-            yaxis={"title": "new tokens/s: median, smallest, largest", "rangemode": "tozero"},
-            showlegend=True,
-        )
-        return self._html(figure)
+                name = " ".join(word for word in (engine, f"rank {rank}" if rank else "") if word)
+                lines.append((name, [one["adapters"] for one in own], spreads, DASHES[number % len(DASHES)]))
+        title = f"Requests with adapters, Zipf {result['zipf_alpha']:g}, {result['concurrency']} at a time"
+        x = {"title": "adapters", "tickvals": sorted({one["adapters"] for one in shown})}
+        return self._spreads(title, x, "new tokens/s", lines)
 
     def gemm(self, result: Mapping[str, Any]) -> str:
         """Return the roofline chart of linears: GMAC/s over MAC per byte, under the limits of memory and arithmetic."""

@@ -123,7 +123,7 @@ def _tenant_rows(policies: Mapping[str, Mapping[str, Any]]) -> list[dict[str, An
     return [
         {"policy": name, "whose": who, **figures}
         for name, one in policies.items()
-        for group in ("per_tenant", "per_adapter", "contention")
+        for group in ("per_tenant", "per_adapter")
         for who, figures in one.get(group, {}).items()
     ]
 

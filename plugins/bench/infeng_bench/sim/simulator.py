@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from infeng_bench.load.outcomes import Outcomes
+from infeng_bench.engine.place import reason
+from infeng_bench.load.outcomes import Gaps, Outcomes
 from infeng_bench.load.traffic import ABSENT, Arrival, Traffic
 from infeng_bench.sim.activity import Activity
 from infeng_bench.sim.adapters import VirtualRegistry
@@ -85,6 +86,7 @@ class _Loop:
     clients: float
     registry: VirtualRegistry
     outcomes: Outcomes
+    gaps: Gaps  # of the outcomes
     activity: Activity
     only_orders: bool  # see ``_only_orders``
     may_preempt: bool
@@ -161,7 +163,8 @@ def simulate(
     limits = machine.limits
     registry = VirtualRegistry(machine.max_adapters, machine.costs.adapter_load)
     activity = Activity(min(limits.max_segments, limits.max_samples), limits.kv_blocks)
-    scheduler, outcomes = schedulers.make(), Outcomes.of(traffic)
+    scheduler, outcomes, gaps = schedulers.make(), Outcomes.empty(traffic), Gaps()
+    outcomes.gaps = gaps
     arrivals = enumerate(traffic)
     coming = next(arrivals, None)
     only_orders = _only_orders(scheduler.policy)
@@ -173,6 +176,7 @@ def simulate(
         clients,
         registry,
         outcomes,
+        gaps,
         activity,
         only_orders,
         may_preempt,
@@ -187,11 +191,6 @@ def _only_orders(policy: Policy) -> bool:
     """Return whether a policy only orders waiting requests, without decisions about running ones in each step."""
     names = ("active", "prompts", "displaced", "seconds")
     return all(getattr(policy.__class__, name) is getattr(Policy, name) for name in names)
-
-
-def reason(error: InfengError) -> str:
-    """Return the reason under which results count a request's error."""
-    return str(getattr(error, "reason", "") or type(error).__name__)
 
 
 def _run(loop: _Loop) -> None:
@@ -265,7 +264,7 @@ def _record(loop: _Loop, sampled: list[Simulated], now: float, end: float, times
 
     Returns the sequences that finished.
     """
-    outcomes, gaps, before = loop.outcomes, loop.outcomes.gaps, loop.now
+    outcomes, gaps, before = loop.outcomes, loop.gaps, loop.now
     even = 0
     finished: list[Simulated] = []
     for sequence in sampled:

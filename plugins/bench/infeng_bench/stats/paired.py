@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
+from types import MappingProxyType
 from typing import Any
 
+from infeng_bench.stats.contention import Waits, judged
 from infeng_bench.stats.summary import spread
 
 CONFIDENCE = 0.95
@@ -59,36 +61,38 @@ def ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:
     return [a / b for a, b in zip(base, other, strict=True)]
 
 
-@dataclass(frozen=True)
-class Ratios:
-    """Rates of one engine over those of each other one, pair by pair."""
+def interleaved(
+    rates: Mapping[str, Sequence[float]],
+    waits: Mapping[str, Sequence[Waits]],
+    base: str,
+    *,
+    shown: Callable[[Sequence[float]], Any] = statistics.median,
+    apart: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Return the figures of rounds in which engines were measured in turn.
 
-    values: Mapping[str, Sequence[float]]
-
-    @staticmethod
-    def of(rates: Mapping[str, Sequence[float]], base: str, leaving_out: Collection[str] = ()) -> Ratios:
-        """Return the ratios of ``base`` to each other engine. rates: a value per pair, by engine."""
-        others = [name for name in rates if name != base and name not in leaving_out]
-        return Ratios({name: ratios(rates[base], rates[name]) for name in others})
-
-    def figures(self, shown: Callable[[Sequence[float]], Any] = statistics.median) -> dict[str, Any]:
-        """Return ``shown`` of each engine's ratios, their lower bounds, and the confidence of the bounds."""
-        bounds = {name: lower_bound(values) for name, values in self.values.items()}
-        return {
-            "ratios": {name: shown(values) for name, values in self.values.items()},
-            "ratio_low": {name: bound.value for name, bound in bounds.items()},
-            "ratio_low_confidence": {name: bound.confidence for name, bound in bounds.items()},
-        }
-
-    @property
-    def bounded(self) -> dict[str, tuple[float, float]]:
-        """The median and its lower bound by engine, in the form of ``contention.judged``."""
-        return {name: (statistics.median(each), lower_bound(each).value) for name, each in self.values.items()}
-
-    @property
-    def spreads(self) -> dict[str, dict[str, float]]:
-        """Median, smallest and largest ratio by engine."""
-        return {name: spread(values) for name, values in self.values.items()}
+    rates, waits: a value per round, by engine. base: the engine whose ratios to the others are shown. shown: the figure
+    of an engine's ratios. apart: engines whose ratios have figures of their own, with their names for people.
+    """
+    values = {name: ratios(rates[base], rates[name]) for name in rates if name != base}
+    bounds = {name: lower_bound(each) for name, each in values.items()}
+    bounded = {apart.get(name, name): (statistics.median(each), bounds[name].value) for name, each in values.items()}
+    kept = {name: each for name, each in values.items() if name not in apart}
+    steal = [statistics.fmean(one.stolen for one in each) for each in zip(*waits.values(), strict=True)]
+    starving = starved(list(rates.values()))
+    pairs = [dict(zip(rates, each, strict=True)) for each in zip(*rates.values(), strict=True)]
+    return {
+        "ratios": {name: shown(each) for name, each in kept.items()},
+        "ratio_low": {name: bounds[name].value for name in kept},
+        "ratio_low_confidence": {name: bounds[name].confidence for name in kept},
+        "ratio_spread": {name: spread(each) for name, each in kept.items()},
+        "pair_count": len(pairs),
+        "starved_pairs": len(starving),
+        "starved": starving,
+        "steal": spread(steal),
+        "contention": judged(waits, bounded),
+        "pairs": [{**pair, "steal": round(share, 4)} for pair, share in zip(pairs, steal, strict=True)],
+    }
 
 
 def starved(rates: Sequence[Sequence[float]]) -> list[int]:

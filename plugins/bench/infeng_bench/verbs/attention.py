@@ -9,11 +9,10 @@ from typing import Any
 
 from infeng_bench import options
 from infeng_bench.engine.work import Work
-from infeng_bench.kernels import attention_ops, oracles, probe, programs
+from infeng_bench.kernels import attention_ops, oracles
 from infeng_bench.kernels.roofline import Roofline
 from infeng_bench.models.model_shape import model_shape
 from infeng_bench.options import Column
-from infeng_bench.stats.rates import Ceiling, rates
 from infeng_bench.verbs import single_op
 from infeng_core.api.formats import ModelConfig
 
@@ -38,8 +37,7 @@ TABLE = (
 def configure(parser: argparse.ArgumentParser) -> None:
     help = f"what to do, repeats ({' '.join(WORKS)}); decode: one row of each sequence; prefill: whole prompts"
     parser.add_argument("--work", action="append", type=Work.parse, metavar="WORK", help=help)
-    help = "how keys and values are stored (kv_cache.dtype)"
-    parser.add_argument("--kv", type=options.words, metavar="T,T", help=help)
+    options.add(parser, "--kv", options.words, None, "T,T", "how keys and values are stored (kv_cache.dtype)")
     single_op.add_arguments(parser, ROUNDS)
 
 
@@ -73,19 +71,12 @@ def _measure(
     """Yield a measurement for each kernel and oracle, taken in turn."""
     kernels, ours = bench.subjects(shape, work)
     theirs = [subject for oracle in others for subject in oracle.attention(**attention_ops.oracle_size(shape, work))]
-    times = programs.readings([*ours, *theirs], rounds)
-    for oracle in others:
-        oracle.clear()
-    clock = probe.clock_hz()
-    macs = attention_ops.macs(shape, work)
-    nbytes = attention_ops.kv_bytes(shape, work, bench.kv)
-    for kernel, seconds in zip(kernels, times, strict=False):
-        ceiling = Ceiling.of(ceilings, kernel.features, is_int8=False)  # half of the multiplications are float
-        shown = rates(macs, nbytes, seconds, threads=bench.threads, clock_hz=clock, ceiling=ceiling)
-        yield {"work": _name(work), "kv_dtype": bench.kv, "kernel": kernel.name, **shown}
-    for subject, seconds in zip(theirs, times[len(ours) :], strict=True):
-        shown = rates(macs, subject.nbytes, seconds, threads=bench.threads, clock_hz=clock, ceiling=None)
-        yield {"work": _name(work), "kv_dtype": subject.format, "kernel": subject.name, "oracle": True, **shown}
+    macs, nbytes = attention_ops.macs(shape, work), attention_ops.kv_bytes(shape, work, bench.kv)
+    # Half of the multiplications are float.
+    found = single_op.Measured(kernels, ours, theirs, macs, nbytes, is_int8=False)
+    for one, shown in found.figures(rounds, bench.threads, ceilings, others):
+        kv = one.format if isinstance(one, oracles.OracleOp) else bench.kv
+        yield {"work": _name(work), "kv_dtype": kv, **shown}
 
 
 def _name(work: Work) -> str:

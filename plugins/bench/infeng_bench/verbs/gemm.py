@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from infeng_bench import options
-from infeng_bench.kernels import linears, oracles, probe, programs
+from infeng_bench.kernels import linears, oracles, programs
 from infeng_bench.kernels.linears import Linear
 from infeng_bench.kernels.roofline import Roofline
 from infeng_bench.models.model_shape import model_shape
 from infeng_bench.options import Column
-from infeng_bench.stats.rates import Ceiling, rates
 from infeng_bench.verbs import single_op
 from infeng_core.api import EngineConfig
 from infeng_core.api.formats import format_lookup
@@ -35,15 +34,17 @@ TABLE = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rows", type=options.counts, default=ROWS, metavar="N,N", help="batch sizes")
+    options.add(parser, "--rows", options.counts, ROWS, "N,N", "batch sizes")
     linears.add_linear(parser)
+    help = "a kernel library beside the engine's choice, also of close results, such as onednn"
+    parser.add_argument("--peer", default="", metavar="LIBRARY", help=help)
     single_op.add_arguments(parser, ROUNDS)
 
 
 def run(arguments: argparse.Namespace) -> int:
     config = options.config(arguments)
     threads = options.threads(arguments)
-    with contextlib.closing(programs.Choices(config, "linear", arguments.kernel)) as choices:
+    with contextlib.closing(programs.Choices(config, "linear", arguments.kernel, arguments.peer)) as choices:
         lookup = format_lookup(choices.plugins)
         shape = model_shape(arguments, config, lookup)
         every = linears.linears(shape, lookup)
@@ -83,17 +84,9 @@ class _Bench:
             like = ours[0].op if ours else None
             ours.append(linears.subject(linear, kernel, copies, rows, self._pool, self._choices, like))
         theirs = [subject for oracle in others for subject in oracle.linear(linear, rows, copies)]
-        times = programs.readings([*ours, *theirs], rounds)
-        for oracle in others:
-            oracle.clear()
-        clock = probe.clock_hz()
-        macs = rows * linear.n * linear.k
         facts = {"linear": linear.name, "n": linear.n, "k": linear.k, "rows": rows}
-        for kernel, seconds in zip(kernels, times, strict=False):
-            ceiling = Ceiling.of(self._ceilings, kernel.features, not quant.is_float)
-            shown = rates(macs, linear.nbytes, seconds, threads=self._threads, clock_hz=clock, ceiling=ceiling)
-            yield {**facts, "format": quant.name, "kernel": kernel.name, "copies": copies, **shown}
-        for subject, seconds in zip(theirs, times[len(ours) :], strict=True):
-            shown = rates(macs, subject.nbytes, seconds, threads=self._threads, clock_hz=clock, ceiling=None)
-            facts_of = {"format": subject.format, "kernel": subject.name, "copies": subject.calls, "oracle": True}
-            yield {**facts, **facts_of, **shown}
+        macs = rows * linear.n * linear.k
+        found = single_op.Measured(kernels, ours, theirs, macs, linear.nbytes, not quant.is_float)
+        for one, shown in found.figures(rounds, self._threads, self._ceilings, others):
+            told = (one.format, one.calls) if isinstance(one, oracles.OracleOp) else (quant.name, copies)
+            yield {**facts, "format": told[0], "copies": told[1], **shown}

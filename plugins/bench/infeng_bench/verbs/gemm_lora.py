@@ -41,14 +41,13 @@ FACTS = ("time", "model", "threads")  # facts of the result in the first columns
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rows", type=options.counts, default=ROWS, metavar="N,N", help="batch sizes")
-    parser.add_argument("--ranks", type=options.counts, default=RANKS, metavar="R,R", help="ranks of adapters")
-    help = "adapters that share the rows"
-    parser.add_argument("--adapters", type=options.positive, default=ADAPTERS, metavar="N", help=help)
+    options.add(parser, "--rows", options.counts, ROWS, "N,N", "batch sizes")
+    options.add(parser, "--ranks", options.counts, RANKS, "R,R", "ranks of adapters")
+    options.add(parser, "--adapters", options.positive, ADAPTERS, "N", "adapters that share the rows")
     help = f"how adapters are stored, of {', '.join(A_FORMATS)}"
     parser.add_argument("--storage", type=options.words, default="int8", metavar="S,S", help=help)
     linears.add_linear(parser)
-    parser.add_argument("--table", default=TABLE, metavar="OUT", help="CSV that lines are appended to")
+    options.add(parser, "--table", str, TABLE, "OUT", "CSV that lines are appended to")
     options.add_measurement(parser, ROUNDS)
 
 

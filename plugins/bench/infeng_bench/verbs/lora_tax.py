@@ -31,9 +31,8 @@ STORAGES = ("int8", "bf16", "f32")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rows", type=options.positive, default=4, metavar="N", help="sequences at a time")
-    help = "row i uses adapter i mod N"
-    parser.add_argument("--adapters", type=options.positive, default=4, metavar="N", help=help)
+    options.add(parser, "--rows", options.positive, 4, "N", "sequences at a time")
+    options.add(parser, "--adapters", options.positive, 4, "N", "row i uses adapter i mod N")
     options.add_adapters(parser)
     parser.add_argument("--dora", action="store_true", help="adapters with magnitudes")
     help = f"of A and B: {', '.join(STORAGES)} (default: int8)"
@@ -41,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--phase", choices=sorted(KINDS), default="decode", metavar="P", help="decode or prefill")
     help = "tokens of each sequence (default: decode 512, prefill 1024)"
     parser.add_argument("--context", type=options.positive, metavar="N", help=help)
-    parser.add_argument("--steps", type=options.positive, default=STEPS, metavar="N", help="steps of a turn")
+    options.add(parser, "--steps", options.positive, STEPS, "N", "steps of a turn")
     options.add_pairs(parser, PAIRS, "pairs that count", "pairs")
     help = "no row uses an adapter: an engine that holds adapters against one without any"
     parser.add_argument("--base-only", action="store_true", help=help)

@@ -32,9 +32,9 @@ SAID = ("kv_bytes", "scratch_bytes", "process_bytes", "memory_bytes")
 def configure(parser: argparse.ArgumentParser) -> None:
     help = "shapes that are known by name, or config.json files (default: all published ones that fit)"
     parser.add_argument(options.MODEL, metavar="MODEL,MODEL", nargs="?", help=help)
-    parser.add_argument("--synthetic", metavar="NAME,NAME", type=options.words, help="the same")
+    options.add(parser, "--synthetic", options.words, None, "NAME,NAME", "the same")
     parser.set_defaults(last_positional=options.MODEL)
-    parser.add_argument("--format", metavar="F", default=lineup.FORMAT, help="weight format")
+    options.add(parser, "--format", str, lineup.FORMAT, "F", "weight format")
     help = "positions of the one sequence that fills cache and steps"
     parser.add_argument("--context", metavar="N", type=options.positive, default=512, help=help)
     help = "leave out what would take more, such as 12GB (default: than is available)"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from typing import Any
 
 from infeng_bench import options
-from infeng_bench.engine.pace import PromptBeside, beside, figures
-from infeng_bench.engine.session import opened
+from infeng_bench.engine import pace
+from infeng_bench.engine.place import IN_PROCESS
+from infeng_bench.engine.session import alone
 
 NAME = "pace"
 
@@ -16,32 +15,17 @@ ROUNDS = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rows", type=options.positive, default=4, metavar="N", help="sequences that decode")
-    parser.add_argument("--prompt", type=options.positive, default=1024, metavar="N", help="tokens of the prompt")
-    help = "scheduler.step_ms that is compared"
-    parser.add_argument("--step-ms", type=options.positive, default=100, metavar="MS", help=help)
+    options.add(parser, "--rows", options.positive, 4, "N", "sequences that decode")
+    options.add(parser, "--prompt", options.positive, 1024, "N", "tokens of the prompt")
+    options.add(parser, "--step-ms", options.positive, 100, "MS", "scheduler.step_ms that is compared")
     options.add_measurement(parser, ROUNDS)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure in turn with and without a bound on the time of steps, print and write."""
-    rounds: dict[int, list[PromptBeside]] = {arguments.step_ms: [], 0: []}
-    for number in options.progress(range(arguments.rounds), NAME):
-        for step_ms, found in rounds.items():
-            with opened(arguments, scheduler__step_ms=step_ms) as session:
-                found.append(beside(session.engine, arguments.rows, arguments.prompt, arguments.seed + number))
-                record = session.record(NAME, {}, seed=arguments.seed, rounds=arguments.rounds)
-    record |= figures(rounds[arguments.step_ms], rounds[0], arguments.prompt)
+    sizes = (arguments.rows, arguments.prompt, arguments.step_ms, arguments.rounds)
+    found, record = pace.measured(lambda settings: alone(arguments, settings), *sizes, seed=arguments.seed, kind=NAME)
+    record |= found[IN_PROCESS] | {"rounds": arguments.rounds}
     record |= {"rows": arguments.rows, "prompt": arguments.prompt, "step_ms": arguments.step_ms}
-    options.deliver(record, arguments, options.columns(_table(record)))
+    options.deliver(record, arguments, options.listed(pace.SHOWN, {NAME: record}))
     return 0
-
-
-def _table(figures: dict[str, Any]) -> Iterator[list[str]]:
-    yield ["time between tokens, ms", "median", "p99"]
-    yield ["steps of bounded time", f"{figures['median_itl_ms']:.1f}", f"{figures['p99_itl_ms']:.1f}"]
-    yield ["any step", "", f"{figures['p99_itl_ms_unbounded']:.1f}"]
-    yield ["tokens of the prompt/s", f"{figures['prefill_tokens_per_s']:.1f}"]
-    yield ["tokens decoded beside it/s", f"{figures['decode_tokens_per_s']:.1f}"]
-    yield ["the prompt is later by", f"{figures['prefill_loss']:.0%}"]
-    yield ["all tokens/s are less by", f"{figures['total_loss']:.0%}"]

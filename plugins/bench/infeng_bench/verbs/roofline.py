@@ -11,8 +11,7 @@ from infeng_bench.reports import results
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    help = "memory to read, such as 512MB (default: 1GB, or more)"
-    parser.add_argument("--buffer", type=options.size, metavar="SIZE", help=help)
+    options.add(parser, "--buffer", options.size, None, "SIZE", "memory to read, such as 512MB (default: 1GB, or more)")
     options.add_pairs(parser, roofline.ROUNDS, "readings")
     options.add_threads(parser)
     options.add_output(parser)

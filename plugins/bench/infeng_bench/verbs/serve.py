@@ -13,12 +13,15 @@ from typing import Any
 from tqdm import tqdm
 
 from infeng_bench import options, peers
+from infeng_bench.engine.place import EnginePlace
 from infeng_bench.engine.running import greedy
 from infeng_bench.engine.session import Session, opened
-from infeng_bench.http import completions, measured_loads, overhead
-from infeng_bench.load import in_process, load_options, outcomes
+from infeng_bench.http import client, completions, measured_loads, overhead
+from infeng_bench.http.wire import Address
+from infeng_bench.load import load_options, outcomes
 from infeng_bench.load.kinds import Load, check_traffic
 from infeng_bench.load.outcomes import Outcomes
+from infeng_bench.load.place import Place
 from infeng_bench.load.traffic import Traffic, draw
 from infeng_bench.models import adapters
 from infeng_bench.peers import lineup
@@ -38,14 +41,13 @@ KEY = "OPENAI_API_KEY"
 def configure(parser: argparse.ArgumentParser) -> None:
     load_options.add_load(parser, 64, options.counts)
     parser.set_defaults(load=None)
-    parser.add_argument("--url", metavar="U", help="a server with OpenAI's API, such as http://localhost:8000")
+    options.add(parser, "--url", str, None, "U", "a server with OpenAI's API, such as http://localhost:8000")
     help = f"of the server's models the base's name (default: the first listed); {KEY} is sent as its key"
     parser.add_argument("--served-model", metavar="NAME", help=help)
     overhead.configure(parser)
     options.add_adapters(parser.add_argument_group("adapters of a zipf load and of --adapters, made at random"))
     cost_source.add_costs(parser)
-    help = "write what the steps took, for infeng bench simulate --costs FILE"
-    parser.add_argument("--fit", metavar="FILE", help=help)
+    options.add(parser, "--fit", str, None, "FILE", "write what the steps took, for infeng bench simulate --costs FILE")
     options.add_run(parser)
 
 
@@ -78,10 +80,9 @@ def _in_process(arguments: argparse.Namespace) -> dict[str, Any]:
         context = min(engine.limits.context, engine.limits.tokens)
         traffic = _drawn(arguments, context, machine)
         _load_adapters(arguments, session, traffic)
-        vocab = engine.model.config.vocab
         session.restart()
-        with calibration.watched(engine) as watch, _bar(traffic) as bar:
-            served = in_process.drive(engine, traffic, vocab, clients=_clients(arguments), done=bar.update)
+        with calibration.watched(engine) as watch, EnginePlace(engine, raises=False) as place:
+            served = _served(place, arguments, traffic)
         if arguments.fit:
             costs = calibration.measure(engine, more=watch.steps)
             costs.write(arguments.fit)
@@ -101,10 +102,10 @@ def _in_process(arguments: argparse.Namespace) -> dict[str, Any]:
 def _behind_url(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.model or arguments.synthetic or arguments.fit:
         raise UsageError("--url", "the server has its model already", "leave --model, --synthetic and --fit out")
-    server = completions.Server(arguments.url, os.environ.get(KEY))
-    listed = server.models()
+    address, key = Address.of(arguments.url), os.environ.get(KEY, "")
+    listed = completions.models(address, key, arguments.timeout)
     model = arguments.served_model or str(listed[0]["id"])
-    context = int(listed[0].get("max_model_len") or completions.CONTEXT)
+    context = int(listed[0].get("max_model_len") or client.CONTEXT)
     traffic = _drawn(arguments, context, None)
     if traffic.adapters:
         names = [str(one["id"]) for one in listed if one.get("parent")]
@@ -112,8 +113,9 @@ def _behind_url(arguments: argparse.Namespace) -> dict[str, Any]:
             why = f"{len(traffic.adapters)} adapters are asked for, and the server lists {len(names)}"
             raise UsageError("--load", why, "give fewer with adapters=N, or load more into the server")
         traffic = dataclasses.replace(traffic, adapters=names[: len(traffic.adapters)])
-    with _bar(traffic) as bar:
-        served = completions.drive(server, model, traffic, clients=_clients(arguments), done=bar.update)
+    wire = completions.wire(model, lambda job: key, names_users=True)
+    with client.Client(arguments.url, address, wire, arguments.timeout, context=context) as place:
+        served = _served(place, arguments, traffic)
     return results.record(
         NAME,
         _figures(arguments, served, None),
@@ -168,12 +170,13 @@ def _figures(arguments: argparse.Namespace, served: Outcomes, activity: Activity
     return {**found, **outcomes.groups(served, wanted), "ttft_curve_ms": outcomes.ttft_curve(served)}
 
 
-def _clients(arguments: argparse.Namespace) -> float:
-    return float(arguments.clients or math.inf)
-
-
-def _bar(traffic: Traffic) -> tqdm[Any]:
-    return tqdm(total=len(traffic), desc="requests", leave=False, disable=None)
+def _served(place: Place, arguments: argparse.Namespace, traffic: Traffic) -> Outcomes:
+    """Send all requests and return what became of them."""
+    is_closed = bool(arguments.clients)
+    jobs = list(traffic.jobs(place.vocab, is_closed=is_closed))
+    with tqdm(total=len(jobs), desc="requests", leave=False, disable=None) as bar:
+        replies, _ = place.run(jobs, arguments.clients or math.inf, bar.update)
+    return Outcomes.of(replies, traffic, is_closed=is_closed)
 
 
 def _table(result: Mapping[str, Any]) -> Iterator[list[str]]:

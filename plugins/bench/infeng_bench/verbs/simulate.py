@@ -52,8 +52,7 @@ AUTO_SEQUENCES = 8  # sequences of full context for which kv_cache.memory: auto 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_load(parser, 10_000)
-    help = "schedulers, compared on the same requests"
-    parser.add_argument("--policies", type=options.words, metavar="P,P", help=help)
+    options.add(parser, "--policies", options.words, None, "P,P", "schedulers, compared on the same requests")
     cost_source.add_costs(parser)
     options.add_run(parser, options.REAL, "--html")
 

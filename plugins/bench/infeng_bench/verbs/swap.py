@@ -38,8 +38,8 @@ class Swap:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rows", type=options.positive, default=4, metavar="N", help="sequences that decode")
-    parser.add_argument("--context", type=options.positive, default=128, metavar="N", help="tokens of each")
+    options.add(parser, "--rows", options.positive, 4, "N", "sequences that decode")
+    options.add(parser, "--context", options.positive, 128, "N", "tokens of each")
     options.add_adapters(parser)
     parser.add_argument("--storage", choices=("int8", "bf16", "f32"), default="int8", help="of A and B in memory")
     help = "what is read: converted, or as PEFT saves it"

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from tqdm import tqdm
 
 from infeng_bench import options
+from infeng_bench.engine.place import EnginePlace
 from infeng_bench.engine.session import opened
-from infeng_bench.load.arrivals import Arrival, Lengths, arrivals
-from infeng_bench.load.prompts import random_ids
-from infeng_bench.load.serving import Job, serve, summary
+from infeng_bench.load.arrivals import Lengths
+from infeng_bench.load.kinds import Load
+from infeng_bench.load.outcomes import Outcomes, latencies_of, rates
+from infeng_bench.load.traffic import draw
 from infeng_bench.stats.rates import rows_of_traffic
 
 NAME = "throughput"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--requests", type=options.positive, default=64, metavar="N", help="how many requests")
-    help = "requests a second, Poisson; inf: all at once"
-    parser.add_argument("--rate", type=options.rate, default=math.inf, metavar="R", help=help)
+    options.add(parser, "--requests", options.positive, 64, "N", "how many requests")
+    options.add(parser, "--rate", options.rate, math.inf, "R", "requests a second, Poisson; inf: all at once")
     help = "tokens of prompts: N, LOW:HIGH or lognormal:MEDIAN:SIGMA"
     parser.add_argument("--input-len", type=Lengths.parse, default="64:512", metavar="L", help=help)
-    help = "new tokens, likewise"
-    parser.add_argument("--output-len", type=Lengths.parse, default="16:128", metavar="L", help=help)
-    parser.add_argument("--temperature", type=float, default=1.0, metavar="T", help="0 is greedy")
+    options.add(parser, "--output-len", Lengths.parse, "16:128", "L", "new tokens, likewise")
+    options.add(parser, "--temperature", float, 1.0, "T", "0 is greedy")
     options.add_seed(parser, "everything drawn")
     options.add_run(parser)
 
@@ -35,17 +36,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     with opened(arguments) as session:
         engine = session.engine
-        context = min(engine.limits.context, engine.limits.tokens)
-        requests = arrivals(
-            arguments.requests, arguments.rate, arguments.input_len, arguments.output_len, arguments.seed, context
-        )
-        wanted = jobs(requests, arguments.seed, engine.model.config.vocab, arguments.temperature)
+        lengths = f"prompt={arguments.input_len},output={arguments.output_len}"
+        load = Load.parse(f"poisson:rate={arguments.rate},{lengths}")
         session.restart()
-        with tqdm(total=len(wanted), desc="requests", leave=False, disable=None) as bar:
-            traces = serve(engine, wanted, done=bar.update)
-        drafted = sum(trace.drafted for trace in traces)
-        acceptance = sum(trace.accepted for trace in traces) / drafted if drafted else None
-        figures = {**summary(traces), "acceptance": acceptance}
+        with EnginePlace(engine) as place:
+            drawn = draw(load, arguments.requests, arguments.seed, place.context)
+            chance = {"temperature": arguments.temperature}
+            jobs = [
+                replace(job, **chance, seed=arguments.seed + index) for index, job in enumerate(drawn.jobs(place.vocab))
+            ]
+            with tqdm(total=len(jobs), desc="requests", leave=False, disable=None) as bar:
+                replies, _ = place.run(jobs, done=bar.update)
+        drafted = sum(reply.drafted for reply in replies)
+        acceptance = sum(reply.accepted for reply in replies) / drafted if drafted else None
+        figures = {**rates(Outcomes.of(replies)), **latencies_of(replies, is_closed=False), "acceptance": acceptance}
         result = session.record(
             NAME,
             figures,
@@ -57,14 +61,6 @@ def run(arguments: argparse.Namespace) -> int:
         )
     options.deliver(result, arguments, options.columns(_table(result)))
     return 0
-
-
-def jobs(requests: Sequence[Arrival], seed: int, vocab: int, temperature: float) -> list[Job]:
-    """Return the requests with random prompts."""
-    return [
-        Job(request.at, random_ids(request.prompt, seed, index, vocab), request.new, None, temperature, seed + index)
-        for index, request in enumerate(requests)
-    ]
 
 
 def _table(result: dict[str, Any]) -> Iterator[list[str]]:

@@ -24,10 +24,9 @@ SYLLABLES = tuple(consonant + vowel for consonant in "bcdfghklmnprstvwz" for vow
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--file", metavar="FILE", help="text to encode (default: made up, from the seed)")
-    parser.add_argument("--texts", type=options.positive, default=TEXTS, metavar="N", help="how many prompts")
-    help = "characters of each"
-    parser.add_argument("--characters", type=options.positive, default=CHARACTERS, metavar="N", help=help)
+    options.add(parser, "--file", str, None, "FILE", "text to encode (default: made up, from the seed)")
+    options.add(parser, "--texts", options.positive, TEXTS, "N", "how many prompts")
+    options.add(parser, "--characters", options.positive, CHARACTERS, "N", "characters of each")
     options.add_measurement(parser, ROUNDS)
 
 

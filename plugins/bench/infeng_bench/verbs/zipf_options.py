@@ -39,15 +39,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add_requests(parser)
     group = parser.add_argument_group("measurement")
     options.add_engines(group, "in turn, ratios are A/B", OURS)
-    group.add_argument("--warmup", type=options.natural, default=1, metavar="N", help="rounds before those kept")
+    options.add(group, "--warmup", options.natural, 1, "N", "rounds before those kept")
     options.add_pairs(group, 3, "rounds kept", "iters")
     help = "in turn with the same requests all on one adapter (single), or without (base)"
     group.add_argument("--against", type=options.words, default=[], metavar="K,K", help=help)
-    help = "such as 'adapters=1,2,4,8,16;rank=8,16,32,64': each with each"
-    group.add_argument("--sweep", type=sweep, metavar="S", help=help)
+    options.add(group, "--sweep", sweep, None, "S", "such as 'adapters=1,2,4,8,16;rank=8,16,32,64': each with each")
     options.add_output(parser)
     group = parser.add_argument_group("more output")
-    group.add_argument("--metrics-out", metavar="OUT", help="as --json, or as --csv if it ends in .csv")
+    options.add(group, "--metrics-out", str, None, "OUT", "as --json, or as --csv if it ends in .csv")
     group.add_argument("--profile", action="store_true", help="show the figures of each adapter's requests")
 
 
@@ -55,30 +54,27 @@ def _add_adapters(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("adapters")
     help = "a PEFT directory or a GGUF; repeats"
     group.add_argument("--adapter", type=_adapter, action="append", metavar="NAME=PATH", help=help)
-    group.add_argument("--adapters", type=options.positive, default=4, metavar="N", help="or so many random ones")
+    options.add(group, "--adapters", options.positive, 4, "N", "or so many random ones")
     options.add_adapters(group, _ranks)
-    group.add_argument("--lora-scale", type=float, default=1.0, metavar="X", help="strength of all adapters")
-    help = "most positions of a request (default: the model's)"
-    group.add_argument("--n-ctx", type=options.positive, metavar="N", help=help)
+    options.add(group, "--lora-scale", float, 1.0, "X", "strength of all adapters")
+    options.add(group, "--n-ctx", options.positive, None, "N", "most positions of a request (default: the model's)")
 
 
 def _add_requests(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("requests")
-    group.add_argument("--num-requests", type=options.positive, default=16, metavar="N", help="in a round")
-    help = "adapter k weighs 1/(k+1)^A; 0: in turn"
-    group.add_argument("--zipf-alpha", type=float, default=1.3, metavar="A", help=help)
+    options.add(group, "--num-requests", options.positive, 16, "N", "in a round")
+    options.add(group, "--zipf-alpha", float, 1.3, "A", "adapter k weighs 1/(k+1)^A; 0: in turn")
     group.add_argument("--include-base", action="store_true", help="the base model is one more choice")
     options.add_seed(group, "everything drawn")
-    group.add_argument("--concurrency", type=options.positive, default=4, metavar="N", help="most in flight")
-    help = f"of each (default: {NEW}; a trace's own)"
-    group.add_argument("--max-new-tokens", type=options.positive, metavar="N", help=help)
+    options.add(group, "--concurrency", options.positive, 4, "N", "most in flight")
+    options.add(group, "--max-new-tokens", options.positive, None, "N", f"of each (default: {NEW}; a trace's own)")
     help = "random:LENGTH, humaneval, gsm8k, specbench or a FILE of JSON or plain lines"
     group.add_argument("--prompts", default="random:128", metavar="P", help=help)
-    group.add_argument("--data", metavar="DIR", help="where humaneval, gsm8k and specbench lie ($INFENG_BENCH_DATA)")
+    options.add(group, "--data", str, None, "DIR", "where humaneval, gsm8k and specbench lie ($INFENG_BENCH_DATA)")
     help = "requests a second, Poisson (default: the next when one has gone)"
     group.add_argument("--rate", type=options.rate, metavar="R", help=help)
-    group.add_argument("--trace", metavar="CSV", help="arrivals and lengths from a trace, such as Azure's")
-    group.add_argument("--speed", type=options.rate, default=1.0, metavar="X", help="of the trace: 2 is twice as fast")
+    options.add(group, "--trace", str, None, "CSV", "arrivals and lengths from a trace, such as Azure's")
+    options.add(group, "--speed", options.rate, 1.0, "X", "of the trace: 2 is twice as fast")
 
 
 def check(arguments: argparse.Namespace) -> None:

@@ -1,0 +1,1 @@
+"""``infeng plugins new`` begins a plugin, ``infeng plugins check`` checks one."""

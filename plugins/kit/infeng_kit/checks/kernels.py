@@ -1,0 +1,107 @@
+"""A kernel against the reference: awkward cases of its op, the sizes of a model, and what the engine makes of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from infeng_core.api import BACKENDS
+from infeng_core.api.engines import limits_of
+from infeng_core.api.formats import BUILTIN, format_lookup, use_families
+from infeng_core.api.inspection import problem_fields
+from infeng_core.api.kernels import Kernel, NoJudgeError, Outline, Problem, Selector, shape_and_formats
+from infeng_kit.cases import Case
+from infeng_kit.checks.library import own_states
+from infeng_kit.conformance import ROWS, different, different_at_size, fits, suite
+from infeng_kit.report import failed, ok, skipped
+
+if TYPE_CHECKING:
+    from infeng_kit.child import Teller
+    from infeng_kit.plan import Plan
+
+FEATURES = "run the check on a processor that has them"
+REPAIR = "compare the order of additions, the rounding and the tails of rows with docs/numerics.md"
+
+
+def check(plan: Plan, name: str, teller: Teller) -> None:
+    """Report how a kernel, LIBRARY/KERNEL, differs from the reference."""
+    library, _, wanted = name.partition("/")
+    state = next(state for state in own_states(plan) if state.name == library)
+    assert state.native is not None
+    kernel = next(kernel for kernel in state.native.kernels if kernel.name == wanted)
+    part, plugins = f"kernel {kernel.name}", plan.plugins()
+    missing = sorted(state.features_of(kernel.name, kernel.features) - plugins.cpu.features)
+    if missing:
+        teller.line(skipped(part, f"this processor has no {', '.join(missing)}", FEATURES))
+        return
+    lookup = format_lookup(plugins)
+    formats = [(one, lookup(one).activation) for one in state.native.formats if one not in BUILTIN]
+    chosen = suite(kernel, formats)
+    _compare_cases(kernel, part, chosen, teller)
+    _compare_sizes(plan, kernel, part, chosen, teller)
+
+
+def _compare_cases(kernel: Kernel, part: str, chosen: list[Case], teller: Teller) -> None:
+    if not chosen:
+        remedy = "look at accepts, fuses and handles; without accepted problems a kernel is never used"
+        teller.line(failed(part, f"it accepts no case of {kernel.op}", remedy))
+        return
+    found = list(different(kernel, chosen, lambda case: teller.begin(f"kernel {kernel.name}, case {case}")))
+    if found:
+        teller.line(failed(part, f"{len(found)} of {len(chosen)} cases differ; {found[0]}", REPAIR))
+        return
+    kinds = [("steps", sum(bool(case.problem.epilogues) for case in chosen))]
+    kinds.append(("adapters", sum(case.adapters is not None for case in chosen)))
+    with_ = ", ".join(f"{count} with {kind}" for kind, count in kinds if count)
+    same = "equals the reference byte for byte" if kernel.numerics == "exact" else "is close to the reference"
+    teller.line(ok(part, f"{same} in {len(chosen)} cases{f' ({with_})' if with_ else ''}"))
+
+
+def _compare_sizes(plan: Plan, kernel: Kernel, part: str, chosen: list[Case], teller: Teller) -> None:
+    model = plan.model or "a Llama of 1.1B"
+    accepted = 0
+    found: list[str] = []
+    for asked in _problems(plan, kernel, chosen):
+        if not fits(kernel, asked):
+            continue
+        accepted += 1
+        with contextlib.suppress(NoJudgeError):
+            fields = {**problem_fields(asked), "workers": asked.workers}
+            found += different_at_size(kernel, asked, fields, lambda at: teller.begin(f"kernel {kernel.name}, {at}"))
+    if found:
+        teller.line(failed(part, f"at the sizes of {model}: {found[0]}", REPAIR))
+    elif accepted:
+        rows = ", ".join(map(str, ROWS))
+        text = f"so it does at the sizes of {model}: {accepted} problems, {rows} rows, on one thread and two"
+        teller.line(ok(part, text))
+    else:
+        remedy = "name a model that has such problems: --model MODEL"
+        teller.line(skipped(part, f"it accepts no problem of {model}", remedy))
+
+
+def _problems(plan: Plan, kernel: Kernel, chosen: list[Case]) -> Iterator[Problem]:
+    """Yield what engines over a model ask of kernels of an op, in each format of weights and cache that it accepts."""
+    weights = dict.fromkeys(case.fields.get("weight") for case in chosen)
+    caches = dict.fromkeys(case.fields.get("kv") for case in chosen)
+    seen: set[Problem] = set()
+    for weight, cache in product(weights or (None,), caches or (None,)):
+        more = {"model__format": weight, "model__formats": {}} if weight else {}
+        for asked in _asked(plan, more | ({"kv_cache__dtype": cache} if cache else {})):
+            if asked.op == kernel.op and asked not in seen:
+                seen.add(asked)
+                yield asked
+
+
+def _asked(plan: Plan, settings: dict[str, Any]) -> list[Problem]:
+    plugins = plan.plugins(**settings)
+    config = plugins.config
+    use_families(plugins)
+    selector = Selector(plugins, config, plugins.cpu)
+    lookup = format_lookup(plugins)
+    shape, formats = shape_and_formats(plan.model, config, lookup, plugins)
+    limits, _ = limits_of(config, shape, plugins.get(BACKENDS, "native"))
+    asked = list(Outline(shape, formats, lookup, config, selector, limits).bound().asked)
+    selector.close()
+    return asked

@@ -1,0 +1,105 @@
+"""The kernel ABI in Rust, written from ``abi.h``: constants, structs and function types, nothing by hand.
+
+The header is plain C11 of few forms: enums of numbers, ``typedef struct``, fields of scalars, pointers, arrays and
+functions. A line of another form is an error, so that a struct is never written in part.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+SCALARS = {
+    "void": "c_void",
+    "char": "c_char",
+    "float": "f32",
+    "infeng_status": "infeng_status",
+    **{f"{sign}int{bits}_t": f"{letter}{bits}" for sign, letter in (("u", "u"), ("", "i")) for bits in (8, 16, 32, 64)},
+}
+"""Types of C to types of Rust."""
+KEYWORDS = {name: f"r#{name}" for name in ("in", "type", "ref", "fn", "use")}
+"""Names of fields that are words of Rust."""
+HEAD = """\
+//! The kernel ABI {version} of INF-ENG in Rust, written from <infeng/abi.h>: do not edit.
+#![allow(dead_code, non_camel_case_types)]
+
+use std::ffi::{{c_char, c_void}};
+
+pub type infeng_status = i32;
+"""
+_FIELD = re.compile(r"(?P<type>[\w\s*]+?)(?P<name>\w+)(?P<dims>(\[\w+\])*)$")
+_FUNCTION = re.compile(r"(?P<result>[\w\s*]+?)\(\*(?P<name>\w+)\)\s*\((?P<parameters>.*)\)$", re.DOTALL)
+
+
+def bindings(header: Path) -> str:
+    """Return the Rust module of a header; raises ValueError for a form that it does not know."""
+    text = re.sub(r"/\*.*?\*/", "", header.read_text(encoding="utf-8"), flags=re.DOTALL)
+    constants = dict(_constants(text))
+    version = f"{constants['INFENG_ABI_MAJOR']}.{constants['INFENG_ABI_MINOR']}"
+    parts = [HEAD.format(version=version)]
+    for name, value in constants.items():
+        kind = "infeng_status" if name in _first_enum(text) else "u32"
+        parts.append(f"pub const {name}: {kind} = {value};")
+    parts += [_struct(name, body) for body, name in re.findall(_STRUCT, text)]
+    return "\n".join(parts) + "\n"
+
+
+_STRUCT = re.compile(r"typedef struct \w+ \{(.*?)\n\} (\w+);", re.DOTALL)
+
+
+def _constants(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and numbers of defines and enums."""
+    yield from re.findall(r"^#define (INFENG_\w+) (\d+|0x[0-9a-fA-F]+)u?\s*$", text, re.MULTILINE)
+    for body in re.findall(r"enum \{(.*?)\}", text, re.DOTALL):
+        yield from re.findall(r"(\w+) = (\w+)", body)
+
+
+def _first_enum(text: str) -> set[str]:
+    """Return the names of the status codes."""
+    body = text.partition("enum {")[2].partition("}")[0]
+    return set(re.findall(r"(\w+) =", body))
+
+
+def _struct(name: str, body: str) -> str:
+    fields = [f"    pub {_declared(item.strip())}," for item in body.split(";") if item.strip()]
+    lines = ["", "#[repr(C)]", "#[derive(Clone, Copy)]", f"pub struct {name} {{", *fields, "}"]
+    return "\n".join([*lines, f"unsafe impl Sync for {name} {{}}"])
+
+
+def _declared(item: str) -> str:
+    """Return a field or a parameter as ``name: type``."""
+    function = _FUNCTION.match(item)
+    if function:
+        parameters = [p.strip() for p in function["parameters"].split(",")]
+        taken = ", ".join(_pointed(p) for p in parameters if p != "void")
+        result = "" if function["result"].strip() == "void" else f" -> {_type(function['result'])}"
+        return f'{function["name"]}: Option<unsafe extern "C" fn({taken}){result}>'
+    field = _FIELD.match(item)
+    if field is None:
+        raise ValueError(f"abi.h: unknown form of a field: {item}")
+    kind = _type(field["type"])
+    for size in reversed(re.findall(r"\[(\w+)\]", field["dims"])):
+        kind = f"[{kind}; {size} as usize]"
+    return f"{KEYWORDS.get(field['name'], field['name'])}: {kind}"
+
+
+def _pointed(parameter: str) -> str:
+    """Return a parameter of a function; an array is the address of its first element."""
+    name, _, kind = _declared(parameter).partition(": ")
+    element = re.match(r"\[(.*); \w+ as usize\]$", kind)
+    return f"{name}: *mut {element[1]}" if element else f"{name}: {kind}"
+
+
+def _type(text: str) -> str:
+    """Return a type of C, such as ``const infeng_epilogue* const*``, in Rust."""
+    base, *stars = [part.strip() for part in text.replace("struct ", "").split("*")]
+    is_const = "const" in base.split()
+    name = base.replace("const", "").strip()
+    found = SCALARS.get(name, name)
+    if not re.fullmatch(r"\w+", found):
+        raise ValueError(f"abi.h: unknown type: {text}")
+    for star in stars:
+        found = f"*{'const' if is_const else 'mut'} {found}"
+        is_const = star == "const"
+    return found
