@@ -223,7 +223,7 @@ def epilogue() -> Iterator[Case]:
 
 
 def row_op(op: str) -> Iterator[Case]:
-    operands = {operand.kind for operand in native.ROW_OPS[op]}
+    operands = {operand.kind for operand in ROW_OPS[op]}
     for n in (*K, 2048):
         for rows in (1, 5, 65):
             for names in ((), ("quantize",), ("quantize_wide",), ("quantize_row",)):
