@@ -29,8 +29,11 @@ class Limits:
     """Bounds of every batch; a backend sizes its memory by them once."""
 
     max_rows: int
+    """Rows of a batch, each a token at a position."""
     max_samples: int
+    """Rows whose logits are wanted."""
     max_segments: int
+    """Sequences in a batch."""
     context: int
     """Most positions of one sequence."""
     kv_blocks: int
@@ -268,9 +271,9 @@ class AdapterRows(NamedTuple):
 class Batch(NamedTuple):
     """One step's work, as the arrays that a backend reads. They are overwritten by the scheduler's next batch."""
 
-    segments: list[Segment]
-    tokens: NDArray[np.int32]  # (rows,)
-    positions: NDArray[np.int32]  # (rows,)
+    segments: list[Segment]  # the sequence of each range of rows, ascending
+    tokens: NDArray[np.int32]  # (rows,) the token of each row
+    positions: NDArray[np.int32]  # (rows,) its position in its sequence
     kv_segments: NDArray[np.int32]  # (segments, 4): row_begin, row_end, pos0, first index into block_tables
     block_tables: NDArray[np.int32]  # flat: the blocks of each segment's sequence, one after the other; those of each
     # further group of layers begin ceil(context / 16) entries behind those of the group before it

@@ -117,6 +117,7 @@ class Vocabulary(Record):
     """Facts about an engine's tokens for processors."""
 
     tokenizer: Tokenizer
+    """The engine's: text to ids and back."""
     size: int
     """Columns of the logits; there may be more of them than the tokenizer has ids."""
     ends: tuple[int, ...]

@@ -12,6 +12,7 @@ class Served(NamedTuple):
     """The work of one step for one request."""
 
     request: RunningRequest
+    """The request, as it is after the step."""
     prompt_rows: int
     """Computed positions of its prompt, without those found in the cache."""
     new_tokens: int

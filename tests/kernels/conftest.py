@@ -3,11 +3,9 @@
 from pathlib import Path
 
 import pytest
-from kernels.driver import SOURCES, compile_to
+from kernels.driver import MAIN, compile_to
 
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_to(
-        tmp_path_factory.mktemp("driver") / "conformance", "c++", "-std=c++20", "-O1", SOURCES / "main.cc"
-    )
+    return compile_to(tmp_path_factory.mktemp("driver") / "conformance", "c++", "-std=c++20", "-O1", MAIN)

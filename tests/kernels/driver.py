@@ -10,6 +10,7 @@ import infeng_core
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "tests" / "kernels" / "conformance"
+MAIN = ROOT / "plugins" / "kit" / "infeng_kit" / "driver" / "main.cc"
 REFERENCE = Path(infeng_core.__file__).parent / "libinfeng_reference.so"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from infeng_abi import include_dir
-from kernels.driver import REFERENCE, ROOT, SOURCES, compile_to, run
+from kernels.driver import MAIN, REFERENCE, ROOT, SOURCES, compile_to, run
 
 from infeng_core import _native as native
 from infeng_core.kernels.libraries import libraries
@@ -77,7 +77,7 @@ def test_no_kernel_reads_or_writes_out_of_bounds(name: str, tmp_path: Path) -> N
     reference = sorted((ROOT / "infeng_core" / "reference").glob("*.c"))
     version = '-DINFENG_REFERENCE_VERSION="0"'
     judge = compile_to(tmp_path / "libreference.so", "cc", "-std=c11", "-O1", "-shared", version, *SANITIZE, *reference)
-    checked = compile_to(tmp_path / "conformance", "c++", "-std=c++20", "-O1", *SANITIZE, SOURCES / "main.cc")
+    checked = compile_to(tmp_path / "conformance", "c++", "-std=c++20", "-O1", *SANITIZE, MAIN)
     build = tmp_path / "build"
     meson = [sys.executable, "-m", "mesonbuild.mesonmain"]
     options = ["-Db_sanitize=address,undefined", "-Db_lundef=false", "--buildtype=debugoptimized", "-Doptimization=1"]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from infeng_abi import CFLAGS, include_dir
-from kernels.driver import ROOT, SOURCES
+from kernels.driver import MAIN, ROOT
 
 PREFIX, QEMU = "aarch64-linux-gnu-", "qemu-aarch64-static"
 PLUGIN = ROOT / "plugins" / "neon"
@@ -63,7 +63,7 @@ class Workshop:
         version = '-DINFENG_REFERENCE_VERSION="0"'
         self.judge, self.driver = folder / "libinfeng_reference.so", folder / "conformance"
         call(f"{PREFIX}gcc", "-std=c11", "-O2", "-shared", version, *flags, *reference, "-lm", "-o", self.judge)
-        call(f"{PREFIX}g++", "-std=c++20", "-O1", *flags, SOURCES / "main.cc", "-ldl", "-o", self.driver)
+        call(f"{PREFIX}g++", "-std=c++20", "-O1", *flags, MAIN, "-ldl", "-o", self.driver)
         self.compiled = cache(self._compiled)
 
     def _compiled(self, source: str, unit: str) -> Path:

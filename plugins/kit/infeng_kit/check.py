@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from infeng_core.api import Plugins, UsageError, load_config, say
-from infeng_kit import building, guard
+from infeng_kit import building, guard, native_check
 from infeng_kit.plan import Plan, model_of
 from infeng_kit.report import Line, as_text, failed, ok, skipped
 
@@ -28,10 +28,15 @@ class Check:
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""
         parser.add_argument(
-            "plugin", metavar="DIR|NAME", help="the folder of a plugin's project, or an installed plugin"
+            "plugin",
+            metavar="DIR|NAME|LIBRARY.so",
+            help="the folder of a plugin's project, an installed plugin, or with --native a kernel library",
         )
         parser.add_argument("--model", metavar="M", help="check kernels at the sizes of this model, not a 1.1B Llama's")
         parser.add_argument("--sanitize", action="store_true", help="build DIR under ASan and UBSan, and check it so")
+        help = "compare a library's kernels in a C++ program without Python; with --sanitize under ASan and UBSan"
+        parser.add_argument("--native", action="store_true", help=help)
+        parser.add_argument("--driver", metavar="FILE", help="keep that program here; --native")
         parser.add_argument("--json", action="store_true", help="for machines")
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -65,6 +70,12 @@ class Trial:
 
 
 def _lines(arguments: argparse.Namespace, folder: Path) -> Iterator[Line]:
+    if arguments.native:
+        driver = Path(arguments.driver) if arguments.driver else folder / "conformance"
+        yield from native_check.lines(native_check.run_of(arguments.plugin, driver, sanitized=arguments.sanitize))
+        return
+    if arguments.driver or Path(arguments.plugin).is_file():
+        raise UsageError(arguments.driver or arguments.plugin, "only --native takes it", "add --native")
     model = model_of(arguments.model)
     if not Path(arguments.plugin).is_dir():
         if arguments.sanitize:

@@ -1,7 +1,8 @@
 """The kernel ABI in Rust, written from ``abi.h``: constants, structs and function types, nothing by hand.
 
 The header is plain C11 of few forms: enums of numbers, ``typedef struct``, fields of scalars, pointers, arrays and
-functions. A line of another form is an error, so that a struct is never written in part.
+functions. A line of another form is an error, so that a struct is never written in part. ``layout_check.c`` becomes
+assertions, so that compiling the module checks every size, offset and number, as compiling that file does in C.
 """
 
 from __future__ import annotations
@@ -22,30 +23,106 @@ KEYWORDS = {name: f"r#{name}" for name in ("in", "type", "ref", "fn", "use")}
 """Names of fields that are words of Rust."""
 HEAD = """\
 //! The kernel ABI {version} of INF-ENG in Rust, written from <infeng/abi.h>: do not edit.
-#![allow(dead_code, non_camel_case_types)]
+{attributes}#![allow(dead_code, non_camel_case_types, non_snake_case, unused_parens)]
 
-use std::ffi::{{c_char, c_void}};
+use core::ffi::{{c_char, c_void}};
+use core::mem::{{offset_of, size_of, MaybeUninit}};
+use core::ptr::addr_of;
 
 pub type infeng_status = i32;
+"""
+CARGO = """\
+[package]
+name = "infeng-abi"
+version = "{version}"
+edition = "2021"
+rust-version = "1.77"
+license = "Apache-2.0"
+description = "The kernel ABI of INF-ENG, written from <infeng/abi.h>; compiling it checks its layout"
+
+[lib]
+path = "src/lib.rs"
+"""
+SIZE_OF_FIELD = """\
+const fn pointed<T>(_: *const T) -> usize {
+    size_of::<T>()
+}
+
+macro_rules! size_of_field {
+    ($kind:ty, $field:ident) => {{
+        let place = MaybeUninit::<$kind>::uninit();
+        pointed(unsafe { addr_of!((*place.as_ptr()).$field) })
+    }};
+}
 """
 _FIELD = re.compile(r"(?P<type>[\w\s*]+?)(?P<name>\w+)(?P<dims>(\[\w+\])*)$")
 _FUNCTION = re.compile(r"(?P<result>[\w\s*]+?)\(\*(?P<name>\w+)\)\s*\((?P<parameters>.*)\)$", re.DOTALL)
 
 
-def bindings(header: Path) -> str:
-    """Return the Rust module of a header; raises ValueError for a form that it does not know."""
+def crate(include: Path, version: str) -> dict[str, str]:
+    """Return the files of the crate ``infeng-abi`` by their relative paths; include: the folder of ``infeng/abi.h``.
+
+    Raises ValueError for a form in the headers that it does not know.
+    """
+    return {"Cargo.toml": CARGO.format(version=version), "src/lib.rs": module(include, attributes="#![no_std]\n")}
+
+
+def module(include: Path, attributes: str = "") -> str:
+    """Return the Rust module of the ABI with its assertions; arguments and errors as in ``crate``."""
+    checks = assertions(include / "infeng" / "layout_check.c")
+    return f"{bindings(include / 'infeng' / 'abi.h', attributes)}\n{checks}"
+
+
+def bindings(header: Path, attributes: str = "") -> str:
+    """Return constants, structs and functions of a header; raises ValueError for a form that it does not know."""
     text = re.sub(r"/\*.*?\*/", "", header.read_text(encoding="utf-8"), flags=re.DOTALL)
     constants = dict(_constants(text))
     version = f"{constants['INFENG_ABI_MAJOR']}.{constants['INFENG_ABI_MINOR']}"
-    parts = [HEAD.format(version=version)]
+    parts = [HEAD.format(version=version, attributes=attributes)]
     for name, value in constants.items():
         kind = "infeng_status" if name in _first_enum(text) else "u32"
         parts.append(f"pub const {name}: {kind} = {value};")
+    parts += [_function(*found) for found in re.findall(_MACRO, text)]
     parts += [_struct(name, body) for body, name in re.findall(_STRUCT, text)]
     return "\n".join(parts) + "\n"
 
 
+def assertions(layout: Path) -> str:
+    """Return what ``layout_check.c`` says as assertions; raises ValueError for a line that it does not know."""
+    text = re.sub(r"/\*.*?\*/", "", layout.read_text(encoding="utf-8"), flags=re.DOTALL)
+    lines = [_assertion(kind, inner) for kind, inner in re.findall(r"^(SIZE|AT|IS)\((.*)\);", text, re.MULTILINE)]
+    return "\n".join([SIZE_OF_FIELD, "const _: () = {", *(f"    {line}" for line in lines), "};"]) + "\n"
+
+
+def _assertion(kind: str, inner: str) -> str:
+    if kind == "IS":
+        name, _, number = inner.rpartition(", ")
+        return f"assert!({name} as u64 == {_number(number, '')});"
+    words = inner.split(", ")
+    if len(words) != (2 if kind == "SIZE" else 4) or not all(re.fullmatch(r"\w+", word) for word in words):
+        raise ValueError(f"layout_check.c: unknown form of a line: {kind}({inner})")
+    if kind == "SIZE":
+        return f"assert!(size_of::<{words[0]}>() == {words[1]});"
+    struct, field, offset, size = words
+    name = KEYWORDS.get(field, field)
+    return f"assert!(offset_of!({struct}, {name}) == {offset} && size_of_field!({struct}, {name}) == {size});"
+
+
 _STRUCT = re.compile(r"typedef struct \w+ \{(.*?)\n\} (\w+);", re.DOTALL)
+
+
+_MACRO = re.compile(r"^#define (INFENG_\w+)\((\w+)\) \((.*)\) *$", re.MULTILINE)
+
+
+def _function(name: str, parameter: str, body: str) -> str:
+    """Return a macro of one number as a function."""
+    kind = "u64" if "ull" in body else "u32"
+    return f"pub const fn {name}({parameter}: u32) -> {kind} {{\n    {_number(body, kind)}\n}}"
+
+
+def _number(text: str, kind: str) -> str:
+    """Return an expression of numbers in Rust; kind: the type that a number with the suffix ull gets."""
+    return re.sub(r"\b(0x[0-9a-fA-F]+|\d+)(ull|u)\b", lambda m: m[1] + (kind if m[2] == "ull" else ""), text)
 
 
 def _constants(text: str) -> Iterator[tuple[str, str]]:

@@ -78,6 +78,6 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 def _abi() -> str:
     import infeng_abi
 
-    from infeng_kit.rust import bindings
+    from infeng_kit.rust import module
 
-    return bindings(infeng_abi.include_dir() / "infeng" / "abi.h")
+    return module(infeng_abi.include_dir())

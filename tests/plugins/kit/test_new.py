@@ -10,9 +10,9 @@ import infeng_abi
 import pytest
 from infeng_kit.kinds import KINDS
 from infeng_kit.naming import MOST, Names, names_of
-from infeng_kit.rust import bindings
+from infeng_kit.rust import assertions, bindings, module
 from infeng_kit.templates import rendered, write
-from kit_parts import WORDS, environ, has_rust
+from kit_parts import WORDS, environ, has_rust, infeng
 
 from infeng_core import cli
 from infeng_core.errors import UsageError
@@ -123,7 +123,7 @@ def test_a_format_cannot_have_the_name_of_one_of_the_engine(tmp_path: Path, caps
     assert "format int4-g32: the engine has one of this name" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", ["new", "check", "bench"])
+@pytest.mark.parametrize("verb", ["new", "check", "bench", "rust"])
 def test_without_the_wheel_the_error_names_it(
     verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +142,7 @@ def test_the_abi_in_rust_has_every_constant_and_struct_of_the_header() -> None:
         assert f"pub const {name}: " in text
     minor = re.search(r"#define INFENG_ABI_MINOR (\d+)", header)
     assert minor is not None and f"pub const INFENG_ABI_MINOR: u32 = {minor[1]};" in text
+    assert "pub const fn INFENG_NEED_BIT(need: u32) -> u64 {\n    1u64 << (need)\n}" in text
     assert "pub const INFENG_UNSUPPORTED_ABI: infeng_status = 3;" in text
 
 
@@ -150,7 +151,7 @@ def test_the_structs_in_rust_have_the_sizes_and_offsets_of_c(tmp_path: Path) -> 
     fields = {"infeng_problem": "workers", "infeng_kernel": "pack", "infeng_rmsnorm_args": "offset",
               "infeng_library_desc": "numerics", "infeng_weight": "foreign", "infeng_worker": "message",
               "infeng_attention_args": "slopes", "infeng_lora_segment": "bias"}  # fmt: skip
-    (tmp_path / "abi.rs").write_text(bindings(HEADER))
+    (tmp_path / "abi.rs").write_text(module(infeng_abi.include_dir()))
     shown = [f'println!("{{}} {{}}", size_of::<{s}>(), std::mem::offset_of!({s}, {f}));' for s, f in fields.items()]
     (tmp_path / "main.rs").write_text(
         f"mod abi;\nuse abi::*;\nuse std::mem::size_of;\nfn main() {{ {' '.join(shown)} }}\n"
@@ -165,6 +166,44 @@ def test_the_structs_in_rust_have_the_sizes_and_offsets_of_c(tmp_path: Path) -> 
         subprocess.run(command, cwd=tmp_path, env=environ(), check=True, capture_output=True)
     outputs = [subprocess.run([tmp_path / name], capture_output=True, check=True).stdout for name in ("rust", "c")]
     assert outputs[0] == outputs[1] != b""
+
+
+def test_the_assertions_in_rust_are_all_lines_of_the_check_in_c() -> None:
+    layout = HEADER.with_name("layout_check.c").read_text()
+    lines = re.findall(r"^(?:SIZE|AT|IS)\(", layout, re.MULTILINE)
+    text = assertions(HEADER.with_name("layout_check.c"))
+    assert text.count("    assert!(") == len(lines) > 380
+    assert (
+        "assert!(offset_of!(infeng_extension, r#type) == 4 && size_of_field!(infeng_extension, r#type) == 4);" in text
+    )
+
+
+def test_an_unknown_form_in_the_check_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "layout_check.c").write_text("AT(infeng_tensor, shape[1], 32, 8);\n")
+    with pytest.raises(ValueError, match="unknown form of a line"):
+        assertions(tmp_path / "layout_check.c")
+
+
+def built_with_cargo(crate: Path) -> subprocess.CompletedProcess[str]:
+    command = ["cargo", "build", "--offline", "--quiet"]
+    return subprocess.run(command, cwd=crate, env=environ(), capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(not has_rust(), reason="rustc is not installed")
+def test_the_crate_builds_only_where_its_layout_is_that_of_c(tmp_path: Path) -> None:
+    crate = tmp_path / "infeng-abi"
+    done = infeng("plugins", "rust", crate, cwd=tmp_path)
+    assert done.returncode == 0 and f'infeng-abi = {{ path = "{crate}" }}' in done.stdout
+    built = built_with_cargo(crate)
+    assert (built.returncode, built.stderr) == (0, "")
+    source = crate / "src" / "lib.rs"
+    text = source.read_text()
+    assert text.count("    pub device_id: i32,\n") == 1
+    source.write_text(text.replace("    pub device_id: i32,\n", "    pub device_id: i64,\n"))
+    broken = built_with_cargo(crate)
+    assert broken.returncode != 0 and "infeng_tensor" in broken.stderr
+    again = infeng("plugins", "rust", crate, cwd=tmp_path)
+    assert again.returncode == 2 and "is not empty" in again.stderr
 
 
 def test_an_unknown_form_in_a_header_is_an_error(tmp_path: Path) -> None:

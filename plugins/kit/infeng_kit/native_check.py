@@ -1,0 +1,118 @@
+"""`infeng plugins check LIBRARY.so --native`: a kernel library against the reference in a program without Python.
+
+The program is `driver/main.cc`. It hands kernels memory that ends exactly where arrays end, so that sanitizers and
+debuggers see what a Python process hides, and it can be kept and run by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from infeng_abi import CFLAGS, include_dir
+
+from infeng_core.api import Plugins, UsageError, load_config
+from infeng_core.api.inspection import library_states
+from infeng_core.api.kernels import REFERENCE, detect
+from infeng_kit.building import SANITIZERS
+from infeng_kit.report import Line, failed, ok, skipped
+
+SOURCE = Path(__file__).parent / "driver" / "main.cc"
+SECONDS = 3600
+"""A run of all kernels of a library at most."""
+REPAIR = "compare the order of additions, the rounding and the tails of rows with docs/numerics.md"
+_COUNT = re.compile(r"(\S+) +(\d+) of (\d+) cases equal")
+_SKIPPED = re.compile(r"(\S+) +skipped: needs (\S+)")
+_FAULT = re.compile(r"  (\S+): (.+)")
+
+
+@dataclass(frozen=True)
+class Run:
+    """The words of one run of the driver."""
+
+    driver: Path
+    judge: Path
+    library: Path
+    features: str
+
+    @property
+    def words(self) -> list[str]:
+        """The command line."""
+        return [str(self.driver), str(self.judge), str(self.library), self.features]
+
+
+def run_of(library: str, driver: Path, *, sanitized: bool) -> Run:
+    """Compile the driver as ``driver`` for a library: a file, or the name of an installed one.
+
+    Raises UsageError for a library that is not there and where no compiler is found or it fails.
+    """
+    states = library_states(Plugins.discover(load_config()))
+    judge = next(state.path for state in states if state.name == REFERENCE)
+    named = next((state.path for state in states if state.name == library), None)
+    path = Path(library).resolve() if Path(library).is_file() else named
+    if path is None:
+        remedy = "give the file of a kernel library, or the name of an installed one"
+        raise UsageError(library, "is no kernel library", remedy)
+    compile_driver(driver, sanitized=sanitized)
+    return Run(driver.resolve(), judge, path, ",".join(sorted(detect().features)))
+
+
+def compile_driver(output: Path, *, sanitized: bool = False) -> None:
+    """Compile the driver with $CXX or c++; raises UsageError."""
+    compiler = os.environ.get("CXX", "c++")
+    if shutil.which(compiler.split()[0]) is None:
+        raise UsageError("--native", f"there is no {compiler}", "install a compiler for C++20, or name one: CXX=g++")
+    more = ["-g", f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all"] if sanitized else ["-g"]
+    words = [*compiler.split(), "-std=c++20", "-O1", *more, f"-I{include_dir()}", *CFLAGS, str(SOURCE)]
+    done = subprocess.run([*words, "-o", str(output), "-ldl", "-lm"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[-200:])
+        raise UsageError("--native", f"the driver is not compiled: {said}", "use a compiler for C++20: CXX=g++")
+
+
+def lines(run: Run) -> Iterator[Line]:
+    """Run the driver and yield an outcome for each kernel, and one for a run that ended before the last."""
+    environ = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
+    try:
+        done = subprocess.run(run.words, capture_output=True, text=True, env=environ, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        yield failed("driver", f"it has not ended within {SECONDS} s", _by_hand(run))
+        return
+    faults: list[str] = []
+    for line in done.stdout.splitlines():
+        if found := _FAULT.fullmatch(line):
+            faults.append(found[2])
+        elif found := _SKIPPED.fullmatch(line):
+            yield skipped(f"kernel {found[1]}", f"this processor has no {found[2]}", "run it on one that has them")
+        elif found := _COUNT.fullmatch(line):
+            yield _of_kernel(found[1], int(found[2]), int(found[3]), faults)
+            faults = []
+    if done.returncode not in (0, 1):
+        yield failed("driver", _end(done), _by_hand(run))
+
+
+def _of_kernel(name: str, equal: int, cases: int, faults: list[str]) -> Line:
+    part = f"kernel {name}"
+    if not cases:
+        return failed(part, "it accepts no case of its op", "look at accepts, fuses and handles")
+    if equal < cases:
+        return failed(part, f"{cases - equal} of {cases} cases differ; {faults[0] if faults else ''}", REPAIR)
+    return ok(part, f"equals the reference byte for byte in {cases} cases, in memory that ends where arrays end")
+
+
+def _end(done: subprocess.CompletedProcess[str]) -> str:
+    said = [line for line in done.stderr.splitlines() if line.strip()]
+    telling = next((line for line in said if "ERROR: " in line or "runtime error" in line), said[-1] if said else "")
+    if done.returncode < 0:
+        return f"it ended by {signal.Signals(-done.returncode).name} {telling}".rstrip()
+    return telling or f"it ended with status {done.returncode}"
+
+
+def _by_hand(run: Run) -> str:
+    return f"run it in a debugger, after --driver FILE has kept it: FILE {' '.join(run.words[1:3])} FEATURES"
