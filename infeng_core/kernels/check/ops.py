@@ -63,7 +63,7 @@ class Ops:
         operands: dict[str, Any] = {}
         for name, kind, value in _native.row_ops()[op]:
             if kind == "rows":
-                operands[name] = declared.rows(n) if operands else declared.input("f32", n)
+                operands[name] = declared.rows(n, like_output=True) if operands else declared.input("f32", n)
             elif kind != "row_index":
                 operands[name] = declared.vector(n) if kind == "vector" else value
         steps, columns = self._epilogues(n)

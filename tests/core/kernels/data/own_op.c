@@ -3,7 +3,8 @@
  *   CASE_*        breaks a rule of the description; the name says which
  *   ON_PLAIN(m)   statement after row m of the plain kernel
  *   ON_FAST(m)    of the other one; `out` is the row
- *   PRIORITY      of the faster one */
+ *   PRIORITY      of the faster one
+ *   FUSED         the factor that it takes a fused SCALE for; without, it fuses nothing */
 #include <infeng/ops/library.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -51,6 +52,13 @@ static infeng_op* ops[2] = {&blend, &blend};
 static int32_t accepts(const infeng_problem* problem) {
   return problem->op == blend.number && problem->epilogue_count == 0;
 }
+/* The faster kernel may fuse SCALE. */
+static int32_t accepts_fast(const infeng_problem* problem) {
+  for (uint32_t i = 0; i < problem->epilogue_count; i++) {
+    if (problem->epilogues[i]->kind != INFENG_EPILOGUE_SCALE) return 0;
+  }
+  return problem->op == blend.number;
+}
 static int64_t tiles(const infeng_args* args, int32_t phase) { return (void)phase, args->rows; }
 
 static float* row(const infeng_tensor* t, int64_t m) { return (float*)t->data + m * t->strides[0]; }
@@ -74,6 +82,11 @@ static infeng_status run_fast(const infeng_args* args, int32_t phase, int64_t fi
   for (int64_t m = first; m < last; m++) {
     float* out = row(&((const blend_args*)args)->out, m);
     blend_row((const blend_args*)args, m);
+#ifdef FUSED
+    for (uint32_t e = 0; e < args->epilogue_count; e++) {
+      for (int64_t i = 0; i < ((const blend_args*)args)->x.shape[1]; i++) out[i] *= FUSED(args->epilogues[e]->a);
+    }
+#endif
     ON_FAST(m);
     (void)out;
   }
@@ -106,7 +119,7 @@ static infeng_kernel fast = {.struct_size = sizeof fast,
                              .kind = INFENG_KIND_TILES,
                              .priority = PRIORITY,
                              .handles = INFENG_NEED_BIT(INFENG_NEED_ROW_GATHER),
-                             .accepts = accepts,
+                             .accepts = accepts_fast,
                              .tiles = tiles,
                              .run = run_fast};
 static const infeng_kernel* const kernels[] = {&usual, &plain, &fast};
@@ -119,6 +132,9 @@ infeng_status infeng_library(const infeng_host* host, infeng_library_desc* out) 
   out->kernels = kernels;
   out->kernel_count = 3;
   infeng_list_ops(out, ops, 1);
+#ifdef FUSED
+  fast.fuses = INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SCALE);
+#endif
 #if defined(CASE_SIZE)
   blend.struct_size = 16;
 #elif defined(CASE_HUGE)
