@@ -353,11 +353,11 @@ def _linears(
             _Linear(f"{ours}.shared_gate", hidden, stacked, ((gate, 1),), False),
         )
     if plain_mlp is not None:
-        up, down = (f"{mlp}.{name}" for name in plain_mlp)
+        first, last = (f"{mlp}.{name}" for name in plain_mlp)
         return (
             *around,
-            _Linear(f"{ours}.up_proj", hidden, stacked, ((up, inner),), bias),
-            _Linear(f"{ours}.down_proj", inner, stacked, ((down, hidden),), bias),
+            _Linear(f"{ours}.up_proj", hidden, stacked, ((first, inner),), bias),
+            _Linear(f"{ours}.down_proj", inner, stacked, ((last, hidden),), bias),
         )
     return (
         *around,

@@ -151,7 +151,7 @@ def layernorm(x: np.ndarray, w: np.ndarray, b: np.ndarray, eps: float, *samples:
     out = op.output(columns, samples=gather)
     kernel = find_kernel(LIBRARY, native.Problem("layernorm", k=columns, needs=["row_gather"] if gather else []))
     operands = {"x": op.input(x), "weight": w, "bias": b, "eps": eps}
-    op.program.row_op("layernorm", op.bind(kernel), columns, out, gather_samples=gather, **operands)
+    op.program.row_op("layernorm", op.bind(kernel), columns, out, gather_samples=gather, operands=operands)
     op.run()
     return op.result(out)
 
