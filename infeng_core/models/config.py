@@ -15,7 +15,7 @@ from infeng_core.models.typed_fields import Fields, show, written
 
 __all__ = ["ModelConfig", "RopeConfig"]
 
-GATES = ("gelu_tanh", "silu", "swiglu")
+GATES = ("gelu", "gelu_tanh", "silu", "swiglu")
 
 CAPS = ("attention_softcap", "logit_softcap", "gate_slope", "gate_limit")
 SCALES = ("embedding_scale", "residual_scale", "logit_scale")

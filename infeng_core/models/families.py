@@ -62,4 +62,6 @@ def builtin() -> Mapping[str, Family]:
 
 def describe() -> str:
     """Return the supported families in words, such as "llama (LlamaForCausalLM)"."""
-    return ", ".join(f"{name} ({', '.join(family.ARCHITECTURES)})" for name, family in families().items())
+    return ", ".join(
+        f"{name} ({', '.join(family.ARCHITECTURES)})" for name, family in families().items() if family.ARCHITECTURES
+    )

@@ -42,7 +42,7 @@ from infeng_core.models.families import families
 PANEL_ROWS = 16
 
 # Buffers that old checkpoints store although config.json determines them.
-IGNORED = re.compile(r"rotary_emb\.inv_freq$")
+IGNORED = re.compile(r"(rotary_emb\.inv_freq|\.attention\.(masked_)?bias)$")
 
 
 @dataclass(frozen=True)

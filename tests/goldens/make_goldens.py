@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import transformers
 from goldens.families import FAMILY_CASES
+from goldens.neox import NEOX_CASES
 from goldens.shapes import CASES, GREEDY_STEPS
 from goldens.transformers_run import run
 
@@ -25,7 +26,7 @@ def main() -> None:
 
     Arguments name cases; without any, all are written.
     """
-    for case in (*CASES, *FAMILY_CASES):
+    for case in (*CASES, *FAMILY_CASES, *NEOX_CASES):
         if sys.argv[1:] and case.name not in sys.argv[1:]:
             continue
         context = case.context if getattr(case, "at_full_length", False) else 0

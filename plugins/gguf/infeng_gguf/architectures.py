@@ -31,6 +31,7 @@ _FUSED = {
     "ffn_up": "mlp.gate_up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_PLAIN_MLP = {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}
 _ATTENTION = {here: there for here, there in _LINEARS.items() if here.startswith("attn_")}
 _SHARED = {
     "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
@@ -60,6 +61,7 @@ class Architecture:
     norm_offset: float = 0.0  # added by the exporter to the weights of norms
     rope_factors: Literal["", "llama3", "longrope"] = ""  # kind of tensors with divisors of the rotary frequencies
     yarn: Mapping[str, Any] = field(default_factory=dict)  # entries of rope_scaling for yarn that have no key
+    epsilon: tuple[str, str] = ("rms_norm_eps", "attention.layer_norm_rms_epsilon")  # of norms: config.json, metadata
     is_written: bool = False  # whether models of the family can be exported
 
     def theirs(self, name: str) -> str | None:
@@ -150,6 +152,14 @@ _ALL = (
     Architecture("qwen3", "qwen3", "Qwen3ForCausalLM", _LINEARS | _NORMS | _QK_NORMS, is_written=True),
     Architecture("smollm3", "smollm3", "SmolLM3ForCausalLM", interleaved=True),
     Architecture("granite", "granite", "GraniteForCausalLM", keys=_GRANITE, interleaved=True),
+    Architecture(
+        "starcoder2",
+        "starcoder2",
+        "Starcoder2ForCausalLM",
+        _ATTENTION | _PLAIN_MLP | _NORMS,
+        keys=_WINDOW,
+        epsilon=("norm_epsilon", "attention.layer_norm_epsilon"),
+    ),
     Architecture("olmo2", "olmo2", "Olmo2ForCausalLM", _LINEARS | _POST_NORMS | _QK_NORMS),
     Architecture(
         "phi3",

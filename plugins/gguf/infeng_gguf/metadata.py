@@ -23,7 +23,7 @@ MOST_POSITIONS = 1 << 28
 MAX_EXPERTS, MAX_CHOSEN = 4096, 64
 READ = (
     *("context_length", "embedding_length", "block_count", "feed_forward_length", "attention.head_count"),
-    *("attention.head_count_kv", "attention.layer_norm_rms_epsilon", "attention.key_length", "attention.value_length"),
+    *("attention.head_count_kv", "attention.key_length", "attention.value_length"),
     *("rope.freq_base", "rope.dimension_count", "rope.scaling.type", "rope.scaling.factor", "rope.scale_linear"),
     *("rope.scaling.original_context_length",),
 )
@@ -95,7 +95,7 @@ def config_json(
         "num_key_value_heads": keys.integer("attention.head_count_kv", heads),
         "head_dim": width,
         "max_position_embeddings": keys.integer("context_length"),
-        "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
+        architecture.epsilon[0]: keys.number(architecture.epsilon[1]),
         "vocab_size": shapes["token_embd.weight"][0],
         "tie_word_embeddings": "output.weight" not in shapes,
         "rope_theta": keys.number("rope.freq_base", 10000.0, THETA),
@@ -148,7 +148,8 @@ class _Keys:
         self.prefix = f"{architecture.name}."
         self.usual = {**USUAL, **architecture.usual}
         yarn = (f"rope.scaling.yarn_{key}" for key in YARN.values())
-        self.known = {*READ, *HARMLESS, *yarn, *architecture.keys.values(), *architecture.ignored}
+        own = (architecture.epsilon[1], *architecture.keys.values(), *architecture.ignored)
+        self.known = {*READ, *HARMLESS, *yarn, *own}
 
     def integer(self, key: str, default: int | None = None) -> int:
         return self.fields.integer(self.prefix + key, 1, BIG, default)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from infeng_core.api import Plugins, UsageError, load_config, say
 from infeng_kit import building, guard
-from infeng_kit.plan import Plan
+from infeng_kit.plan import Plan, model_of
 from infeng_kit.report import Line, as_text, failed, ok, skipped
 
 
@@ -65,7 +65,7 @@ class Trial:
 
 
 def _lines(arguments: argparse.Namespace, folder: Path) -> Iterator[Line]:
-    model = _model(arguments.model)
+    model = model_of(arguments.model)
     if not Path(arguments.plugin).is_dir():
         if arguments.sanitize:
             raise UsageError("--sanitize", "an installed plugin is not built again", "name the folder of its project")
@@ -86,11 +86,6 @@ def _lines(arguments: argparse.Namespace, folder: Path) -> Iterator[Line]:
     trial = Trial(plan, str(made.python), environ, folder)
     yield from _of_plugin(trial)
     yield from _own_tests(trial, project)
-
-
-def _model(model: str | None) -> str | None:
-    """Return a model's path that holds in any working directory, or its name."""
-    return str(Path(model).resolve()) if model is not None and Path(model).exists() else model
 
 
 def _of_plugin(trial: Trial) -> Iterator[Line]:

@@ -87,15 +87,21 @@ def different_at_size(
                     return
 
 
+def cut(fields: Fields, most: int) -> Fields:
+    """Return a problem over a weight with so few outputs that it has about ``most`` weights; others as they are."""
+    if "weight" not in fields or fields.get("n", 1) * fields.get("k", 1) <= most:
+        return fields
+    outputs = max(0, most // fields["k"] // CUT - 1) * CUT + (fields["n"] % CUT or CUT)
+    return {**fields, "n": min(outputs, fields["n"])}
+
+
 def _affordable(fields: Fields) -> tuple[list[int], Fields]:
     """Return the numbers of rows to try, and the problem, cut where already the first number takes too long."""
     low, high = fields["rows"]
     wanted = [rows for rows in ROWS if low <= rows <= high] or [low]
     cost = fields.get("n", 1) * fields.get("k", 1)
     if "weight" in fields and cost * wanted[0] > MACS:
-        most = MACS // (wanted[0] * fields["k"])
-        cut = max(0, most // CUT - 1) * CUT + (fields["n"] % CUT or CUT)
-        fields = {**fields, "n": min(cut, fields["n"])}
+        fields = cut(fields, MACS // wanted[0])
         cost = fields["n"] * fields["k"]
     counts = wanted[:1]
     for rows in wanted[1:]:
@@ -104,4 +110,4 @@ def _affordable(fields: Fields) -> tuple[list[int], Fields]:
     return counts, fields
 
 
-__all__ = ["MACS", "ROWS", "NoJudgeError", "different", "different_at_size", "fits", "suite"]
+__all__ = ["MACS", "ROWS", "NoJudgeError", "cut", "different", "different_at_size", "fits", "suite"]

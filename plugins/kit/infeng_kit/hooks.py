@@ -8,7 +8,8 @@ from infeng_core.api import Command, hookimpl
 @hookimpl(optionalhook=True)
 def infeng_plugins_verbs() -> list[Command]:
     """Return the verbs of `infeng plugins`."""
+    from infeng_kit.bench import Bench
     from infeng_kit.check import Check
     from infeng_kit.new import New
 
-    return [New(), Check()]
+    return [New(), Check(), Bench()]

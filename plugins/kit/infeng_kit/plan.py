@@ -53,6 +53,11 @@ class Plan:
         return folder if folder.exists() else write(folder)
 
 
+def model_of(given: str | None) -> str | None:
+    """Return a model's path that holds in any working directory, or its name."""
+    return str(Path(given).resolve()) if given is not None and Path(given).exists() else given
+
+
 @cache
 def _libraries(plugin: str) -> tuple[str, ...]:
     """Return the name of a plugin if it has kernels: its library has the same name."""

@@ -12,6 +12,7 @@ q and k, windows, caps, factors, other scalings of frequencies); ``weights.py`` 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -292,7 +293,8 @@ class Llama(Adapted, Rotary):
 
     def activated(self, x: Real) -> Real:
         """Return act(x), any shape."""
-        return self.silu(x) if self.config.activation == "silu" else self.gelu(x)
+        kinds = {"silu": self.silu, "gelu": self.exact_gelu, "gelu_tanh": self.gelu}
+        return kinds[self.config.activation](x)
 
     def swiglu(self, gate: Real, up: Real) -> Real:
         """Return (up + 1) * gate * sigmoid(slope * gate), with gate and up clamped: (rows, intermediate)."""
@@ -305,6 +307,11 @@ class Llama(Adapted, Rotary):
         """Return x * Phi(x) by the tanh approximation, any shape."""
         share: Real = 1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
         return x / 2 * share
+
+    def exact_gelu(self, x: Real) -> Real:
+        """Return x * Phi(x), any shape (Hendrycks and Gimpel, 2016)."""
+        erf: Real = np.vectorize(math.erf, otypes=[np.float64])(x / np.sqrt(2))
+        return x / 2 * (1 + erf)
 
     def silu(self, x: Real) -> Real:
         """Return x * sigmoid(x), any shape."""

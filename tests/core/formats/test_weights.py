@@ -75,6 +75,9 @@ def test_each_source_is_listed() -> None:
     assert "model.layers.1.self_attn.o_proj.bias" in sources
 
 
-def test_stored_rotary_tables_are_ignored() -> None:
+def test_stored_rotary_tables_and_causal_masks_are_ignored() -> None:
     assert IGNORED.search("model.layers.3.self_attn.rotary_emb.inv_freq")
+    assert IGNORED.search("gpt_neox.layers.3.attention.bias")
+    assert IGNORED.search("gpt_neox.layers.3.attention.masked_bias")
+    assert not IGNORED.search("gpt_neox.layers.3.attention.dense.bias")
     assert not IGNORED.search("model.layers.3.self_attn.q_proj.weight")

@@ -57,6 +57,14 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
         {"attention.scale": 0.125, "embedding_scale": 12.0, "residual_scale": 0.25, "logit_scale": 8.0},
     ),
+    "starcoder2": (
+        {"norm_epsilon": 0.001, "sliding_window": 32},
+        {
+            "attention.layer_norm_rms_epsilon": None,
+            "attention.layer_norm_epsilon": 0.001,
+            "attention.sliding_window": 32,
+        },
+    ),
     "olmo2": ({}, {}),
     "phi3": (
         {"rope_scaling": LONG, "original_max_position_embeddings": 64, "sliding_window": 32},
@@ -69,7 +77,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "gemma3": ({"query_pre_attn_scalar": WIDTH, "sliding_window": 32}, {"attention.sliding_window": 32}),
 }  # fmt: skip
-"""What config.json says beyond SIZES, and the keys that llama.cpp's exporter makes of it."""
+"""What config.json says beyond SIZES, and the keys that llama.cpp's exporter makes of it; None: it lacks the key."""
 
 RUN = [name for name in CASES if ARCHITECTURES[name].family in families()]
 
@@ -99,8 +107,8 @@ def write(path: Path, arch: str, config: Mapping[str, Any], tensors: Mapping[str
     kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
     table = gguf.get_tensor_name_map(kind, config["num_hidden_layers"])
     writer = gguf.GGUFWriter(str(path), arch)
-    gguf_writing.add_keys(writer, gguf_writing.numbers(config, WIDTH if arch.startswith(("gemma", "qwen3")) else 0))
-    gguf_writing.add_keys(writer, CASES[arch][1])
+    numbers = gguf_writing.numbers(config, WIDTH if arch.startswith(("gemma", "qwen3")) else 0)
+    gguf_writing.add_keys(writer, numbers | CASES[arch][1])
     gguf_writing.add_vocabulary(writer, json.loads(tiny_model.tokenizer().to_str()))
     for name, values in tensors.items():
         theirs = table.get_name(name, try_suffixes=(".weight", ".bias"))

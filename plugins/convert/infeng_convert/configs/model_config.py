@@ -24,7 +24,12 @@ from infeng_core.api.formats import (
 )
 
 REMEDY = "fix the file or download the model again"
-ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    **dict.fromkeys(("gelu_pytorch_tanh", "gelu_new", "gelu_fast"), "gelu_tanh"),
+}
 
 
 def parse_config(

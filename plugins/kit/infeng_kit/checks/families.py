@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from infeng_convert.api import parse_config
 
 from infeng_core.api import Engine
-from infeng_core.api.formats import ModelConfig, RopeConfig, decoder, families, use_families
+from infeng_core.api.formats import decoder, families, use_families
 from infeng_kit import tiny
 from infeng_kit.checks.engine import tokens
 from infeng_kit.report import failed, ok
@@ -24,12 +25,12 @@ def check(plan: Plan, name: str, teller: Teller) -> None:
     use_families(plan.plugins())
     family = families()[name]
     teller.begin(f"the graph of family {name}")
-    config = _config(name)
+    words = _words(plan, name, family)
+    config = parse_config(words, "config.json")
     ops = len(family.graph(config).ops)
     layout = family.weights(config) if hasattr(family, "weights") else decoder(config)
     teller.begin(f"a checkpoint of family {name}")
     folder = Path(plan.folder) / f"family-{name}"
-    words = {**tiny.CONFIG, "model_type": name, "architectures": list(family.ARCHITECTURES[:1])}
     tiny.write(folder, words, _checkpoint(layout))
     runs = []
     for format in ("f32", "f32", "int8-row"):
@@ -45,12 +46,11 @@ def check(plan: Plan, name: str, teller: Teller) -> None:
         )
 
 
-def _config(name: str) -> ModelConfig:
-    return ModelConfig(
-        family=name, hidden=tiny.HIDDEN, intermediate=tiny.INNER, layers=tiny.LAYERS, heads=tiny.HEADS,
-        kv_heads=tiny.KV_HEADS, head_dim=tiny.SIZE, vocab=tiny.VOCAB, max_positions=256, rms_eps=1e-5,
-        rope=RopeConfig(theta=10000.0), tie_embeddings=True,
-    )  # fmt: skip
+def _words(plan: Plan, name: str, family: Any) -> dict[str, Any]:
+    """Return config.json of a tiny model of the family, with the keys that its project gives."""
+    names = {"architectures": list(family.ARCHITECTURES[:1])} if family.ARCHITECTURES else {}
+    rest = {key: value for key, value in tiny.CONFIG.items() if key != "architectures"}
+    return {**rest, "model_type": name, **names, **plan.options.get("families", {}).get(name, {})}
 
 
 def _checkpoint(layout: Any) -> dict[str, Any]:

@@ -6,25 +6,15 @@ import contextlib
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from infeng_core.api import BACKENDS
-from infeng_core.api.engines import limits_of
 from infeng_core.api.formats import BUILTIN, format_lookup, use_families
 from infeng_core.api.inspection import OPS, library_states, problem_fields
-from infeng_core.api.kernels import (
-    Kernel,
-    NoJudgeError,
-    Outline,
-    Problem,
-    Selector,
-    plain_kernel,
-    row_ranges,
-    shape_and_formats,
-)
+from infeng_core.api.kernels import Kernel, NoJudgeError, Problem, plain_kernel, row_ranges, shape_and_formats
 from infeng_kit.cases import Case
 from infeng_kit.checks.library import own_states
 from infeng_kit.conformance import ROWS, different, different_at_size, fits, suite
+from infeng_kit.model_problems import asked_by_model, in_formats
 from infeng_kit.report import failed, ok, skipped
 
 if TYPE_CHECKING:
@@ -114,8 +104,7 @@ def _problems(plan: Plan, kernel: Kernel, chosen: list[Case]) -> Iterator[Proble
     caches = dict.fromkeys(case.fields.get("kv") for case in chosen)
     seen: set[Problem] = set()
     for weight, cache in product(weights or (None,), caches or (None,)):
-        more = {"model__format": weight, "model__formats": {}} if weight else {}
-        for asked in _asked(plan, more | ({"kv_cache__dtype": cache} if cache else {})):
+        for asked in asked_by_model(plan, in_formats(weight, cache)):
             if asked.op == kernel.op and asked not in seen:
                 seen.add(asked)
                 yield asked
@@ -128,16 +117,3 @@ def _of_widths(plan: Plan, op: str) -> Iterator[Problem]:
     for columns in sorted({shape.hidden, shape.intermediate} - {0}):
         for rows in row_ranges(max(ROWS)):
             yield Problem(op, rows=rows, n=columns, k=columns, workers=2)
-
-
-def _asked(plan: Plan, settings: dict[str, Any]) -> list[Problem]:
-    plugins = plan.plugins(**settings)
-    config = plugins.config
-    use_families(plugins)
-    selector = Selector(plugins, config, plugins.cpu)
-    lookup = format_lookup(plugins)
-    shape, formats = shape_and_formats(plan.model, config, lookup, plugins)
-    limits, _ = limits_of(config, shape, plugins.get(BACKENDS, "native"))
-    asked = list(Outline(shape, formats, lookup, config, selector, limits).bound().asked)
-    selector.close()
-    return asked

@@ -82,7 +82,7 @@ def _served(policy: Any) -> _Run:
     names = {"fixed": FIXED, "sampled": 0.0, "attended": 0.0, "adapters": 0.0}
     costs = CostModel({**dict.fromkeys(CostModel().names, ROW), **names})
     scheduler = Scheduler(LIMITS, BlockPool(LIMITS.kv_blocks), policy, step_seconds=0.1, costs=costs, prefixes=None)
-    coming, run = deque(_request(place) for place in range(REQUESTS)), _Run()
+    coming, run = deque(request_of(place) for place in range(REQUESTS)), _Run()
     now, pauses = 0.0, 0
     while pauses < 2:
         while coming and coming[0].arrived <= now:
@@ -102,7 +102,7 @@ def _served(policy: Any) -> _Run:
     return run
 
 
-def _request(place: int) -> RunningRequest:
+def request_of(place: int) -> RunningRequest:
     """Return a request: two in three are short, every tenth is of a tenant with a long prompt."""
     length = 600 if place % 10 == 0 else 5 + 7 * place % 60
     prompt = [2 + (7 * place + i) % 1000 for i in range(length)]

@@ -130,7 +130,7 @@ def test_published_configs_are_accepted(name: str) -> None:
         ({"head_dim": 4096, "num_attention_heads": 4096}, "num_attention_heads", "times head_dim"),
         ({"vocab_size": 0}, "vocab_size", "from 1"),
         ({"max_position_embeddings": -5}, "max_position_embeddings", "-5"),
-        ({"hidden_act": "gelu"}, "hidden_act", "silu"),
+        ({"hidden_act": "relu"}, "hidden_act", "silu"),
         ({"rms_norm_eps": 0}, "rms_norm_eps", "from"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps", "nan"),
         ({"rms_norm_eps": "1e-5"}, "rms_norm_eps", "number"),
