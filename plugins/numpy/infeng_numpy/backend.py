@@ -65,7 +65,8 @@ class NumpyBackend:
 
 def _why_not(config: ModelConfig) -> str:
     """Return why the model of an unknown family cannot run."""
-    ops = {op.op for op in families()[config.family].graph(config).ops if isinstance(op, RowOp)}
+    family = families().get(config.family)
+    ops = {op.op for op in family.graph(config).ops if isinstance(op, RowOp)} if family is not None else set()
     lacking = f", with {', '.join(sorted(ops))}, for which it has no function" if ops else ""
     return f"it runs {', '.join(FAMILIES)}, the model is {config.family}{lacking}"
 
