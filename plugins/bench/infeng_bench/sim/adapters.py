@@ -94,7 +94,7 @@ class VirtualReference:
         """Made by ``VirtualRegistry.reference``."""
         self._registry = registry
         self.name = name
-        self.begins = (begin,) if begin else ()
+        self.begins: tuple[int, ...] = (begin,) if begin else ()
         self.rows: tuple[tuple[AdapterHandle, float], ...] = ()
         self._handle = handle
 
