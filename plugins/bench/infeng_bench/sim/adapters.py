@@ -110,7 +110,7 @@ class VirtualReference:
 
     def known(self) -> tuple[tuple[str, float, int], ...]:
         """Return the name of its adapter, its weight and the first position on which it acts."""
-        return ((self.name, 1.0, *(self.begins or (0,))),)
+        return ((self.name, 1.0, self.begins[0] if self.begins else 0),)
 
     def is_ready(self) -> bool:
         """Return whether it is resident."""
