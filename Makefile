@@ -17,6 +17,8 @@ PLUGINS    := $(sort $(patsubst plugins/%/pyproject.toml,%,$(wildcard plugins/*/
 MACHINE    := $(shell uname -m)
 ELSEWHERE  := $(if $(filter x86_64,$(MACHINE)),,$(X86_ONLY)) $(if $(filter aarch64,$(MACHINE)),,$(ARM_ONLY))
 PLUGINS    := $(filter-out $(ELSEWHERE),$(PLUGINS))
+# Wheels for another processor, which `make wheels` compiles where there is a cross compiler.
+CROSS      := $(if $(shell command -v aarch64-linux-gnu-g++),$(filter $(ARM_ONLY),$(ELSEWHERE)))
 KERNELS     = $(shell sh .ci/kernels)
 sources     = $(shell find $(1) -type f -not -path '*/build/*' -not -name '*.pyc' 2>/dev/null)
 installed   = $(1:%=$(STAMPS)/%)
@@ -27,7 +29,7 @@ WHEELS     := $(CURDIR)/build/wheels
 .PHONY: setup demo test test-slow test-nightly neon sanitize bench wheels lint format clean check-machine
 .DEFAULT_GOAL := setup
 
-setup: $(call installed,core $(PLUGINS:%=plugin-%) test)
+setup: $(call installed,core $(PLUGINS:%=plugin-%) test wheels)
 
 check-machine:
 	@sh .ci/check-machine $(PYTHON)
@@ -39,21 +41,22 @@ $(STAMPS)/venv: pyproject.toml | check-machine
 	@$(PIP) $$("$(BIN)/python" .ci/requirements build)
 	@touch $@
 
-# What the wheels need at run time (dependencies), to be tested and to be checked, from the tables of pyproject.toml.
-$(call installed,dependencies test lint): $(STAMPS)/%: $(STAMPS)/venv $(wildcard plugins/*/pyproject.toml)
+# What the wheels need at run time (dependencies), to be tested, checked and tagged, from the tables of pyproject.toml.
+$(call installed,dependencies test lint wheels): $(STAMPS)/%: $(STAMPS)/venv $(wildcard plugins/*/pyproject.toml)
 	@echo "installing what pyproject.toml lists for: $*"
 	@$(PIP) $$("$(BIN)/python" .ci/requirements $*) && touch $@
 
 # The folder infeng has the wheel that requires the others, and no code.
 wheel_name = $(if $(filter infeng,$(1)),infeng,infeng-$(1))
 
-# $(call wheel_rule,name,folder,sources): stamp wheel-name is the built wheel, which touches no environment.
+# $(call wheel_rule,name,folder,sources,platform,settings): stamp wheel-name is the built wheel, which touches no environment.
+# A wheel for another machine has its platform and further settings.
 define wheel_rule
 $(STAMPS)/wheel-$(1): $(3) | $(STAMPS)/venv
 	@echo "building $(call wheel_name,$(1))"
-	@rm -rf "$(WHEELS)/$(1)" && cd $(2) && \
+	@rm -rf "$(WHEELS)/$(1)" && cd $(2) && $(if $(4),_PYTHON_HOST_PLATFORM=$(4)) \
 	  "$(BIN)/python" -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir "$(WHEELS)/$(1)" \
-	    --config-settings=build-dir="$(CURDIR)/build/$(1)" --config-settings=compile-args=-j$$$$(nproc) . && \
+	    --config-settings=build-dir="$(CURDIR)/build/$(1)" --config-settings=compile-args=-j$$$$(nproc) $(5) . && \
 	  echo "built $(call wheel_name,$(1)) in $$$$SECONDS s"
 	@touch $$@
 endef
@@ -62,6 +65,8 @@ install_wheel = @$(PIP) --no-deps --force-reinstall "$(WHEELS)/$(1)"/*.whl && to
 $(eval $(call wheel_rule,abi,abi,$(call sources,abi)))
 $(eval $(call wheel_rule,core,.,pyproject.toml meson.build meson.options $(call sources,abi infeng_core manifests)))
 $(foreach plugin,$(PLUGINS),$(eval $(call wheel_rule,$(plugin),plugins/$(plugin),$(call sources,plugins/$(plugin)) $(STAMPS)/abi)))
+$(foreach plugin,$(CROSS),$(eval $(call wheel_rule,$(plugin),plugins/$(plugin),$(call sources,plugins/$(plugin)) $(STAMPS)/abi,linux-aarch64,\
+  --config-settings=setup-args=--cross-file="$(CURDIR)/plugins/neon/aarch64.ini")))
 
 $(STAMPS)/abi: $(STAMPS)/wheel-abi
 	$(call install_wheel,abi)
@@ -119,9 +124,9 @@ sanitize: $(STAMPS)/abi
 bench: setup
 	"$(BIN)/python" -P -m pytest --benchmark-only --benchmark-columns=min,median,iqr,rounds tests/bench
 
-wheels: $(call installed,wheel-abi wheel-core $(PLUGINS:%=wheel-%))
-	@mkdir -p dist && cp "$(WHEELS)"/*/*.whl dist && ls -1 dist/*.whl
-	@echo "left out, because $(MACHINE) does not run them: $(ELSEWHERE:%=infeng-%)"
+wheels: $(call installed,wheel-abi wheel-core $(PLUGINS:%=wheel-%) $(CROSS:%=wheel-%) wheels)
+	@rm -rf dist && sh .ci/tag-wheels dist "$(WHEELS)"/*/*.whl && ls -1sh dist
+	@$(if $(filter-out $(CROSS),$(ELSEWHERE)),echo "left out, for want of a compiler for their processors: $(patsubst %,infeng-%,$(filter-out $(CROSS),$(ELSEWHERE)))")
 
 lint: setup $(STAMPS)/lint
 	ruff check .

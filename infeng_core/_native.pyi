@@ -1,6 +1,6 @@
 """Types of the native core. Formats and ops are named as in manifests: "int4-g64", "linear"."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -107,6 +107,10 @@ class Library:
     abi: tuple[int, int]
     kernels: list[Kernel]
     formats: list[str]  # weight formats that it brings or reads
+    ops: list[str]  # ops that it describes
+    faults: list[
+        str
+    ]  # what it describes wrongly, which is left out: "op clip: it has 0 operands, possible are 1 to 16"
     unknown: list[str]  # what it lists and this engine does not know: "op 17 of kernel layernorm"
 
 def open_library(path: str, features: str = "") -> Library:
@@ -267,17 +271,17 @@ class Adapter:
     nbytes: int
 
 OPS: tuple[str, ...]
-"""Every op, by its number."""
+"""The core's own ops, by their numbers; libraries describe more."""
 
 class Operand(NamedTuple):
     """An operand of an op over rows alone."""
 
     name: str
     kind: Literal["rows", "vector", "scalar", "row_index"]
-    typical: float  # of a scalar
+    value: float  # of a scalar that a graph leaves out, and in checks
 
-ROW_OPS: dict[str, tuple[Operand, ...]]
-"""The ops over rows alone, each with its operands."""
+def row_ops() -> dict[str, tuple[Operand, ...]]:
+    """Return the ops over rows alone, each with its operands; those of open libraries too."""
 
 Bindings = Sequence[tuple[int, Kernel]]
 """Kernels by batch size: (most rows, kernel), ascending; a step of r rows takes the first with r <= rows."""
@@ -476,11 +480,11 @@ class Program:
         out: int | None,
         epilogues: Sequence[Epilogue] = (),
         *,
+        operands: Mapping[str, int | float | NDArray[np.float32]],
         gather_samples: bool = False,
         on_demand: bool = False,
-        **operands: int | float | NDArray[np.float32],
     ) -> None:
-        """Add an op of ROW_OPS: rows of ``columns`` values are read, rows of as many made, then the epilogues.
+        """Add an op of ``row_ops``: rows of ``columns`` values are read, rows of as many made, then the epilogues.
 
         ``operands`` by name: a buffer for rows, (columns,) float32 for a vector. ``gather_samples``: ``row_index`` is
         that of the sampled rows, so they are read of the first operand. ``on_demand``: only in steps that ask for it.

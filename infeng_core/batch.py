@@ -124,10 +124,10 @@ class AdapterReference(Protocol):
     def registry(self) -> AdapterRegistry:
         """The registry that loads them."""
 
-    weights: tuple[float, ...]
-    """The weight of each adapter, in the request's order."""
     rows: tuple[tuple[AdapterHandle, float], ...]
-    """(handle, weight) of each, in the request's order; empty until acquired."""
+    """(handle, weight) of each that acts on the request, in the request's order; empty until acquired."""
+    begins: tuple[int, ...]
+    """First position on which each of ``rows`` acts, before the prompt's end; () if all act on all."""
     error: InfengError | None
     """The error that keeps the request from having them, or None."""
 
@@ -135,8 +135,11 @@ class AdapterReference(Protocol):
     def uses(self) -> Hashable:
         """Equal for requests that use the same adapters with the same weights."""
 
-    def known(self) -> tuple[str, ...] | None:
-        """Return the content ids that ``acquire`` would give now; None if some are unknown."""
+    def known(self) -> tuple[tuple[str, float, int], ...] | None:
+        """Return (content id, weight, first position) of each that would act if ``acquire`` were called now.
+
+        None: some contents are unknown.
+        """
 
     def is_ready(self) -> bool:
         """Return whether all are in memory. It takes no lock, so ``acquire`` may still answer otherwise."""
@@ -284,21 +287,49 @@ class Batch(NamedTuple):
     """Whether hidden states of its rows are needed (``HiddenStates``)."""
 
 
-def uses_of(sequence: RunningRequest) -> tuple[tuple[AdapterHandle, float], ...]:
-    """Return (handle, weight) of a running sequence's adapters."""
+Uses = tuple[tuple[AdapterHandle, float], ...]
+"""(handle, weight) of each adapter that acts on a row, in the order of their sum."""
+
+
+def uses_of(sequence: RunningRequest) -> Uses:
+    """Return the adapters that act on a running sequence's last positions."""
     return () if sequence.adapters is None else sequence.adapters.rows
 
 
+def uses_before(sequence: RunningRequest, end: int) -> Uses:
+    """Return the adapters that act on one of a running sequence's positions before ``end``."""
+    adapters = sequence.adapters
+    if adapters is None or not adapters.begins:
+        return uses_of(sequence)
+    return tuple(use for use, begin in zip(adapters.rows, adapters.begins, strict=True) if begin < end)
+
+
+def is_split(segment: Segment) -> bool:
+    """Return whether an adapter does not act on all of a segment's rows."""
+    adapters = segment.sequence.adapters
+    return adapters is not None and segment.pos0 < max(adapters.begins, default=0)
+
+
+def _pieces(segment: Segment) -> abc.Iterator[tuple[int, Uses]]:
+    """Yield (row_begin, adapters) of each run of a segment's rows on which the same adapters act."""
+    sequence, row, _, pos0, *_ = segment
+    begins = () if sequence.adapters is None else sequence.adapters.begins
+    end = pos0 + segment.row_end - row
+    for first in sorted({pos0, *(begin for begin in begins if pos0 < begin < end)}):
+        yield row + first - pos0, uses_before(sequence, first + 1)
+
+
 def adapter_rows(segments: abc.Sequence[Segment]) -> list[AdapterRows]:
-    """Return the rows of each adapter; neighbouring segments with the same adapters share their entries."""
+    """Return the rows of each adapter; neighbouring rows with the same adapters share their entries."""
     ranges: list[AdapterRows] = []
-    last: tuple[tuple[AdapterHandle, float], ...] = ()
+    last: Uses = ()
     begin = end = 0
     for segment in segments:
-        rows = uses_of(segment.sequence)
-        if rows != last:
-            ranges += [AdapterRows(begin, end, handle, weight) for handle, weight in last]
-            last, begin = rows, segment.row_begin
+        pieces = _pieces(segment) if is_split(segment) else ((segment.row_begin, uses_of(segment.sequence)),)
+        for row, uses in pieces:
+            if uses != last:
+                ranges += [AdapterRows(begin, row, handle, weight) for handle, weight in last]
+                last, begin = uses, row
         end = segment.row_end
     ranges += [AdapterRows(begin, end, handle, weight) for handle, weight in last]
     return ranges

@@ -17,6 +17,7 @@ WORDS = {
     "kernel-cpp": "my_rope",
     "kernel-rust": "my-rust-norm",
     "format": "int5x",
+    "op": "clipx",
     "family": "renamedx",
     "tokenizer": "bytesx",
     "policy": "shortestx",

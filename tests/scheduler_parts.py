@@ -28,14 +28,29 @@ VOCAB = 3
 
 def about(sequence: RunningRequest) -> int:
     """Return what a sequence's keys and values depend on beside its tokens: adapters, weights; its salt as well."""
+    return hash((*_acting(sequence, 0), -1, len(sequence.request.cache_salt)))
+
+
+def _acting(sequence: RunningRequest, position: int) -> tuple[int, ...]:
+    """Return the adapters that act on a position, with their weights."""
     reference = sequence.adapters
-    parts = () if reference is None else tuple(zip(reference.contents, reference.weights, strict=True))
-    return hash((*(hash((int(id_[1:]), weight)) for id_, weight in parts), -1, len(sequence.request.cache_salt)))
+    if not isinstance(reference, Reference):
+        return ()
+    found = zip(reference.contents, reference.weights, reference.firsts, strict=True)
+    return tuple(hash((int(id_[1:]), weight)) for id_, weight, first in found if first <= position)
 
 
 def follow(before: int, token: int) -> int:
     """Return what the cache holds of a position with ``token``, where it holds ``before`` of the one before it."""
     return hash((before, token))
+
+
+def follow_at(sequence: RunningRequest, position: int, before: int, token: int) -> int:
+    """Return the same of one of a sequence's positions: where an adapter begins to act, all depends on it from there
+    on."""
+    acting = _acting(sequence, position)
+    is_other = position > 0 and acting != _acting(sequence, position - 1)
+    return hash((before, token, acting)) if is_other else follow(before, token)
 
 
 def drawn(cell: int) -> int:
@@ -46,8 +61,8 @@ def drawn(cell: int) -> int:
 def contents(sequence: RunningRequest, count: int) -> list[int]:
     """Return what the cache has to hold of the first ``count`` positions of a sequence."""
     cell, found = about(sequence), []
-    for token in sequence.tokens[:count].tolist():
-        cell = follow(cell, token)
+    for position, token in enumerate(sequence.tokens[:count].tolist()):
+        cell = follow_at(sequence, position, cell, token)
         found.append(cell)
     return found
 
@@ -94,7 +109,7 @@ class Cache:
             cell = expected[-1] if expected else about(sequence)
             cells = []
             for position, token in enumerate(batch.tokens[begin:end].tolist(), pos0):
-                cell = follow(cell, token)
+                cell = follow_at(sequence, position, cell, token)
                 for table in tables:
                     self._cells[table[position // BLOCK_TOKENS]][position % BLOCK_TOKENS] = cell
                 cells.append(cell)
@@ -180,12 +195,9 @@ def check(batch: Batch, bounds: Limits) -> None:
         assert segment.sampled == len(wanted)
         assert segment.known == sum(p < s.length - 1 for p in wanted)
         samples += range(end - segment.sampled, end)
-        used = [
-            (rows.handle, rows.weight)
-            for rows in batch.adapters
-            if rows.row_begin <= segment.row_begin and end <= rows.row_end
-        ]
-        assert used == ([] if s.adapters is None else list(s.adapters.rows))
+        for row, position in zip(range(segment.row_begin, end), positions, strict=True):
+            used = [(rows.handle, rows.weight) for rows in batch.adapters if rows.row_begin <= row < rows.row_end]
+            assert used == ([] if s.adapters is None else acting_rows(s.adapters, position))
     assert batch.sample_rows.tolist() == samples
 
 
@@ -269,11 +281,25 @@ class Adapters:
         self.changes += 1
 
 
-class Reference:
-    """The adapters of one request."""
+def acting_rows(reference: Any, position: int) -> list[tuple[Any, float]]:
+    """Return (handle, weight) of a request's adapters that act on a position."""
+    begins = reference.begins or (0,) * len(reference.rows)
+    return [use for use, begin in zip(reference.rows, begins, strict=True) if begin <= position]
 
-    def __init__(self, registry: Adapters, names: tuple[str, ...], weights: tuple[float, ...]) -> None:
+
+class Reference:
+    """The adapters of one request. firsts: the position from which on each of them acts; None: all act on all."""
+
+    def __init__(
+        self,
+        registry: Adapters,
+        names: tuple[str, ...],
+        weights: tuple[float, ...],
+        firsts: tuple[int, ...] | None = None,
+    ) -> None:
         self.registry, self.names, self.weights = registry, names, weights
+        self.firsts = firsts or (0,) * len(names)
+        self.begins: tuple[int, ...] = ()
         self.contents: tuple[str, ...] = ()
         self.rows: tuple[tuple[Any, float], ...] = ()
         self.error: InfengError | None = None
@@ -286,8 +312,10 @@ class Reference:
         """Return the contents that it has or would get."""
         return self.contents or tuple(self.registry.names[name] for name in self.names)
 
-    def known(self) -> tuple[str, ...] | None:
-        return self.contents or (self.now() if self.is_ready() else None)
+    def known(self) -> tuple[tuple[str, float, int], ...] | None:
+        if not (self.contents or self.is_ready()):
+            return None
+        return tuple(zip(self.now(), self.weights, self.firsts, strict=True))
 
     def is_ready(self) -> bool:
         return self.error is None and all(id_ in self.registry.resident for id_ in self.now())
@@ -306,6 +334,7 @@ class Reference:
         for id_ in self.contents:
             registry.resident[id_] = registry.resident.pop(id_) + 1
         self.rows = tuple(zip(self.contents, self.weights, strict=True))
+        self.begins = self.firsts if any(self.firsts) else ()
         return True
 
     def release(self) -> None:
@@ -313,7 +342,7 @@ class Reference:
             self.registry.resident[id_] -= 1
         if self.rows:
             self.registry.changes += 1
-        self.rows = ()
+        self.rows, self.begins = (), ()
 
     def close(self) -> None:
         self.release()
@@ -404,14 +433,19 @@ def told(policy: type[Policy], limits: Limits) -> Any:
 # ----------------------------------------------------------------------------------------------------- sequences ---
 
 
-def key_of(limits: Limits) -> Any:
-    """Return what an engine shares prefixes under."""
+def keys_of(limits: Limits) -> Schedulers:
+    """Return what says under which keys an engine shares prefixes: ``key_of`` and ``turns_of``."""
     config = SimpleNamespace(
         scheduler=SimpleNamespace(max_waiting=0, max_waiting_tokens=0, max_wait_ms=0, step_ms=0),
         kv_cache=SimpleNamespace(dtype="f32", prefix=True),
         kernels=SimpleNamespace(numerics="exact"),
     )
-    return Schedulers(config, limits, FirstCome, "model").key_of  # type: ignore[arg-type]
+    return Schedulers(config, limits, FirstCome, "model")  # type: ignore[arg-type]
+
+
+def key_of(limits: Limits) -> Any:
+    """Return what an engine shares prefixes under."""
+    return keys_of(limits).key_of
 
 
 def sequence(id_: int, prompt: list[int], new: int, context: int = 1 << 30, salt: str = "") -> RunningRequest:

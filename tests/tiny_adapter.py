@@ -19,8 +19,12 @@ def write(
     shape: Shape | None = None,
     strength: float = 0.3,
     norm: bool = False,
+    invocation: tuple[int, ...] = (),
 ) -> Path:
-    """Write an adapter that changes every text visibly, and return its directory. norm: with a final one of its own."""
+    """Write an adapter that changes every text visibly, and return its directory.
+
+    norm: with a final one of its own. invocation: of an activated adapter.
+    """
     shape = shape or Shape()
     sizes = {
         "q_proj": ("self_attn", shape.heads * shape.head_dim, shape.hidden),
@@ -42,6 +46,7 @@ def write(
     directory.mkdir(parents=True, exist_ok=True)
     settings: dict[str, object] = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank}
     settings |= {"target_modules": list(targets), "modules_to_save": ["model.norm"] if norm else None}
+    settings |= {"alora_invocation_tokens": list(invocation) or None}
     (directory / "adapter_config.json").write_text(json.dumps(settings))
     save_file(tensors, directory / "adapter_model.safetensors")
     return directory

@@ -52,7 +52,7 @@ class AdapterCache:
         if entry.resident is not resident:
             self.detach(entry)
         entry.resident, entry.id = resident, resident.id
-        entry.rank, entry.nbytes = resident.rank, resident.nbytes
+        entry.rank, entry.nbytes, entry.invocation = resident.rank, resident.nbytes, resident.invocation
         resident.entries.add(entry)
 
     def detach(self, entry: Entry) -> None:

@@ -47,6 +47,9 @@ class AdapterInfo(Record):
     """When the latest load became usable, in seconds of ``time.perf_counter``; 0 before the first load."""
     error: str | None
     """The error of the latest load; None if it succeeded."""
+    invocation: tuple[int, ...] = ()
+    """aLoRA: the tokens from whose last occurrence in a prompt on it acts. () for one that acts on all tokens, and
+    before the first read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +64,7 @@ class Resident:
     is_whole: bool  # has DoRA, biases or saved modules: its weight can only be 1
     saves_modules: bool
     reach: float  # the largest magnitude that it may add to a weight of the base
+    invocation: tuple[int, ...] = ()  # tokens from which on it acts (aLoRA); () on all
     entries: set[Entry] = field(default_factory=set, repr=False)
     references: WeakSet[Any] = field(default_factory=WeakSet, repr=False)
     """References of running requests. A weak set, so that an ill-timed Ctrl-C cannot break the count."""
@@ -87,6 +91,7 @@ class Resident:
             packed.is_whole,
             packed.saves_modules,
             packed.reach,
+            packed.invocation,
         )
 
 
@@ -103,6 +108,7 @@ class Entry:
     id: str | None = None  # content hash of the first read, or of the latest reload
     rank: int | None = None
     nbytes: int | None = None
+    invocation: tuple[int, ...] = ()
     loads: int = 0
     load_seconds: float | None = None
     total_load_seconds: float = 0.0
@@ -129,4 +135,5 @@ class Entry:
             total_load_seconds=self.total_load_seconds,
             loaded=self.loaded,
             error=self.error,
+            invocation=self.invocation,
         )

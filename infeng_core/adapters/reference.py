@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from infeng_core.adapters.invocation import last_occurrence
 from infeng_core.adapters.records import Entry, Resident
 from infeng_core.errors import InfengError, RequestError
 from infeng_core.formats.adapters.bounds import MAX_MAGNITUDE
@@ -38,24 +42,38 @@ class AdapterReference:
 
     Outside that time they may be loaded and evicted; within it they stay, even if their names are unloaded. A
     preempted request gives them back with ``release``: they may be evicted until it acquires them again, and it then
-    has the same contents as before, or an error.
+    has the same contents as before, or an error. An activated adapter acts from the last occurrence of its invocation
+    in the prompt on; without one it is in memory and does not act.
     """
 
     __slots__ = (
-        *("contents", "entries", "error", "is_closed", "owner", "registry", "residents", "rows", "weights"),
+        *("begins", "contents", "entries", "error", "invocations", "is_closed", "owner", "registry", "residents"),
+        *("rows", "weights", "_occurrences", "_prompt"),
         "__weakref__",
     )
 
-    def __init__(self, registry: Holder, entries: tuple[Entry, ...], weights: tuple[float, ...]) -> None:
+    def __init__(
+        self,
+        registry: Holder,
+        entries: tuple[Entry, ...],
+        weights: tuple[float, ...],
+        prompt: NDArray[np.int32] | None = None,
+    ) -> None:
         """Made by ``Registry.refer``."""
         self.registry = registry
         self.entries = entries
         self.weights = weights
+        self.invocations: tuple[tuple[int, ...], ...] = ()
+        """Of each of ``contents``."""
+        self._prompt = np.empty(0, np.int32) if prompt is None else prompt
+        self._occurrences: dict[tuple[int, ...], int | None] = {}  # of invocations that were searched
         self.contents: tuple[str, ...] = ()
         """Content ids at the first ``acquire``; later ones give the same contents."""
         self.residents: tuple[Resident, ...] = ()
         self.rows: tuple[tuple[Any, float], ...] = ()
-        """(handle, weight) of each adapter, in the request's order; empty until acquired."""
+        """(handle, weight) of each adapter that acts, in the request's order; empty until acquired."""
+        self.begins: tuple[int, ...] = ()
+        """First position on which each of ``rows`` acts; () if all act on all."""
         self.error: InfengError | None = None
         self.is_closed = False
         self.owner: Any = None
@@ -66,16 +84,46 @@ class AdapterReference:
         """Equal for requests that use the same adapters with the same weights."""
         return self.entries, self.weights, self.contents
 
-    def known(self) -> tuple[str, ...] | None:
-        """Return the content ids that ``acquire`` would give now; None if some are unknown."""
-        found = self.contents or tuple(e.resident.id for e in self.entries if e.resident is not None)
-        return found if len(found) == len(self.entries) else None
+    def known(self) -> tuple[tuple[str, float, int], ...] | None:
+        """Return (content id, weight, first position) of each adapter that would act if it were acquired now.
+
+        None: some contents are unknown.
+        """
+        residents = [resident for entry in self.entries if (resident := entry.resident) is not None]
+        found = [(one.id, one.invocation) for one in residents]
+        if self.contents:
+            found = list(zip(self.contents, self.invocations, strict=True))
+        if len(found) < len(self.entries):
+            return None
+        acting = ((id_, weight, self._begin(of)) for (id_, of), weight in zip(found, self.weights, strict=True))
+        return tuple((id_, weight, begin) for id_, weight, begin in acting if begin is not None)
 
     def is_ready(self) -> bool:
         """Return whether all are in memory. It takes no lock, so ``acquire`` may still answer otherwise."""
         if self.contents:
             return self.registry.holds(self.contents)
         return all(entry.resident is not None for entry in self.entries)
+
+    def hold(self, residents: tuple[Resident, ...]) -> None:
+        """Have contents from now on; called by the registry, under its lock."""
+        self.invocations = tuple(resident.invocation for resident in residents)
+        self.contents = tuple(resident.id for resident in residents)
+        pairs = zip(residents, self.weights, strict=True)
+        acting = [
+            (one.handle, weight, begin) for one, weight in pairs if (begin := self._begin(one.invocation)) is not None
+        ]
+        begins = tuple(begin for _, _, begin in acting)
+        self.begins = begins if any(begins) else ()
+        self.rows = tuple((handle, weight) for handle, weight, _ in acting)
+        self.residents = residents  # last: the request counts as a holder from here on
+
+    def _begin(self, invocation: tuple[int, ...]) -> int | None:
+        """Return the first position on which an adapter with this invocation acts; None: it does not act."""
+        if not invocation:
+            return 0
+        if invocation not in self._occurrences:
+            self._occurrences[invocation] = last_occurrence(self._prompt, invocation)
+        return self._occurrences[invocation]
 
     def acquire(self) -> bool:
         """Take the adapters if all of them are in memory; return whether the request has them."""

@@ -7,6 +7,9 @@ from collections import deque
 from collections.abc import Iterable, KeysView, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from infeng_core.adapters.cache import AdapterCache
 from infeng_core.adapters.loading import Loading, Observe, Place, Read
 from infeng_core.adapters.names import check_name, check_source
@@ -149,11 +152,13 @@ class Registry:
 
     # ------------------------------------------------------------------------------------------------ by request ---
 
-    def refer(self, spec: Spec) -> AdapterReference:
-        """Return a reference to a request's adapters; raises RequestError for errors that are visible before
-        loading."""
+    def refer(self, spec: Spec, prompt: NDArray[np.int32] | None = None) -> AdapterReference:
+        """Return a reference to a request's adapters; raises RequestError for errors that are visible before loading.
+
+        prompt: (n,) the request's, in which activated adapters find their invocations.
+        """
         with self._cache.lock:
-            reference = self._claim(spec)
+            reference = self._claim(spec, prompt)
             for entry in reference.entries:
                 entry.waiting.add(reference)
             return reference
@@ -183,7 +188,7 @@ class Registry:
                 found.append((name, resident, weight))
         check_combination(found, self._max_stacked_rank)
 
-    def _claim(self, spec: Spec) -> AdapterReference:
+    def _claim(self, spec: Spec, prompt: NDArray[np.int32] | None = None) -> AdapterReference:
         pairs = ((spec, 1.0),) if isinstance(spec, str) else spec
         unknown = next((name for name, _ in pairs if name not in self._entries), None)
         if unknown is not None:
@@ -192,7 +197,7 @@ class Registry:
             why = f"adapters.max_resident is {self._cache.most}"
             raise RequestError(f"{len(pairs)} adapters", why, "name fewer, or raise it")
         reference = AdapterReference(
-            self, tuple(self._entries[name] for name, _ in pairs), tuple(weight for _, weight in pairs)
+            self, tuple(self._entries[name] for name, _ in pairs), tuple(weight for _, weight in pairs), prompt
         )
         self._check(reference)
         return reference
@@ -222,9 +227,7 @@ class Registry:
                 resident.references.add(reference)
                 resident.promised.discard(reference)
                 cache.touch(resident)
-            reference.contents = tuple(resident.id for resident in residents)
-            reference.rows = tuple((r.handle, weight) for r, weight in zip(residents, reference.weights, strict=True))
-            reference.residents = residents  # last: the request counts as a holder from here on
+            reference.hold(residents)
             self._stop_waiting(reference)
             return True
 
@@ -256,7 +259,7 @@ class Registry:
             return prefetch(self._cache, self._loading, references, self._fail)
 
     def _take_back(self, reference: AdapterReference) -> None:
-        reference.residents, reference.rows = (), ()
+        reference.residents, reference.rows, reference.begins = (), (), ()
         for resident in [self._cache.residents[id_] for id_ in reference.contents if id_ in self._cache.residents]:
             resident.references.discard(reference)
             if reference.is_closed:

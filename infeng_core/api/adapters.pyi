@@ -3,7 +3,7 @@
 from infeng_core.formats.adapters.artifact import FILE as ARTIFACT_FILE
 from infeng_core.formats.adapters.artifact import VERSION as ARTIFACT_VERSION
 from infeng_core.formats.adapters.artifact import Artifact, load_artifact, read_artifact, shapes_of
-from infeng_core.formats.adapters.bounds import MAX_RANK
+from infeng_core.formats.adapters.bounds import MAX_INVOCATION, MAX_RANK
 from infeng_core.formats.adapters.image import AdapterImage, Pieces, rotation_of
 from infeng_core.formats.adapters.load import find_adapter, is_adapter
 from infeng_core.formats.adapters.packed import AdapterDtype
@@ -24,9 +24,9 @@ from infeng_core.formats.loader import load as load_model
 from infeng_core.formats.safetensors import Header, read_header
 
 __all__ = [
-    "ARTIFACT_FILE", "ARTIFACT_VERSION", "A_FORMAT", "EMBED", "HEAD", "MAX_RANK", "AdapterDtype", "AdapterImage",
-    "AdapterReader", "AdapterSpec", "Artifact", "Header", "PartSpec", "Pieces", "Snapshot", "TargetModule",
-    "TargetModules", "adapter_digest", "as_adapter_error", "base_tensor", "find_adapter", "folded_inputs",
-    "is_adapter", "load_artifact", "load_model", "read_artifact", "read_header",
-    "read_settled", "rotation_of", "shapes_of", "stacked_panels", "target_modules",
+    "ARTIFACT_FILE", "ARTIFACT_VERSION", "A_FORMAT", "EMBED", "HEAD", "MAX_INVOCATION", "MAX_RANK", "AdapterDtype",
+    "AdapterImage", "AdapterReader", "AdapterSpec", "Artifact", "Header", "PartSpec", "Pieces", "Snapshot",
+    "TargetModule", "TargetModules", "adapter_digest", "as_adapter_error", "base_tensor", "find_adapter",
+    "folded_inputs", "is_adapter", "load_artifact", "load_model", "read_artifact", "read_header", "read_settled",
+    "rotation_of", "shapes_of", "stacked_panels", "target_modules",
 ]  # fmt: skip

@@ -2,13 +2,13 @@
 
 from infeng_core._native import (
     CACHE_FORMATS,
-    ROW_OPS,
     Kernel,
     KvCache,
     Library,
     Pool,
     Problem,
     Program,
+    row_ops,
     sub_grid,
 )
 from infeng_core._native import WEIGHT_FORMATS as WEIGHT_ACTS
@@ -20,7 +20,7 @@ from infeng_core.kernels.check.judges import NoJudgeError
 from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters, a_form
 from infeng_core.kernels.check.steps import Sequences, asked
 from infeng_core.kernels.choice import Selector
-from infeng_core.kernels.libraries import REFERENCE
+from infeng_core.kernels.libraries import REFERENCE, plain_kernel
 from infeng_core.kernels.problems import describe, is_gated, problem, row_ranges
 from infeng_core.machine import proc
 from infeng_core.machine.cpu import NEEDS, Cpu, closure, detect
@@ -28,9 +28,9 @@ from infeng_core.machine.footprint import Footprint, HugePages, footprint, huge_
 from infeng_core.machine.system import machine, memory
 
 __all__ = [
-    "A_FORMATS", "CACHE_FORMATS", "NEEDS", "REFERENCE", "ROW_OPS", "WEIGHT_ACTS", "Cpu", "Footprint", "HugePages",
-    "Kernel", "KvCache", "Library", "NoJudgeError", "OneOp", "Outline", "Pool", "Problem", "Program", "RandomAdapters",
+    "A_FORMATS", "CACHE_FORMATS", "NEEDS", "REFERENCE", "WEIGHT_ACTS", "Cpu", "Footprint", "HugePages", "Kernel",
+    "KvCache", "Library", "NoJudgeError", "OneOp", "Outline", "Pool", "Problem", "Program", "RandomAdapters",
     "Selector", "Sequences", "a_form", "asked", "closure", "describe", "detect", "first_difference", "footprint",
-    "huge_pages", "is_gated", "machine", "memory", "peak_rss", "plan", "problem", "proc", "row_ranges", "sequences",
-    "shape_and_formats", "sub_grid", "variants",
+    "huge_pages", "is_gated", "machine", "memory", "peak_rss", "plain_kernel", "plan", "problem", "proc", "row_ops",
+    "row_ranges", "sequences", "shape_and_formats", "sub_grid", "variants",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from infeng_core.backends.interface import Backend, Executable
 from infeng_core.backends.saved_prefixes import SavedPrefixes
 from infeng_core.batch import Limits
 from infeng_core.engine.in_flight import InFlight
+from infeng_core.engine.invocation_text import note_unsafe_ends
 from infeng_core.formats.loader import load
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.kernels.choice import Selector
@@ -101,7 +102,7 @@ def assemble(reference: str, config: EngineConfig, times: StartupTimes, plugins:
     tokenizer: Tokenizer = plugins.get(TOKENIZERS, config.tokenizer.use)(model.tokenizer_dir, config)
     times.record("tokenizer")
     observers = _observers(config, plugins)
-    registry = _registry(base_names(reference), config, plugins, model, backend, executable, observers)
+    registry = _registry(base_names(reference), config, plugins, model, backend, executable, observers, tokenizer)
     saved = _saved(config, plugins, model, executable)
     policy, restore = plugins.get(POLICIES, config.scheduler.use), None if saved is None else saved.restore
     schedulers = Schedulers(config, limits, policy, model.id, restore)
@@ -150,6 +151,7 @@ def _registry(
     backend: Backend,
     executable: Executable,
     observers: Observers,
+    tokenizer: Tokenizer,
 ) -> Registry:
     """Return a registry of adapters for a model; ``names`` are the base's own."""
     section = config.adapters
@@ -160,7 +162,10 @@ def _registry(
             load_adapter,
         )  # a third of an engine's imports: only adapters need it
 
-        return load_adapter(source, model, section.dtype, scale=scale, cache=cache, providers=plugins)
+        packed = load_adapter(source, model, section.dtype, scale=scale, cache=cache, providers=plugins)
+        if packed.invocation:
+            note_unsafe_ends(source, packed.invocation, tokenizer)
+        return packed
 
     return Registry(
         read,

@@ -158,7 +158,7 @@ class Submissions:
         spelled = {} if params.skip_special_tokens else {"skip_special_tokens": False}
         output = Output(sequence, partial(self._parts.tokenizer.detokenizer, ids, **spelled), ends, index, ready)
         if request.adapter is not None:
-            reference = self._parts.registry.refer(request.adapter)
+            reference = self._parts.registry.refer(request.adapter, sequence.tokens[: len(ids)])
             reference.owner = output
             sequence.adapters = reference
         stream = Stream(output, self._driver.run_until, self._cancel, self._driver.arrival)

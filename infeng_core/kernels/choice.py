@@ -20,8 +20,9 @@ from infeng_core.kernels.libraries import REFERENCE, LibraryState, library_state
 from infeng_core.kernels.lock import Lock
 from infeng_core.log import get_logger, warn_once
 from infeng_core.machine.cpu import Cpu, closure
+from infeng_core.plug import wheels
 from infeng_core.plug.manager import Plugins
-from infeng_core.plug.reason import READY, Reason, unmet
+from infeng_core.plug.reason import NOBODY, READY, Reason, unmet
 from infeng_core.plug.wheels import kernels_remedy
 from infeng_core.settings.config import EngineConfig
 
@@ -62,7 +63,7 @@ class Selector:
         self._plugins = plugins
         self.states = library_states(plugins)
         self._by_name = {state.name: state for state in self.states}
-        self._first_use = FirstUse(self._by_name[REFERENCE])
+        self._first_use = FirstUse(self._by_name[REFERENCE], self.states, cpu)
         self._lock = Lock.read(config.kernels.lock) if config.kernels.lock else None
         self._decisions: dict[_native.Problem, Decision] = {}
         self._kernels: dict[tuple[str, str], list[_native.Kernel]] = {}
@@ -107,6 +108,15 @@ class Selector:
                 "kernel chosen" if chosen else "no kernel", problem=problems.describe(problem), **fields, others=others
             )
         return self._decisions[problem]
+
+    def operands(self, op: str) -> tuple[_native.Operand, ...]:
+        """Return the operands of a row op; raises KernelError, which names the plugin that would bring it."""
+        if op in _native.OPS or any(op in state.native.ops for state in self.states if state.native is not None):
+            found = _native.row_ops().get(op)
+            if found is not None:
+                return found
+            raise KernelError(f"op {op}", "it is no op over rows alone", f"those are {', '.join(_native.row_ops())}")
+        raise KernelError(f"op {op}", *self._absent(op))
 
     def fits(self, kernel: _native.Kernel, problem: _native.Problem) -> bool:
         """Return whether ``kernel`` can do ``problem``, its epilogues included; a child process is asked first."""
@@ -264,6 +274,18 @@ class Selector:
         lacking = [unmet(self.cpu, None, sorted(state.features_of(k.name, k.features))) for k in chosen]
         if all(lacking) and lacking[0]:
             raise KernelError(where, lacking[0].text, "force another kernel, or none")
+
+    def _absent(self, op: str) -> tuple[str, str]:
+        """Return why no open library describes an op, and what to do."""
+        offering = [plugin for plugin in self._plugins.manifests if op in plugin.names("ops")]
+        if not offering:
+            return NOBODY, wheels.remedy("ops", op, self._plugins.names("ops"))
+        plugin = next((plugin for plugin in offering if plugin.usable), offering[0])
+        of = [state for state in self.states if state.plugin is plugin.manifest]
+        faults = [fault for state in of if state.native is not None for fault in state.native.faults]
+        reasons = [str(state.reason) for state in of if state.native is None]
+        why = f"plugin {plugin.name} ({plugin.origin}) brings it, and cannot be used for it"
+        return why, "; ".join(faults or reasons) or f"its library does not describe {op}: update the plugin"
 
     def _remedy(self, problem: _native.Problem, decision: Decision) -> str:
         target = self.config.kernels.force.get(problem.op)

@@ -132,6 +132,24 @@ def rank(name: str, config: EngineConfig) -> int:
     return order.index("*") if "*" in order else len(order)
 
 
+def plain_kernel(op: str, states: Iterable[LibraryState], cpu: Cpu) -> tuple[LibraryState, _native.Kernel] | None:
+    """Return the plain kernel of an op that libraries describe, which judges its other kernels; None for other ops.
+
+    It is the one of the lowest priority, of the exact kernels that ``cpu`` can run.
+    """
+    if op in _native.OPS:
+        return None
+    found = [
+        (state, kernel)
+        for state in states
+        for kernel in (state.native.kernels if state.native is not None else ())
+        if kernel.op == op
+        and kernel.numerics == "exact"
+        and unmet(cpu, None, sorted(state.features_of(kernel.name, kernel.features))) is None
+    ]
+    return min(found, key=lambda one: (one[1].priority, one[0].name, one[1].name), default=None)
+
+
 def forced(config: EngineConfig) -> dict[str, set[str]]:
     """Return the libraries that ``kernels.force`` names, each with its ops."""
     result: dict[str, set[str]] = {}

@@ -8,7 +8,7 @@ computes; the backend decides which values are kept as int8 and what is fused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -124,6 +124,27 @@ class LayerNorm:
     out: str
     eps: float
 
+    def as_row_op(self) -> RowOp:
+        """Return the same op by the names of its operands."""
+        return RowOp("layernorm", self.x, self.out, {"weight": self.weight, "bias": self.bias, "eps": self.eps})
+
+
+@dataclass(frozen=True, slots=True)
+class RowOp:
+    """``out = steps(op(x, ...))``: an op over rows by its name, the engine's own or one that a library describes.
+
+    If only ``out`` is sampled, ``x`` is read at the sampled rows. ``out`` is no operand of a library's op.
+    """
+
+    op: str
+    x: str  # (rows, columns), the first operand
+    out: str  # (rows, columns)
+    operands: Mapping[str, str | float] = field(default_factory=dict, hash=False)
+    """Vectors of the model and numbers by the names of their operands; a number that is left out has the op's own."""
+    rows: Mapping[str, str] = field(default_factory=dict, hash=False)  # further values, as operands
+    steps: tuple[Step, ...] = ()
+    columns: int = 0  # 0: as many as the vectors have, or ``x`` where there are none
+
 
 @dataclass(frozen=True, slots=True)
 class Linear:
@@ -229,7 +250,7 @@ class Combine:
     gate: str = ""  # (rows, 16); only the first column counts
 
 
-Op = Embed | RmsNorm | LayerNorm | Linear | Apply | Rope | KvAppend | Attention | Route | ExpertLinear | Combine
+Op = Embed | RmsNorm | LayerNorm | RowOp | Linear | Apply | Rope | KvAppend | Attention | Route | ExpertLinear | Combine
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,10 +266,12 @@ def reads(op: Op) -> tuple[str, ...]:
     """Return the names of the values that ``op`` and its steps read."""
     if isinstance(op, Embed):
         return ()
-    steps = op.steps if isinstance(op, Linear | Apply | ExpertLinear | Combine) else ()
+    steps = op.steps if isinstance(op, Linear | Apply | ExpertLinear | Combine | RowOp) else ()
     first: tuple[str, ...] = (op.logits, op.x) if isinstance(op, Route) else (op.x,)
     if isinstance(op, Combine):
         first += tuple(filter(None, (op.shared, op.gate)))
+    if isinstance(op, RowOp):
+        first += tuple(op.rows.values())
     return (*first, *(step.value for step in steps if isinstance(step, Residual)))
 
 

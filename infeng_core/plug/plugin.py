@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
@@ -114,6 +114,7 @@ _PROVIDES: Mapping[str, Kind | None] = {
     "kernels": None,
     "commands": None,
     "hooks": _NAMES,  # declared by other plugins
+    "ops": _NAMES,  # that its kernel library describes
     **dict.fromkeys(_KINDS, _NAMES),
 }
 
@@ -201,7 +202,7 @@ def _checked(document: Document) -> PluginManifest:
         python=top.get("python"),
         api=api,
         settings=_settings(document, top["name"]),
-        kernels=_kernels(document, notes),
+        kernels=_kernels(document, notes, (*OPS, *provides.get("ops", ()))),
         provides=provides,
         commands=_commands(document, notes),
         notes=_notes(notes),
@@ -266,8 +267,8 @@ def _items(document: Document, key: Key) -> list[object]:
     return data
 
 
-def _kernels(document: Document, notes: list[Unknown]) -> tuple[KernelNote, ...]:
-    """Return the kernels, without those of unknown ops; one that needs an unknown feature cannot run."""
+def _kernels(document: Document, notes: list[Unknown], ops: Collection[str]) -> tuple[KernelNote, ...]:
+    """Return the kernels, without those of other ops than ``ops``; one that needs an unknown feature cannot run."""
     found: dict[str, KernelNote] = {}
     for index, _ in enumerate(_items(document, ("provides", "kernels"))):
         key = ("provides", "kernels", str(index))
@@ -278,9 +279,9 @@ def _kernels(document: Document, notes: list[Unknown]) -> tuple[KernelNote, ...]
             raise ManifestError(document.place(key), f"kernel {item['name']} is listed twice")
         _, features = _requires(document, (*key, "requires"), notes, {"features": _NAMES})
         found[item["name"]] = KernelNote(item["name"], item["op"], features)
-        if item["op"] not in OPS:
-            notes.append((_place(document, key), "op", item["op"], OPS, "its kernel is left out"))
-    return tuple(note for note in found.values() if note.op in OPS)
+        if item["op"] not in ops:
+            notes.append((_place(document, key), "op", item["op"], ops, "its kernel is left out"))
+    return tuple(note for note in found.values() if note.op in ops)
 
 
 def _commands(document: Document, notes: list[Unknown]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.batch import AdapterRows, Batch, Limits, RunningRequest, Segment, adapter_rows, uses_of
+from infeng_core.batch import AdapterRows, Batch, Limits, RunningRequest, Segment, adapter_rows, is_split, uses_of
 
 
 class Work(NamedTuple):
@@ -116,6 +116,9 @@ class BatchBuilder:
         )
 
     def _rows_of_adapters(self, segments: list[Segment]) -> list[AdapterRows]:
+        if any(map(is_split, segments)):  # depends on positions too
+            self._order = []
+            return adapter_rows(segments)
         order = [segment.sequence for segment in segments]
         ends = [segment.row_end for segment in segments]
         if order != self._order or ends != self._ends:

@@ -1,11 +1,15 @@
 """The tree of computed prompt blocks, found by their tokens: requests with equal beginnings share blocks.
 
 There is a tree for each key. A node is a block of 16 tokens; its path from the root is a prefix, and the contents of
-its blocks depend only on its path and its key. For each group of layers with full attention ("wide") a node has a
-block as long as it exists. For groups with a window ("near") it has blocks until their room is needed, and running
-sequences free theirs as the window moves on; the node then only connects the nodes below it. A prefix is usable if
-its nodes have their wide blocks, and the nodes within the next row's window their near blocks. Without windows there
-is one group, which is wide. The tree uses neither clock nor storage: "recently" counts calls.
+its blocks depend only on its path and its key. Where an activated adapter begins to act inside of a prefix, the path
+turns: the first block that the adapter changes is found by a mark of the adapter beside its tokens, so that all
+blocks before it are those of whoever has the same key, without the adapter too.
+
+For each group of layers with full attention ("wide") a node has a block as long as it exists. For groups with a window
+("near") it has blocks until their room is needed, and running sequences free theirs as the window moves on; the node
+then only connects the nodes below it. A prefix is usable if its nodes have their wide blocks, and the nodes within the
+next row's window their near blocks. Without windows there is one group, which is wide. The tree uses neither clock nor
+storage: "recently" counts calls.
 
 Invariants between two calls:
 
@@ -32,6 +36,9 @@ from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.tables import Needs, held
 
 _PIECE = 4 * BLOCK_TOKENS  # bytes of a block's tokens
+
+Turns = Sequence[tuple[int, bytes]]
+"""(block, mark) in ascending order: from this block of a prefix on, contents depend on what ``mark`` stands for too."""
 
 
 class Part:
@@ -64,7 +71,7 @@ class Node(Part):
     def __init__(self, parent: Node | None, tokens: bytes, blocks: tuple[int, ...], used: int) -> None:
         super().__init__(blocks, used)
         self.parent = parent
-        self.tokens = tokens  # a root's: its key
+        self.tokens = tokens  # after the mark, where the path turns; a root's: its key
         self.children: dict[bytes, Node] = {}
         self.near: WindowBlocks | None = None
         self.references = int(
@@ -76,8 +83,9 @@ class Entry(NamedTuple):
     """A node, as ``PrefixTree.entries`` yields it."""
 
     key: bytes
+    """Of the whole path before it, where the path turned: ``turned_key``."""
     depth: int
-    """Number of nodes before it on its path."""
+    """Number of nodes before it on its path, from the latest turn on."""
     tokens: bytes
     """Its 16 tokens, as int32 of this machine."""
     blocks: tuple[int, ...]
@@ -121,7 +129,7 @@ class PrefixTree:
         """Return how many blocks the tree holds."""
         return sum(len(part.blocks) for part in self._parts.values())
 
-    def match(self, key: bytes, tokens: NDArray[np.int32], limit: int) -> NDArray[np.int32]:
+    def match(self, key: bytes, tokens: NDArray[np.int32], limit: int, turns: Turns = ()) -> NDArray[np.int32]:
         """Return the blocks of the longest usable prefix of ``tokens`` (n,), int32, in order.
 
         The result covers whole blocks, of at most ``limit`` tokens: (blocks,), or with windows tables (groups,
@@ -129,7 +137,7 @@ class PrefixTree:
         releases them like its own. It must not write to them.
         """
         self._calls = used = self._calls + 1
-        nodes, needs = self._path(key, tokens, limit), self.needs
+        nodes, needs = self._path(key, tokens, limit, turns), self.needs
         for node in nodes:
             node.used = used
         tables = _lines_of(nodes, needs.wide)
@@ -144,11 +152,11 @@ class PrefixTree:
         self.pool.retain(held(blocks))
         return blocks
 
-    def peek(self, key: bytes, tokens: NDArray[np.int32], limit: int) -> int:
+    def peek(self, key: bytes, tokens: NDArray[np.int32], limit: int, turns: Turns = ()) -> int:
         """Return how many tokens ``match`` would cover, without any effect on use or counts."""
-        return BLOCK_TOKENS * len(self._path(key, tokens, limit))
+        return BLOCK_TOKENS * len(self._path(key, tokens, limit, turns))
 
-    def insert(self, key: bytes, tokens: NDArray[np.int32], blocks: NDArray[np.int32]) -> int:
+    def insert(self, key: bytes, tokens: NDArray[np.int32], blocks: NDArray[np.int32], turns: Turns = ()) -> int:
         """Keep the blocks of a prefix and return how many of them the tree took.
 
         tokens: (n,); a last block that they do not fill is left out. blocks: (at least n / 16,) the caller's, written
@@ -160,7 +168,7 @@ class PrefixTree:
         """
         self._calls = used = self._calls + 1
         tables, wide = blocks if blocks.ndim == 2 else blocks[None], self.needs.wide
-        pieces = _pieces_of(tokens, BLOCK_TOKENS * tables.shape[1])
+        pieces = _pieces_of(tokens, BLOCK_TOKENS * tables.shape[1], turns)
         root = node = self._roots.get(key) or Node(None, key, (), used)
         path: list[Node] = []
         for piece in pieces:
@@ -231,9 +239,20 @@ class PrefixTree:
 
     def entries(self) -> Iterator[Entry]:
         """Yield every node, each after its parent; the tree must not change meanwhile."""
-        for key, root in self._roots.items():
-            for node, depth in _below(root):
-                yield Entry(key, depth, node.tokens, node.blocks, () if node.near is None else node.near.blocks)
+        spans = list(self._roots.items())  # the key of each root, or from a turn on, and the first node
+        while spans:
+            key, first = spans.pop()
+            stack = [(first, -1 if first.parent is None else 0)]
+            while stack:
+                node, depth = stack.pop()
+                if node.parent is not None:
+                    near = () if node.near is None else node.near.blocks
+                    yield Entry(key, depth, node.tokens[-_PIECE:], node.blocks, near)
+                for child in node.children.values():
+                    if mark := child.tokens[:-_PIECE]:
+                        spans.append((turned_key(key, _tokens_to(node, depth + 1), mark), child))
+                    else:
+                        stack.append((child, depth + 1))
 
     # ------------------------------------------------------------------------------------------ the pool's watcher ---
 
@@ -262,14 +281,14 @@ class PrefixTree:
 
     # -------------------------------------------------------------------------------------------------- internals ---
 
-    def _path(self, key: bytes, tokens: NDArray[np.int32], limit: int) -> list[Node]:
+    def _path(self, key: bytes, tokens: NDArray[np.int32], limit: int, turns: Turns) -> list[Node]:
         """Return the nodes of the longest usable prefix."""
         nodes: list[Node] = []
         root = self._roots.get(key)
         if root is None:
             return nodes
         children = root.children
-        for piece in _pieces_of(tokens, limit):
+        for piece in _pieces_of(tokens, limit, turns):
             node = children.get(piece)
             if node is None:
                 break
@@ -321,7 +340,7 @@ class PrefixTree:
     def _forget(self, roots: list[Node]) -> int:
         """Release the blocks below removed roots; return the number of blocks."""
         gone: list[int] = []
-        for node, _ in (one for root in roots for one in _below(root)):
+        for node in (one for root in roots for one in _below(root)):
             if node.near is not None:
                 gone += self._give(node.near)
             gone += self._give(node)
@@ -357,11 +376,25 @@ class PrefixTree:
             heapq.heappush(self._heap, (part.used, isinstance(part, Node), self._entries, part))
 
 
-def _pieces_of(tokens: NDArray[np.int32], limit: int) -> list[bytes]:
-    """Return the tokens of each whole block, at most ``limit`` tokens in all."""
+def turned_key(key: bytes, tokens: bytes, mark: bytes) -> bytes:
+    """Return the key of the blocks behind a turn, as if a prefix began there: (32,) bytes.
+
+    tokens: all before the turn, from the beginning or the previous turn on, whose blocks have ``key``.
+    """
+    import hashlib  # slow: it loads OpenSSL
+
+    return hashlib.sha256(key + mark + tokens).digest()
+
+
+def _pieces_of(tokens: NDArray[np.int32], limit: int, turns: Turns) -> list[bytes]:
+    """Return the tokens of each whole block, at most ``limit`` tokens in all, where the path turns after its mark."""
     count = max(0, min(limit, len(tokens))) // BLOCK_TOKENS
     data = tokens[: count * BLOCK_TOKENS].astype(np.int32, copy=False).tobytes()
-    return [data[begin : begin + _PIECE] for begin in range(0, len(data), _PIECE)]
+    pieces = [data[begin : begin + _PIECE] for begin in range(0, len(data), _PIECE)]
+    for block, mark in turns:
+        if block < count:
+            pieces[block] = mark + pieces[block]
+    return pieces
 
 
 def _is_evictable(part: Node | WindowBlocks) -> bool:
@@ -385,10 +418,19 @@ def _lacking(path: list[Node], lines: NDArray[np.int32]) -> dict[int, tuple[int,
     }
 
 
-def _below(root: Node) -> Iterator[tuple[Node, int]]:
-    """Yield the nodes below a root, each after its parent, with their depth."""
-    stack = [(child, 0) for child in root.children.values()]
+def _below(root: Node) -> Iterator[Node]:
+    """Yield the nodes below a root, each after its parent."""
+    stack = [*root.children.values()]
     while stack:
-        node, depth = stack.pop()
-        yield node, depth
-        stack += [(child, depth + 1) for child in node.children.values()]
+        node = stack.pop()
+        yield node
+        stack += node.children.values()
+
+
+def _tokens_to(node: Node, count: int) -> bytes:
+    """Return the tokens of the last ``count`` nodes of the path that ends with ``node``."""
+    found: list[bytes] = []
+    while len(found) < count and node.parent is not None:
+        found.append(node.tokens[-_PIECE:])
+        node = node.parent
+    return b"".join(reversed(found))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Several
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from infeng_core.batch import BLOCK_TOKENS, RunningRequest
 from infeng_core.scheduling.blocks import BlockPool
-from infeng_core.scheduling.prefix import PrefixTree
+from infeng_core.scheduling.prefix import PrefixTree, Turns, turned_key
 from infeng_core.scheduling.tables import held
 
 Restore = Callable[[bytes, NDArray[np.int32], NDArray[np.int32], int], int]
@@ -20,6 +20,9 @@ Restore = Callable[[bytes, NDArray[np.int32], NDArray[np.int32], int], int]
 
 KeyOf = Callable[[RunningRequest], bytes | None]
 """Returns the key under which a sequence's prefix is shared (``prefix_key``); None if its adapters' ids are unknown."""
+
+TurnsOf = Callable[[RunningRequest], Turns]
+"""Returns where the path of a sequence turns, because an adapter begins to act, and the marks (``turn_mark``)."""
 
 
 def prefix_key(
@@ -38,9 +41,24 @@ def prefix_key(
     return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode("ascii")).digest()
 
 
+def turn_mark(adapters: Several[tuple[str, float, int]]) -> bytes:
+    """Return the mark of the adapters that act on the last row of a block in which one of them begins: (32,) bytes.
+
+    adapters: (content hash, weight, first position) of each, in the order of the request.
+    """
+    import hashlib  # slow: it loads OpenSSL
+
+    parts = [[name, float(weight).hex(), begin] for name, weight, begin in adapters]
+    return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode("ascii")).digest()
+
+
+def _no_turns(sequence: RunningRequest) -> Turns:
+    return ()
+
+
 class _Found(NamedTuple):
     sequence: RunningRequest
-    key: bytes | None
+    key: tuple[bytes | None, Turns]
     blocks: NDArray[np.int32]
 
 
@@ -51,12 +69,16 @@ class PrefixCache:
     search.
     """
 
-    def __init__(self, tree: PrefixTree, key_of: KeyOf, restore: Restore | None = None) -> None:
-        """Share prefixes with equal tokens and equal ``key_of``; restore: fills blocks from an earlier process."""
+    def __init__(
+        self, tree: PrefixTree, key_of: KeyOf, restore: Restore | None = None, turns_of: TurnsOf = _no_turns
+    ) -> None:
+        """Share prefixes with equal tokens, ``key_of`` and ``turns_of``; restore: fills blocks from an earlier
+        process."""
         self.tree = tree
         self.shares = True
         """Whether anything is shared."""
         self._key_of = key_of
+        self._turns_of = turns_of
         self._restore = restore
         self._found: _Found | None = None
 
@@ -72,13 +94,14 @@ class PrefixCache:
 
         At least one token is left to compute. If layers have windows, these are tables, (groups, blocks).
         """
-        key, found = self._key_of(sequence), self._found
-        if found is None or found.sequence is not sequence or found.key != key:  # its adapters may have changed
+        key, turns, found = self._key_of(sequence), self._turns_of(sequence), self._found
+        # The key may have changed, with its adapters.
+        if found is None or found.sequence is not sequence or found.key != (key, turns):
             self.let_go()
             blocks = np.empty(0, np.int32)
             if key is not None:
-                blocks = self.tree.match(key, sequence.tokens[: sequence.length], _most_shared(sequence))
-            found = self._found = _Found(sequence, key, blocks)
+                blocks = self.tree.match(key, sequence.tokens[: sequence.length], _most_shared(sequence), turns)
+            found = self._found = _Found(sequence, (key, turns), blocks)
         return found.blocks
 
     def take(self, sequence: RunningRequest) -> NDArray[np.int32]:
@@ -98,18 +121,22 @@ class PrefixCache:
         key = self._key_of(sequence)
         if key is None:
             return 0
-        return self.tree.peek(key, sequence.tokens[: sequence.length], _most_shared(sequence))
+        tokens = sequence.tokens[: sequence.length]
+        return self.tree.peek(key, tokens, _most_shared(sequence), self._turns_of(sequence))
 
     def restore(self, sequence: RunningRequest, begin: int) -> int:
         """Fill a sequence's blocks from ``begin`` on with stored ones, and share them; return how many."""
         key = None if self._restore is None else self._key_of(sequence)
         if self._restore is None or key is None:
             return 0
-        tokens = sequence.tokens[: _most_shared(sequence)]
-        count = self._restore(key, tokens, sequence.blocks, begin)
-        if count:
-            self.tree.insert(key, tokens[: BLOCK_TOKENS * (begin + count)], sequence.blocks[: begin + count])
-        return count
+        tokens, turns, end = sequence.tokens[: _most_shared(sequence)], self._turns_of(sequence), begin
+        for span in _spans(key, tokens, turns):
+            if span.begin <= end < span.end:
+                blocks = sequence.blocks[span.begin : span.end]
+                end += self._restore(span.key, span.tokens, blocks, end - span.begin)
+        if end > begin:
+            self.tree.insert(key, tokens[: BLOCK_TOKENS * end], sequence.blocks[:end], turns)
+        return end - begin
 
     def keep(self, sequence: RunningRequest) -> None:
         """Share a sequence's computed blocks."""
@@ -117,7 +144,26 @@ class PrefixCache:
         key = self._key_of(sequence) if whole else None
         if key is not None:
             blocks = sequence.tables if self.tree.needs.near else sequence.blocks
-            self.tree.insert(key, sequence.tokens[: whole * BLOCK_TOKENS], blocks[..., :whole])
+            tokens, turns = sequence.tokens[: whole * BLOCK_TOKENS], self._turns_of(sequence)
+            self.tree.insert(key, tokens, blocks[..., :whole], turns)
+
+
+class _Span(NamedTuple):
+    """Blocks [begin, end) of a prefix, between two turns, as a prefix of their own with ``key``."""
+
+    key: bytes
+    tokens: NDArray[np.int32]
+    begin: int
+    end: int
+
+
+def _spans(key: bytes, tokens: NDArray[np.int32], turns: Turns) -> Iterator[_Span]:
+    """Yield the spans of the whole blocks of ``tokens`` (n,), as a tree's entries have them."""
+    begin, size = 0, len(tokens) // BLOCK_TOKENS
+    for end, mark in (*((block, mark) for block, mark in turns if block < size), (size, b"")):
+        own = tokens[BLOCK_TOKENS * begin : BLOCK_TOKENS * end]
+        yield _Span(key, own, begin, end)
+        key, begin = turned_key(key, own.astype(np.int32, copy=False).tobytes(), mark) if mark else key, end
 
 
 def _most_shared(sequence: RunningRequest) -> int:

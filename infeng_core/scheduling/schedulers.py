@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from infeng_core.batch import Limits, RunningRequest
+from infeng_core.batch import BLOCK_TOKENS, Limits, RunningRequest
 from infeng_core.record import Record
 from infeng_core.scheduling.admission import Backlog, Bounds
 from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.cost import CostModel
 from infeng_core.scheduling.policy import PolicyFactory
-from infeng_core.scheduling.prefix import PrefixTree
-from infeng_core.scheduling.prefix_cache import PrefixCache, Restore, prefix_key
+from infeng_core.scheduling.prefix import PrefixTree, Turns
+from infeng_core.scheduling.prefix_cache import PrefixCache, Restore, prefix_key, turn_mark
 from infeng_core.scheduling.scheduler import Scheduler
 from infeng_core.scheduling.tables import Needs
 
@@ -81,12 +81,15 @@ class Schedulers:
             policy,
             step_seconds=self._config.scheduler.step_ms / 1000 or None,
             costs=self.costs,
-            prefixes=PrefixCache(tree_of(pool, self._limits), self.key_of, self._restore) if has_prefixes else None,
+            prefixes=self._prefixes(pool) if has_prefixes else None,
             backlog=self.backlog,
             name=f"scheduler {self._config.scheduler.use}",
         )
         self._latest = scheduler, (0, 0, 0) if self._latest is None else _counted(*self._latest)
         return scheduler
+
+    def _prefixes(self, pool: BlockPool) -> PrefixCache:
+        return PrefixCache(tree_of(pool, self._limits), self.key_of, self._restore, self.turns_of)
 
     def load(self) -> Load:
         """Return the load of the latest scheduler; any thread may ask, also during a step."""
@@ -109,10 +112,10 @@ class Schedulers:
         """Return the key under which a sequence's prefix is shared; None while its adapters' contents are unknown."""
         adapters: tuple[tuple[str, float], ...] = ()
         if sequence.adapters is not None:
-            contents = sequence.adapters.known()
-            if contents is None:
+            known = sequence.adapters.known()
+            if known is None:
                 return None
-            adapters = tuple(zip(contents, sequence.adapters.weights, strict=True))
+            adapters = tuple((id_, weight) for id_, weight, begin in known if begin == 0)
         about = (adapters, sequence.request.cache_salt)
         if about not in self._keys:
             if len(self._keys) >= 4096:
@@ -120,6 +123,14 @@ class Schedulers:
             dtype, numerics = self._config.kv_cache.dtype, self._config.kernels.numerics
             self._keys[about] = prefix_key(self._model_id, dtype, numerics, *about)
         return self._keys[about]
+
+    def turns_of(self, sequence: RunningRequest) -> Turns:
+        """Return where adapters begin to act inside of a sequence's prompt; () while their contents are unknown."""
+        known = () if sequence.adapters is None else sequence.adapters.known() or ()
+        blocks = sorted({begin // BLOCK_TOKENS for _, _, begin in known if begin > 0})
+        return tuple(
+            (block, turn_mark([one for one in known if one[2] < BLOCK_TOKENS * (block + 1)])) for block in blocks
+        )
 
 
 def tree_of(pool: BlockPool, limits: Limits) -> PrefixTree:

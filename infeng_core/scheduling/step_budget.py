@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infeng_core.batch import AdapterHandle, RunningRequest, uses_of
+from infeng_core.batch import RunningRequest, Uses, uses_before
 from infeng_core.scheduling.cost import CostModel, StepShape
 
 LEAST_CHUNK = 8
@@ -30,7 +30,7 @@ class StepBudget:
         self._costs = costs
         self._seconds = seconds
         self._taken = 0
-        self._uses: set[tuple[tuple[AdapterHandle, float], ...]] = set()  # of prompts, whose rows come last
+        self._uses: set[Uses] = set()  # of prompts, whose rows come last
 
     def may_run(self, running: int) -> bool:
         """Return whether there is a row for one more prompt, and a sampled row for each of ``running`` sequences."""
@@ -38,7 +38,8 @@ class StepBudget:
 
     def take(self, sequence: RunningRequest, running: int) -> int:
         """Allocate rows for the prompt of one of ``running`` sequences; return how many."""
-        begin, uses = sequence.computed, uses_of(sequence)
+        begin = sequence.computed
+        uses = uses_before(sequence, begin + self._rows - self._taken)
         shape = self.shape._replace(sampled=self.shape.sampled + 1)
         if uses not in self._uses:
             shape = shape._replace(adapters=shape.adapters + len(uses))

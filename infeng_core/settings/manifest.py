@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,11 +27,13 @@ def assemble(
     overrides: Mapping[str, object],
     environ: Mapping[str, str],
     more: Callable[[EngineConfig], Schema],
+    ops: Callable[[EngineConfig], Collection[str]],
 ) -> EngineConfig:
     """Return the configuration of ``infeng_core.api.load_config``.
 
     more: called for the sections of plugins if a section is named that is not the engine's own; its argument says
-    which plugins there are.
+    which plugins there are. ops: called for the ops of plugins if ``kernels.force`` has one that is not the engine's
+    own.
     """
     for name, given in (("overrides", overrides), ("environ", environ)):
         if not isinstance(given, Mapping):
@@ -44,10 +46,12 @@ def assemble(
     if _names_more(document, environ, overrides):
         schema = {**SCHEMA, **more(_of_plugins(document, environ, overrides))}
     config = _assemble(schema, document, environ, overrides)
-    for op in config.kernels.force:
-        if op not in OPS:
+    strange = [op for op in config.kernels.force if op not in OPS]
+    known = {*OPS, *ops(config)} if strange else OPS
+    for op in strange:
+        if op not in known:
             where = config.provenance["kernels.force"]
-            raise ManifestError(f"kernels.force.{op} ({where})", "no such operation", unknown_key_remedy(op, OPS))
+            raise ManifestError(f"kernels.force.{op} ({where})", "no such operation", unknown_key_remedy(op, known))
     return config
 
 

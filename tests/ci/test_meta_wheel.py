@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import parse_wheel_filename
 
 ROOT = Path(__file__).parents[2]
 META = ROOT / "plugins" / "infeng"
@@ -80,13 +82,14 @@ def test_its_page_says_what_each_extra_requires() -> None:
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheels that `make setup` built."""
+    """A folder with the wheels that `make setup` built, as `make wheels` tags them."""
     folder = tmp_path_factory.mktemp("dist")
     built = list((ROOT / "build" / "wheels").glob("*/*.whl"))
     if not built:
         pytest.skip("there are no built wheels: make setup")
-    for wheel in built:
-        shutil.copy(wheel, folder)
+    tools = {**os.environ, "PATH": f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(["sh", ROOT / ".ci/tag-wheels", folder, *built], capture_output=True, text=True, env=tools)
+    assert done.returncode == 0, done.stderr
     return folder
 
 
@@ -111,6 +114,17 @@ def pip(python: Path, *words: str) -> str:
 def installed(python: Path) -> set[str]:
     found = json.loads(pip(python, "list", "--format", "json"))
     return {one["name"] for one in found if one["name"].startswith("infeng")}
+
+
+@pytest.mark.slow
+def test_compiled_wheels_say_on_which_linux_they_run_and_kernels_need_no_python(dist: Path) -> None:
+    tags = {parse_wheel_filename(path.name)[0]: parse_wheel_filename(path.name)[3] for path in dist.glob("*.whl")}
+    assert tags.keys() >= {"infeng-core", "infeng-convert", *KERNELS.get(platform.machine(), ())}
+    for name, found in tags.items():
+        platforms = {tag.platform for tag in found}
+        assert platforms == {"any"} or all(one.startswith(("manylinux", "musllinux")) for one in platforms), name
+        if name in ALL_KERNELS:
+            assert {(tag.interpreter, tag.abi) for tag in found} == {("py3", "none")}
 
 
 @pytest.mark.slow

@@ -34,6 +34,7 @@ class Adapted:
     dtype: str = "float32"  # of the file
     keeps_base: bool = False  # whether PEFT puts the weight of an adapted embedding or head into the file as well
     combines: tuple[tuple[str, float], ...] = ()  # names of other cases with their weights
+    invoked: tuple[tuple[int, ...], ...] = ()  # where the invocation of an activated one lies in each prompt
 
     @property
     def directory(self) -> Path:
@@ -49,7 +50,16 @@ class Adapted:
     def prompts(self) -> list[list[int]]:
         """Return three prompts."""
         random = np.random.RandomState(self.seed + 100)
-        return [random.randint(3, self.base.config["vocab_size"], length).tolist() for length in (37, 18, 5)]
+        made = [random.randint(3, self.base.config["vocab_size"], length).tolist() for length in (37, 18, 5)]
+        for prompt, places in zip(made, self.invoked, strict=False):
+            for place in places:
+                prompt[place : place + len(self.invocation)] = self.invocation
+        return made
+
+    @property
+    def invocation(self) -> list[int]:
+        """Return the tokens that activate it; [] for one that acts on all tokens."""
+        return list(self.lora.get("alora_invocation_tokens", []))
 
     def expected(self) -> Mapping[str, NDArray[Any]]:
         """Return ``logits`` (prompts, 3, vocab), ``greedy`` (prompts, steps) and ``lead`` (prompts, steps)."""
@@ -127,4 +137,35 @@ ADAPTED = (
     ),
     Adapted("combined", BIASED, seed=1, combines=(("lora", 0.5), ("thin", -1.25))),
     Adapted("combined-dora", BIASED, seed=1, combines=(("lora", 0.5), ("dora", 1.0))),
+)
+
+ACTIVATED = (
+    Adapted(
+        "activated",
+        BIASED,
+        {"r": 4, "lora_alpha": 8, "target_modules": ALL_LINEARS, "alora_invocation_tokens": [7, 5, 9]},
+        1,
+        invoked=((5, 21), (15,), ()),  # twice; at the end; not at all
+    ),
+    Adapted(
+        "activated-head",
+        LINEAR,
+        {
+            "r": 5,
+            "use_rslora": True,
+            "lora_bias": True,
+            "target_modules": ["v_proj", "o_proj", "gate_proj", "lm_head"],
+            "alora_invocation_tokens": [11, 4],
+        },
+        5,
+        "bfloat16",
+        invoked=((0,), (8,), (3,)),  # at the start; in the middle; the last tokens
+    ),
+    Adapted(
+        "activated-by-one",
+        QWEN2,
+        {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj", "down_proj"], "alora_invocation_tokens": [6]},
+        4,
+        invoked=((15,), (17,), (0, 2)),  # before a block's border; the last token; twice
+    ),
 )

@@ -16,7 +16,7 @@ import peft
 import peft_run
 import torch
 import transformers
-from goldens.adapted import ADAPTED, Adapted
+from goldens.adapted import ACTIVATED, ADAPTED, Adapted
 
 MADE_BY = f"torch {torch.__version__}, transformers {transformers.__version__}, peft {peft.__version__}"
 
@@ -40,7 +40,7 @@ def main(names: list[str]) -> None:
     """Write the named cases, or all."""
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as scratch:
-        for case in ADAPTED:
+        for case in (*ADAPTED, *ACTIVATED):
             if not names or case.name in names:
                 write(case, Path(scratch))
 

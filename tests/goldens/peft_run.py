@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
+from peft.tuners.lora.variants import calculate_alora_offsets
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 STEPS = 32  # greedy tokens after each prompt
@@ -98,6 +99,14 @@ def adapted(model: Path | str, adapters: Adapters) -> torch.nn.Module:
     return made.eval()
 
 
+def activation(network: torch.nn.Module, ids: torch.Tensor) -> dict[str, list[int | None]]:
+    """Return what steps after a prompt have to be told of activated adapters: PEFT searches only what a step reads."""
+    configs = getattr(network, "peft_config", {})
+    if not any(config.alora_invocation_tokens for config in configs.values()):
+        return {}
+    return {"alora_offsets": calculate_alora_offsets(configs, network.active_adapter, ids)}
+
+
 @torch.no_grad()
 def run(model: Path | str, adapters: Adapters, prompts: Sequence[Sequence[int]]) -> dict[str, NDArray[np.generic]]:
     """Return each prompt's ``logits`` (prompts, 3, vocab) after its first half, its last but one and its last token.
@@ -109,14 +118,16 @@ def run(model: Path | str, adapters: Adapters, prompts: Sequence[Sequence[int]])
     network = adapted(model, adapters)
     logits, greedy, lead = [], [], []
     for prompt in prompts:
-        out = network(input_ids=torch.tensor([prompt]), use_cache=True)
+        ids = torch.tensor([prompt])
+        out, acting = network(input_ids=ids, use_cache=True), activation(network, ids)
         logits.append(out.logits[0, [len(prompt) // 2, len(prompt) - 2, len(prompt) - 1]].numpy())
         last = out.logits[0, -1]
         for _ in range(STEPS):
             best = last.topk(2)
             greedy.append(int(best.indices[0]))
             lead.append(float(best.values[0] - best.values[1]))
-            out = network(input_ids=best.indices[:1][None], past_key_values=out.past_key_values, use_cache=True)
+            ids = best.indices[:1][None]
+            out = network(input_ids=ids, past_key_values=out.past_key_values, use_cache=True, **acting)
             last = out.logits[0, -1]
     return {
         "logits": np.stack(logits),

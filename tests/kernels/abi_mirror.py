@@ -197,6 +197,9 @@ class LibraryDesc(c.Structure):
         ("formats", c.c_void_p),
         ("thread_enter", c.c_void_p),
         ("thread_exit", c.c_void_p),
+        ("numerics", c.c_uint32),
+        ("op_count", c.c_int32),
+        ("ops", c.c_void_p),
     )
 
 

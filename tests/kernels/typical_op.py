@@ -79,7 +79,7 @@ def cases(op: str) -> list[problems.Fields]:
     if op in ("route", "combine"):  # of a mixture of experts, which this model is not
         sizes = {"n": SHAPE.hidden} if op == "combine" else {"act": "int8-g64", "n": 128}
         found[op] = {"op": op, **sizes, "k": SHAPE.hidden, "heads": 8}
-    if op in native.ROW_OPS and not found:  # no model poses it yet
+    if op in native.row_ops() and not found:  # no model poses it yet
         found[op] = {"op": op, "n": SHAPE.hidden, "k": SHAPE.hidden}
     return list(found.values())
 

@@ -25,7 +25,6 @@ extern "C" {
 #endif
 
 /* ------------------------------------------------------------------------------------------------- version --- */
-
 /* Majors must be equal, and minors below SINCE are refused. A newer host loads a library built for an older minor; a
  * library built for a newer minor lowers its `abi_minor` to that of the host (ops/library.h). */
 #define INFENG_ABI_MAJOR 0
@@ -36,7 +35,6 @@ extern "C" {
 #define INFENG_EXPORT __attribute__((visibility("default")))
 
 /* -------------------------------------------------------------------------------------------------- status --- */
-
 typedef int32_t infeng_status;
 enum {
   INFENG_OK = 0,
@@ -49,19 +47,9 @@ enum {
 };
 
 /* ------------------------------------------------------------------------------------------------ vocabulary --- */
-
 /* Element types of a tensor view. */
-enum {
-  INFENG_F32 = 1,
-  INFENG_F16 = 2,
-  INFENG_BF16 = 3,
-  INFENG_I8 = 4,
-  INFENG_U8 = 5,
-  INFENG_I32 = 6,
-  INFENG_I64 = 7,
-  INFENG_F8_E4M3 = 8
-};
-
+enum { INFENG_F32 = 1, INFENG_F16 = 2, INFENG_BF16 = 3, INFENG_F8_E4M3 = 8 };
+enum { INFENG_I8 = 4, INFENG_U8 = 5, INFENG_I32 = 6, INFENG_I64 = 7 };
 /* Weight formats: layouts of a panel (docs/format.md). The host numbers formats of libraries from FOREIGN on. */
 enum {
   INFENG_WEIGHT_NONE = 0,
@@ -78,7 +66,6 @@ enum {
   INFENG_WEIGHT_INT4_A128 = 13, /* the same per 128 k */
   INFENG_WEIGHT_FOREIGN = 0x10000
 };
-
 /* The activation that a linear op reads. */
 enum {
   INFENG_ACT_NONE = 0,
@@ -91,7 +78,6 @@ enum {
 /* The group of INFENG_ACT_INT8_ROW, and the most inputs of such a row: all products of it fit in an int32. */
 #define INFENG_GROUP_ROW 0x40000000
 #define INFENG_MOST_ROW_INPUTS 131072
-
 /* KV cache formats. H: rotated by a Hadamard matrix over the head (size a multiple of 8), with scales as in INT8. */
 enum {
   INFENG_KV_NONE = 0,
@@ -107,8 +93,7 @@ enum {
   INFENG_KV_K8V4_HI = 12, /* of K8V4_H */
   INFENG_KV_INT4_HI = 13  /* of INT4_H */
 };
-
-/* Operations. Each has one args struct below. */
+/* Operations. Each has one args struct below. The host numbers ops of libraries from FOREIGN on. */
 enum {
   INFENG_OP_EMBED = 1,      /* infeng_embed_args */
   INFENG_OP_RMSNORM = 2,    /* infeng_rmsnorm_args */
@@ -121,9 +106,9 @@ enum {
   INFENG_OP_ROUTE = 9,      /* infeng_route_args: the choice of experts for each row */
   INFENG_OP_COMBINE = 10,   /* infeng_combine_args: the weighted sum of the experts' results */
   INFENG_OP_LAYERNORM = 11, /* infeng_layernorm_args */
-  INFENG_OP_COUNT = 12
+  INFENG_OP_COUNT = 12,
+  INFENG_OP_FOREIGN = 0x10000
 };
-
 /* Epilogue steps: a producing op may apply a list of them, in order, to its result `cur`. */
 enum {
   INFENG_EPILOGUE_BIAS = 1,      /* cur[m][n] += vector[n] */
@@ -150,7 +135,6 @@ enum {
   INFENG_FUNCTION_WIDE = 7,      /* QUANTIZE only: `act` has groups of more than 64 inputs, or is rotated */
   INFENG_FUNCTION_ROW = 8        /* QUANTIZE only: `act` has one scale for a row, rotated or not */
 };
-
 /* Needs of a problem beyond its op and its formats. A kernel is bound only if it handles all of them. */
 enum {
   INFENG_NEED_WINDOW = 0,      /* attention: a window; entries of block_table before it may be -1 */
@@ -159,7 +143,7 @@ enum {
   INFENG_NEED_ALIBI = 3,       /* attention: slopes */
   INFENG_NEED_MASK = 4,        /* attention: a mask that is not CAUSAL */
   INFENG_NEED_HEAD_SIZES = 5,  /* kv_append, attention: heads of k and v differ in size */
-  INFENG_NEED_ROW_GATHER = 6,  /* rmsnorm, layernorm: row_index */
+  INFENG_NEED_ROW_GATHER = 6,  /* ops over rows: row_index */
   INFENG_NEED_NORM_HEADS = 7,  /* rmsnorm: x has heads, each normalized by itself */
   INFENG_NEED_NORM_PLAIN = 8,  /* rmsnorm: no weight */
   INFENG_NEED_NORM_OFFSET = 9, /* rmsnorm: offset */
@@ -171,14 +155,12 @@ enum {
 };
 #define INFENG_NEED_BIT(need) (1ull << (need))
 #define INFENG_NEED_FUNCTION(function) (32u + (function)) /* a step with this function; IDENTITY needs no bit */
-
 /* The weights of a row's chosen experts: a softmax over the logits of ALL experts, or of the CHOSEN ones only. */
 enum { INFENG_SHARE_ALL = 0, INFENG_SHARE_CHOSEN = 1 };
 enum { INFENG_DEVICE_CPU = 1 };
 enum { INFENG_MASK_CAUSAL = 0, INFENG_MASK_FULL = 1 }; /* FULL: a row sees all positions below its segment's `length` */
 
 /* ------------------------------------------------------------------------------------------------ structures --- */
-
 /* An extension of a struct. A reader skips an extension of unknown type, but refuses the struct if the type has the bit
  * REQUIRED. A chain has at most 64 links. */
 #define INFENG_EXTENSION_REQUIRED 0x80000000u
@@ -187,7 +169,6 @@ typedef struct infeng_extension {
   uint32_t type;
   const struct infeng_extension* next;
 } infeng_extension;
-
 /* A view of an array. This struct never grows. `data` may be NULL where a field's comment says optional. */
 #define INFENG_MAX_DIMS 4
 typedef struct infeng_tensor {
@@ -199,7 +180,6 @@ typedef struct infeng_tensor {
   int64_t shape[INFENG_MAX_DIMS];
   int64_t strides[INFENG_MAX_DIMS]; /* elements */
 } infeng_tensor;
-
 /* The worker thread that calls a kernel. */
 typedef struct infeng_worker {
   uint32_t struct_size;
@@ -210,7 +190,6 @@ typedef struct infeng_worker {
   void* private_; /* scratch memory of this worker */
   char* message;  /* takes a NUL-terminated error text of at most message_size bytes */
 } infeng_worker;
-
 /* A library's weight format. Libraries that register the same name and geometry get the same number. A panel holds 16
  * outputs over k inputs, k padded to 64, in a multiple of 64 bytes: floats, or integers, a scale a `group` inputs. */
 typedef struct infeng_format {
@@ -226,7 +205,35 @@ typedef struct infeng_format {
    * `group` inputs, into scale. */
   void (*unpack)(const void* panel, int64_t g, float w[64][16], int8_t q[64][16], float scale[2][16]);
 } infeng_format;
-
+/* Operands of a library's op over rows of k columns. */
+enum {
+  INFENG_OPERAND_ROWS = 0,     /* infeng_tensor (rows, k) f32; the first operand is one */
+  INFENG_OPERAND_VECTOR = 1,   /* infeng_tensor (k) f32 */
+  INFENG_OPERAND_SCALAR = 2,   /* float */
+  INFENG_OPERAND_ROW_INDEX = 3 /* const int32_t*, at most one: rows of the first operand to read; NULL: 0, 1, 2, ... */
+};
+typedef struct infeng_operand {
+  const char* name; /* a small letter, then small letters, digits and _ */
+  uint32_t kind;    /* INFENG_OPERAND_* */
+  uint32_t offset;  /* in the args struct */
+  float value;      /* of a scalar in graphs that leave it out, and in tests */
+  uint32_t reserved;
+} infeng_operand;
+/* A library's op over rows. It writes the tensor `out` (rows, k) f32, which is no operand and is optional if an
+ * epilogue writes the result. Its args struct begins with an infeng_args. Libraries that register the same name,
+ * operands and sizes get the same number. The kernel of the lowest priority is the plain one, with which the host
+ * compares others. */
+typedef struct infeng_op {
+  uint32_t struct_size;
+  uint32_t number;  /* set by the host when it reads the library's description; problems carry it */
+  const char* name; /* as an operand's */
+  const infeng_operand* operands;
+  uint32_t operand_count;
+  uint32_t operand_stride; /* bytes from one operand to the next */
+  uint32_t args_size;
+  uint32_t out_offset; /* in the args struct */
+} infeng_op;
+enum { INFENG_MOST_OPERANDS = 16, INFENG_MOST_ARGS = 1024 };
 /* A linear weight of `n` outputs by `k` inputs in 16-row panels. Panel p starts at data + p * panel_bytes and holds
  * outputs [16p, 16p + 16). k is padded to 64 and the last panel is padded with zero weights. `layout` 0 is the format's
  * own; a kernel's `pack` makes other layouts, whose ids belong to its library. */
@@ -241,7 +248,6 @@ typedef struct infeng_weight {
   const void* data;
   const infeng_format* foreign; /* the format if a library registered it; NULL for a format of this header */
 } infeng_weight;
-
 /* Rows of activations, f32 or int8 or both. x[m][c] is about q[m][c] * scale[m][c / 64]; in a wider group, every 64
  * inputs repeat its scale and have their own sum. Rotated, q represents H x / 8 of each block, H x / 16 of a block of
  * 256 (H: docs/numerics.md); groups of 64, 128 and 256 are rotated in blocks of 64 only. */
@@ -254,7 +260,6 @@ typedef struct infeng_activation {
   infeng_tensor sum;   /* (rows, k / 64 rounded up) int32: sum of 64 q */
   uint64_t rotated;    /* inputs of a block, 64, 128 or 256, which divides k; 0: none */
 } infeng_activation;
-
 /* Rows [row_begin, row_end) use one adapter. Segments are sorted by row_begin, may overlap (adapters combine) and apply
  * in order. LORA has a segment for each projection. SHRINK has one for each adapter and op, with the A's of all its
  * projections (q, k and v share x) stacked in panels of an f32, bf16 or int8-row weight. If rank % 16 is 1 to 8, the
@@ -277,7 +282,6 @@ typedef struct infeng_lora_segment {
   const float* row_scale;  /* LORA, optional: (panel_count * 16): cur *= row_scale[n] after the sum (DoRA) */
   const float* bias;       /* LORA, optional: (panel_count * 16): cur += bias[n] after row_scale */
 } infeng_lora_segment;
-
 /* The header of an epilogue step. In a call the fields of its kind follow; a problem has headers only. */
 typedef struct infeng_epilogue {
   uint32_t struct_size; /* of the struct that begins with this header */
@@ -288,7 +292,6 @@ typedef struct infeng_epilogue {
   float b;
   uint32_t reserved;
 } infeng_epilogue;
-
 /* BIAS, ROW_SCALE: (panels * 16) f32. RESIDUAL, MUL: (rows, n) f32, may be `out`. */
 typedef struct infeng_operand_epilogue {
   infeng_epilogue head;
@@ -305,7 +308,6 @@ typedef struct infeng_lora_epilogue {
   int32_t segment_count;
   uint32_t segment_stride; /* bytes from one segment to the next */
 } infeng_lora_epilogue;
-
 /* One layer's paged KV cache. A block holds `block_tokens` (16) positions of every head. The slab of kv head h in block
  * b is at base + b * block_stride + h * head_stride; K, V and scales lie at the offsets below, in bytes.
  *   f32, f16: K [head_dim][16 tokens], V [16 tokens][v_head_dim]; fp8h: the same in e4m3
@@ -333,7 +335,6 @@ typedef struct infeng_kv_cache {
   int32_t v_head_dim; /* of v and of a head's result */
   int32_t reserved;
 } infeng_kv_cache;
-
 /* Rows [row_begin, row_end) are consecutive positions of one sequence from pos0 on: one row in decode, a chunk in
  * prefill, k + 1 rows to verify a draft of k tokens. Row r attends to positions [0, pos0 + (r - row_begin)]. */
 typedef struct infeng_kv_segment {
@@ -345,7 +346,6 @@ typedef struct infeng_kv_segment {
 } infeng_kv_segment;
 
 /* -------------------------------------------------------------------------------------------- op arguments --- */
-
 /* The beginning of every args struct. */
 typedef struct infeng_args {
   uint32_t struct_size;
@@ -355,7 +355,6 @@ typedef struct infeng_args {
   int64_t rows;
   void* instance; /* the state that the kernel's `create` made for this op; NULL without `create` */
 } infeng_args;
-
 /* out[m] = row ids[m] of the weight, widened to f32. */
 typedef struct infeng_embed_args {
   infeng_args common;
@@ -363,7 +362,6 @@ typedef struct infeng_embed_args {
   const infeng_weight* weight;
   infeng_tensor out; /* (rows, k) f32 */
 } infeng_embed_args;
-
 /* y = (x * 1/sqrt(mean(x^2) + eps)) * (offset + weight). May fuse QUANTIZE. */
 typedef struct infeng_rmsnorm_args {
   infeng_args common;
@@ -374,7 +372,6 @@ typedef struct infeng_rmsnorm_args {
   float eps;
   float offset; /* added to the weight; 0 adds nothing */
 } infeng_rmsnorm_args;
-
 /* d = x - mean(x); y = d * 1/sqrt(mean(d^2) + eps) * weight + bias. May fuse QUANTIZE. */
 typedef struct infeng_layernorm_args {
   infeng_args common;
@@ -386,7 +383,6 @@ typedef struct infeng_layernorm_args {
   float eps;
   int32_t reserved;
 } infeng_layernorm_args;
-
 /* cur = x W^T, then the epilogues, then out = cur. */
 typedef struct infeng_linear_args {
   infeng_args common;
@@ -395,7 +391,6 @@ typedef struct infeng_linear_args {
   /* (rows, panels * 16) f32, half as wide after GATED_MUL; optional when QUANTIZE writes the result */
   infeng_tensor out;
 } infeng_linear_args;
-
 /* cur = in, then the epilogues, then out = cur. */
 typedef struct infeng_epilogue_args {
   infeng_args common;
@@ -403,7 +398,6 @@ typedef struct infeng_epilogue_args {
   /* (rows, n) f32, half as wide after GATED_MUL; may be `in`; optional when QUANTIZE writes the result */
   infeng_tensor out;
 } infeng_epilogue_args;
-
 /* Rotates q and k in place. Pairs are (i, i + rot/2) with rot = 2 * cos.shape[1] <= head_dim; the rest of a head is
  * unchanged. First, each head is normalized like in rmsnorm if q_norm or k_norm is given; last, q is scaled. */
 typedef struct infeng_rope_args {
@@ -419,7 +413,6 @@ typedef struct infeng_rope_args {
   float eps;
   int32_t reserved;
 } infeng_rope_args;
-
 /* Writes each row's k and v to its position in the cache, converting to the cache's format. */
 typedef struct infeng_kv_append_args {
   infeng_args common;
@@ -430,7 +423,6 @@ typedef struct infeng_kv_append_args {
   int32_t segment_count;
   uint32_t segment_stride; /* bytes from one segment to the next */
 } infeng_kv_append_args;
-
 /* Attention of each row over its sequence's cache. May fuse QUANTIZE if v_head_dim is a multiple of 64. The score of
  * position t for a row at position P is softcap * tanh(q . k * scale / softcap) + slope * (t - P). */
 typedef struct infeng_attention_args {
@@ -448,7 +440,6 @@ typedef struct infeng_attention_args {
   const float* sinks;      /* optional: (heads) an additional score whose V is 0 */
   const float* slopes;     /* optional: (heads) ALiBi slopes */
 } infeng_attention_args;
-
 /* u[m][u_column + r] = ((x[m] . A[r]) * scaling[r]) * weight, per segment. */
 typedef struct infeng_shrink_args {
   infeng_args common;
@@ -458,7 +449,6 @@ typedef struct infeng_shrink_args {
   int32_t segment_count;
   uint32_t segment_stride;
 } infeng_shrink_args;
-
 /* Each row goes to the `top_k` experts with the largest logits; of equal logits, the lowest expert comes first. Copies
  * of the rows are sorted by expert and then by row. The linears of experts are LINEAR calls on each expert's copies. */
 typedef struct infeng_route_args {
@@ -474,7 +464,6 @@ typedef struct infeng_route_args {
   uint32_t share;               /* INFENG_SHARE_* */
 } infeng_route_args;
 enum { INFENG_MOST_EXPERTS = 4096, INFENG_MOST_CHOSEN = 64 };
-
 /* cur[m] = sum of weights[m][i] * x[places[m][i]], i ascending, then + sigmoid(gate[m]) * shared[m], then epilogues. */
 typedef struct infeng_combine_args {
   infeng_args common;
@@ -489,7 +478,6 @@ typedef struct infeng_combine_args {
 } infeng_combine_args;
 
 /* -------------------------------------------------------------------------------------------------- kernels --- */
-
 /* The types and bounds of an op, known when an engine is assembled. Fields that the op does not use are 0. */
 typedef struct infeng_problem {
   uint32_t struct_size;
@@ -527,7 +515,7 @@ enum { INFENG_KIND_TILES = 1, INFENG_KIND_WHOLE = 2 };
 
 typedef struct infeng_kernel {
   uint32_t struct_size;
-  uint32_t op;
+  uint32_t op; /* INFENG_OP_*; FOREIGN + i is op i of the library's own list */
   const infeng_extension* next;
   const char* name;     /* unique in its library, such as "linear_int4g64_vnni" */
   const char* features; /* CPU features that it needs beyond the library's, separated by commas; "" for none */
@@ -555,7 +543,6 @@ typedef struct infeng_kernel {
 } infeng_kernel;
 
 /* -------------------------------------------------------------------------------------------------- library --- */
-
 typedef struct infeng_host {
   uint32_t struct_size;
   uint16_t abi_major;
@@ -580,7 +567,8 @@ typedef struct infeng_library_desc {
   infeng_status (*thread_enter)(void);
   void (*thread_exit)(void);
   uint32_t numerics; /* INFENG_NUMERICS; 0 counts as 1 */
-  uint32_t reserved;
+  int32_t op_count;
+  infeng_op* const* ops; /* ops over rows that its kernels compute and that this header lacks; the host numbers them */
 } infeng_library_desc;
 
 /* The only exported symbol. On failure it writes nothing but `abi_major` and `abi_minor`. */

@@ -51,6 +51,23 @@ AT(infeng_format, panel_bytes, 24, 8);
 AT(infeng_format, pack, 32, 8);
 AT(infeng_format, unpack, 40, 8);
 
+SIZE(infeng_operand, 24);
+AT(infeng_operand, name, 0, 8);
+AT(infeng_operand, kind, 8, 4);
+AT(infeng_operand, offset, 12, 4);
+AT(infeng_operand, value, 16, 4);
+AT(infeng_operand, reserved, 20, 4);
+
+SIZE(infeng_op, 40);
+AT(infeng_op, struct_size, 0, 4);
+AT(infeng_op, number, 4, 4);
+AT(infeng_op, name, 8, 8);
+AT(infeng_op, operands, 16, 8);
+AT(infeng_op, operand_count, 24, 4);
+AT(infeng_op, operand_stride, 28, 4);
+AT(infeng_op, args_size, 32, 4);
+AT(infeng_op, out_offset, 36, 4);
+
 SIZE(infeng_weight, 64);
 AT(infeng_weight, struct_size, 0, 4);
 AT(infeng_weight, format, 4, 4);
@@ -306,7 +323,7 @@ AT(infeng_host, next, 8, 8);
 AT(infeng_host, version, 16, 8);
 AT(infeng_host, features, 24, 8);
 
-SIZE(infeng_library_desc, 80);
+SIZE(infeng_library_desc, 88);
 AT(infeng_library_desc, struct_size, 0, 4);
 AT(infeng_library_desc, abi_major, 4, 2);
 AT(infeng_library_desc, abi_minor, 6, 2);
@@ -320,7 +337,8 @@ AT(infeng_library_desc, formats, 48, 8);
 AT(infeng_library_desc, thread_enter, 56, 8);
 AT(infeng_library_desc, thread_exit, 64, 8);
 AT(infeng_library_desc, numerics, 72, 4);
-AT(infeng_library_desc, reserved, 76, 4);
+AT(infeng_library_desc, op_count, 76, 4);
+AT(infeng_library_desc, ops, 80, 8);
 
 SIZE(infeng_range, 16);
 AT(infeng_range, data, 0, 8);
@@ -391,6 +409,13 @@ IS(INFENG_OP_SHRINK, 8);
 IS(INFENG_OP_ROUTE, 9);
 IS(INFENG_OP_COMBINE, 10);
 IS(INFENG_OP_LAYERNORM, 11);
+IS(INFENG_OP_FOREIGN, 0x10000);
+IS(INFENG_OPERAND_ROWS, 0);
+IS(INFENG_OPERAND_VECTOR, 1);
+IS(INFENG_OPERAND_SCALAR, 2);
+IS(INFENG_OPERAND_ROW_INDEX, 3);
+IS(INFENG_MOST_OPERANDS, 16);
+IS(INFENG_MOST_ARGS, 1024);
 IS(INFENG_EPILOGUE_BIAS, 1);
 IS(INFENG_EPILOGUE_LORA, 2);
 IS(INFENG_EPILOGUE_ROW_SCALE, 3);

@@ -46,6 +46,10 @@ class Binder:
         self._fused: dict[tuple[bool, _native.Problem], int] = {}
         self._chosen: dict[tuple[bool, _native.Problem], tuple[Bindings, dict[tuple[str, str], str]]] = {}
 
+    def operands(self, op: str) -> tuple[_native.Operand, ...]:
+        """Return the operands of a row op; raises KernelError for one that no library of the engine describes."""
+        return self._selector.operands(op)
+
     def fused(self, op: str, sampled: bool, problem: Problem, steps: Sequence[str]) -> int:
         """Return how many leading steps the best kernels of all row ranges can fuse.
 

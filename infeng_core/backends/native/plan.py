@@ -14,6 +14,7 @@ from infeng_core import _native
 from infeng_core.backends.native.adapters import HeadNorms
 from infeng_core.backends.native.binding import Binder, Bindings
 from infeng_core.backends.native.emitter import Emitter, Experts, Forms, Operands, described, role
+from infeng_core.backends.native.row_ops import arguments_of
 from infeng_core.batch import Limits
 from infeng_core.errors import ModelError
 from infeng_core.kernels.problems import MAX_STACKED_RANK
@@ -34,6 +35,7 @@ from infeng_core.models.ops import (
     RmsNorm,
     Rope,
     Route,
+    RowOp,
     panel_columns,
 )
 
@@ -91,7 +93,7 @@ class Planner:
         try:
             for index, op in enumerate(self._graph.ops):
                 self._add(index, op, family)
-                if isinstance(op, RmsNorm | LayerNorm) and self._is_before_head(op):
+                if isinstance(op, RmsNorm | LayerNorm | RowOp) and self._is_before_head(op):
                     self._add_hidden(op)
             return self.buffer(self._graph.logits)
         except KeyError as error:
@@ -109,7 +111,9 @@ class Planner:
             case RmsNorm():
                 self._rmsnorm(index, op)
             case LayerNorm():
-                self._layernorm(index, op)
+                self._row_op(index, op.as_row_op())
+            case RowOp():
+                self._row_op(index, op)
             case Linear():
                 self._linear(index, op)
             case Apply():
@@ -173,36 +177,38 @@ class Planner:
         needs += ["row_gather"] if gather else []
         self._emitter.emit(index, "rmsnorm", detail, {**problem, "needs": needs}, [], op.out, emit)
 
-    def _layernorm(self, index: int, op: LayerNorm) -> None:
-        vectors, x = self._model.vectors, self.buffer(op.x)
-        k = len(vectors[op.weight])
+    def _row_op(self, index: int, op: RowOp) -> None:
+        found = arguments_of(op, self.binder.operands(op.op), self._operands)
         gather = self._graph.values[op.out].sampled and not self._graph.values[op.x].sampled
-        operands: dict[str, Any] = {"weight": vectors[op.weight], "bias": vectors[op.bias], "eps": op.eps}
 
         def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
-            self._program.row_op("layernorm", kernels, k, out, epilogues, gather_samples=gather, x=x, **operands)
+            more: dict[str, Any] = {"operands": found.operands, "gather_samples": gather}
+            self._program.row_op(op.op, kernels, found.columns, out, epilogues, **more)
 
-        problem = {"n": k, "k": k, "needs": ["row_gather"] if gather else []}
-        self._emitter.emit(index, "layernorm", f"{role(op.weight)} {k}", problem, [], op.out, emit)
+        problem = {**found.problem, "needs": ["row_gather"] if gather else []}
+        steps = [self._operands.step(step) for step in op.steps]
+        self._emitter.emit(index, op.op, found.detail, problem, steps, op.out, emit, found.columns)
 
-    def _is_before_head(self, op: RmsNorm | LayerNorm) -> bool:
+    def _is_before_head(self, op: RmsNorm | LayerNorm | RowOp) -> bool:
         heads = [one for one in self._graph.ops if isinstance(one, Linear) and one.out == self._graph.logits]
         return bool(heads) and heads[-1].x == op.out and not self._graph.values[op.x].sampled
 
-    def _add_hidden(self, op: RmsNorm | LayerNorm) -> None:
+    def _add_hidden(self, op: RmsNorm | LayerNorm | RowOp) -> None:
         """Add the final norm once more, over all rows and only in steps that ask for it."""
-        vector, x = self._model.vectors[op.weight], self.buffer(op.x)
         self.hidden = self._program.buffer(self._graph.values[op.out].columns)
-        name = "rmsnorm" if isinstance(op, RmsNorm) else "layernorm"
-        needs = ["norm_offset"] if isinstance(op, RmsNorm) and op.offset else []
-        kernels = self.binder.choose(name, False, {"n": len(vector), "k": len(vector), "needs": needs})
-        self.binder.note(name, f"{role(op.weight)} {len(vector)} of all rows", kernels, is_listed=False)
         if isinstance(op, RmsNorm):
+            vector, x = self._model.vectors[op.weight], self.buffer(op.x)
+            needs = ["norm_offset"] if op.offset else []
+            kernels = self.binder.choose("rmsnorm", False, {"n": len(vector), "k": len(vector), "needs": needs})
+            self.binder.note("rmsnorm", f"{role(op.weight)} {len(vector)} of all rows", kernels, is_listed=False)
             more: dict[str, Any] = {"module": op.weight, "on_demand": True, "offset": op.offset}
             self._program.rmsnorm(kernels, x, vector, op.eps, self.hidden, **more)
             return
-        operands: dict[str, Any] = {"weight": vector, "bias": self._model.vectors[op.bias], "eps": op.eps}
-        self._program.row_op("layernorm", kernels, len(vector), self.hidden, on_demand=True, x=x, **operands)
+        op = op.as_row_op() if isinstance(op, LayerNorm) else op
+        found = arguments_of(op, self.binder.operands(op.op), self._operands)
+        kernels = self.binder.choose(op.op, False, found.problem)
+        self.binder.note(op.op, f"{found.detail} of all rows", kernels, is_listed=False)
+        self._program.row_op(op.op, kernels, found.columns, self.hidden, operands=found.operands, on_demand=True)
 
     def _linear(self, index: int, op: Linear) -> None:
         weight = self._operands.weight(op.weight)

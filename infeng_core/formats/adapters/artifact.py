@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from infeng_core.errors import AdapterError
 from infeng_core.files import parse_json
-from infeng_core.formats.adapters.bounds import MAX_RANK
+from infeng_core.formats.adapters.bounds import MAX_INVOCATION, MAX_RANK
 from infeng_core.formats.adapters.image import AdapterImage, Pieces, rotation_of
 from infeng_core.formats.adapters.migrate_v1 import migrate
 from infeng_core.formats.adapters.packed import AdapterDtype, PackedAdapter
@@ -135,6 +135,7 @@ def _parse(fields: Fields) -> Artifact:
         saved_tensors={name: saved.text(name) for name in saved.data},
         saved_vectors=tuple(vectors),
         rotated=_rotated(fields, tensors),
+        invocation=_invocation(fields),
     )
     digest, base = fields.text("digest"), fields.text("base")
     return Artifact(spec, digest, dict(shapes.data), base, fields.text("base_name", "") or "")
@@ -151,6 +152,13 @@ def _rotated(fields: Fields, tensors: Fields) -> dict[str, int]:
     ):
         fields.fail("rotated", f"is {show(found)}, it must be a list of its tensors, or their blocks of 64, 128 or 256")
     return dict(blocks)
+
+
+def _invocation(fields: Fields) -> tuple[int, ...]:
+    found = fields.integers("invocation", 0, 1 << 30)
+    if len(found) > MAX_INVOCATION:
+        fields.fail("invocation", f"has {len(found)} tokens, it may have {MAX_INVOCATION}")
+    return found
 
 
 def _parts(fields: Fields, name: str, parts: object) -> tuple[PartSpec, ...]:
@@ -178,6 +186,9 @@ def _check_fit(artifact: Artifact, path: Path, model: LoadedModel, dtype: Adapte
         if artifact.shapes.get(name) != value:
             why = f"its base{named} has {name} = {show(artifact.shapes.get(name))}, this one has {value}"
             raise AdapterError(f"{path}", why, "load it over the model that it was trained on")
+    if (token := max(spec.invocation, default=0)) >= model.config.vocab:
+        why = f"its invocation has token {token}, the base has {model.config.vocab} tokens"
+        raise AdapterError(f"{path}", why, "load it over the model that it was trained on")
     if spec.is_bound and artifact.base != model.id:
         why = f"it holds what was computed from another base or another format of it{named}"
         raise AdapterError(f"{path}", why, f"{AGAIN}, with this model and format")

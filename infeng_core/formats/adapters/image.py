@@ -93,6 +93,7 @@ class AdapterImage:
             saved_vectors=views.saved_vectors,
             base_name=self.base_name,
             reach=self.reach(model, source),
+            invocation=self.spec.invocation,
         )
 
     def reach(self, model: LoadedModel, source: Path) -> float:

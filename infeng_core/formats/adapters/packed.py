@@ -79,6 +79,7 @@ class PackedAdapter:
     saved_vectors: Mapping[str, NDArray[np.float32]] = field(default_factory=dict, repr=False)
     base_name: str = ""  # the model that the adapter names as its base
     reach: float = 0.0  # the largest magnitude that it may add to a weight of the base
+    invocation: tuple[int, ...] = ()  # aLoRA: it acts from the last occurrence of these tokens in a prompt on
 
     @property
     def stacked_rank(self) -> int:

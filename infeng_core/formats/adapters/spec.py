@@ -50,6 +50,7 @@ class AdapterSpec:
     saved_tensors: Mapping[str, str] = field(default_factory=dict)  # name: weight format
     saved_vectors: tuple[str, ...] = ()
     rotated: Mapping[str, int] = field(default_factory=dict)  # tensor whose A is rotated like its inputs: the block
+    invocation: tuple[int, ...] = ()  # tokens from which on it acts (aLoRA); () on all
 
     @property
     def fixed_scale(self) -> bool:
@@ -83,6 +84,7 @@ class AdapterSpec:
             "saved_tensors": dict(self.saved_tensors),
             "saved_vectors": list(self.saved_vectors),
             **({"rotated": self._rotated()} if self.rotated else {}),
+            **({"invocation": list(self.invocation)} if self.invocation else {}),
         }
 
     def _rotated(self) -> list[str] | dict[str, int]:

@@ -23,9 +23,11 @@ APPROX_BOUND = 2.0**-5
 MAC_BUDGET = 1 << 25  # multiplications of all row counts together: some tens of milliseconds of the reference
 
 
-def difference(kernel: Kernel, reference: Library, case: Fields) -> str | None:
+def difference(kernel: Kernel, reference: Library, case: Fields, judge: Kernel | None = None) -> str | None:
     """Return the first place where ``kernel`` differs from the reference on ``case`` or writes where it must not, or
     None.
+
+    judge: of an op that a library describes, its plain kernel, which takes the place of the reference's.
 
     Raises NativeError if the kernel fails and NoJudgeError if the reference has no kernel to compare with.
     """
@@ -33,10 +35,15 @@ def difference(kernel: Kernel, reference: Library, case: Fields) -> str | None:
     for adapters, rows in variants(case, counts):
         steps = [sequences(case, count) for count in rows]
         try:
-            judge = OneOp(case, None, reference, steps, adapters=adapters)
-            expected = [judge.run(step) for step in range(len(steps))]
+            others = [] if judge is None else [judge]
+            trusted = OneOp(case, None, reference, steps, adapters=adapters, others=others)
+            expected = [trusted.run(step) for step in range(len(steps))]
         except NativeError as error:  # not the kernel's fault
+            if judge == kernel:
+                raise
             raise NoJudgeError(f"the reference cannot do this case: {error}") from error
+        if judge is not None and trusted.damage:
+            return f"the plain kernel {judge.library}/{judge.name} cannot judge it: {trusted.damage}"
         tried = OneOp(case, kernel, reference, steps, adapters=adapters)
         for step in (*range(len(steps)), 0):  # the first again: reusable operands must still hold their values
             place = tried.damage or first_difference(kernel.numerics, expected[step], tried.run(step)) or tried.damage

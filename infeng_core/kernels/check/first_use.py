@@ -8,10 +8,12 @@ problems. Verdicts are kept (``verdicts.py``).
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from infeng_core import _native
 from infeng_core.kernels import problems
-from infeng_core.kernels.libraries import LibraryState
+from infeng_core.kernels.libraries import LibraryState, plain_kernel
+from infeng_core.machine.cpu import Cpu
 from infeng_core.plug.reason import READY, Reason
 
 DECLINES = Reason("declines")
@@ -20,8 +22,10 @@ DECLINES = Reason("declines")
 class FirstUse:
     """Tries kernels, and compares them with the reference library."""
 
-    def __init__(self, reference: LibraryState) -> None:
+    def __init__(self, reference: LibraryState, states: Sequence[LibraryState], cpu: Cpu) -> None:
         self.reference = reference
+        self._states, self._cpu = states, cpu
+        self._judges: dict[str, tuple[LibraryState, _native.Kernel] | None] = {}
         self.refused: dict[tuple[str, str], Reason] = {}
         """Reasons why a kernel, by library and name, is refused in this engine."""
         self._keys: dict[_native.Problem, str] = {}
@@ -49,16 +53,23 @@ class FirstUse:
         if state is self.reference or state.trial is None or state.verdicts is None:
             return READY
         case = (state.verdicts.get(f"fits {kernel.name} {self._key(problem)}") or {}).get("case")
-        key = f"agrees {kernel.name} {json.dumps(case, sort_keys=True)}"
+        judge = self._judge(problem.op)
+        by = f" by {judge[0].sha256} {judge[1].name}" if judge else ""
+        key = f"agrees {kernel.name} {json.dumps(case, sort_keys=True)}{by}"
         if case is None or state.verdicts.get(key) is not None:
             return self._refusal(state, kernel.name) or READY
-        outcome = state.trial.check(kernel.name, case)
+        outcome = state.trial.check(kernel.name, case, (str(judge[0].path), judge[1].name) if judge else None)
         if isinstance(outcome, Reason):
             return self._refuse(state, kernel.name, outcome)
         if outcome["difference"] is not None:
             return self._refuse(state, kernel.name, Reason("wrong_result", str(outcome["difference"])))
         state.verdicts.put(key, {})
         return READY
+
+    def _judge(self, op: str) -> tuple[LibraryState, _native.Kernel] | None:
+        if op not in self._judges:
+            self._judges[op] = plain_kernel(op, self._states, self._cpu)
+        return self._judges[op]
 
     def _key(self, problem: _native.Problem) -> str:
         """Return a problem as JSON, workers included: the question to the library here equals the one in the child."""

@@ -1,4 +1,8 @@
-"""The kernels of a case: the kernel that is checked, and the kernels of the ops around it, which are not."""
+"""The kernels of a case: the kernel that is checked, and the kernels of the ops around it, which are not.
+
+The reference judges the kernels of the engine's own ops; those of an op that a library describes, the op's plain
+kernel (``kernels.libraries.plain_kernel``).
+"""
 
 from __future__ import annotations
 

@@ -122,9 +122,10 @@ class Operands:
             self.watch("its input", _whole(view), columns if is_output else 0)
         return value
 
-    def rows(self, columns: int, *, copies: int = 1) -> int:
-        """Declare a buffer of random rows, with a group of zeros in the first."""
-        value = self._program.buffer(columns, copies=copies)
+    def rows(self, columns: int, *, copies: int = 1, like_output: bool = False) -> int:
+        """Declare a buffer of random rows, with a group of zeros in the first; like_output: a row for each of the
+        output."""
+        value = self._program.buffer(columns, copies=copies, samples=like_output and self._is_sampled)
         rows = len(self._program.view(value))
         source = self.normal(rows, columns) * np.exp2(np.arange(rows, dtype=np.float32) % 7 - 3)[:, None]
         source[0, : min(64, columns - 1)] = 0

@@ -13,7 +13,7 @@ from infeng_core.kernels.check.judges import Judges
 from infeng_core.kernels.check.lora import Lora, a_form
 from infeng_core.kernels.check.operands import Operands
 from infeng_core.kernels.check.steps import BLOCK, Steps, asked, up
-from infeng_core.kernels.problems import Fields
+from infeng_core.kernels.problems import Fields, step_names
 
 Emit = Callable[[int], None]
 """Adds call number i of an op."""
@@ -55,27 +55,37 @@ class Ops:
         reference's)."""
         self._bound = self._judges.of_case(self._case) if kernel is None else self._judges.bound(kernel)
         op = self._case["op"]
-        build: Callable[[], Emit] = self._row_op if op in _native.ROW_OPS else getattr(self, f"_{op}")
+        build: Callable[[], Emit] = self._row_op if op in _native.row_ops() else getattr(self, f"_{op}")
         return build()
 
     def _row_op(self) -> Emit:
         op, n, declared = self._case["op"], self._case["n"], self._operands
         operands: dict[str, Any] = {}
-        for name, kind, typical in _native.ROW_OPS[op]:
-            if kind == "row_index":
-                operands["gather_samples"] = self._steps.is_gathered
-            elif kind == "rows":
-                operands[name] = declared.rows(n) if operands else declared.input("f32", n)
-            else:
-                operands[name] = declared.vector(n) if kind == "vector" else typical
+        for name, kind, value in _native.row_ops()[op]:
+            if kind == "rows":
+                operands[name] = declared.rows(n, like_output=True) if operands else declared.input("f32", n)
+            elif kind != "row_index":
+                operands[name] = declared.vector(n) if kind == "vector" else value
         steps, columns = self._epilogues(n)
         out = declared.output(columns)
+        more: dict[str, Any] = {"operands": operands, "gather_samples": self._steps.is_gathered}
+        alone = None if self._fuses_all() else self._program.buffer(n, samples=self._steps.is_gathered)
 
         def emit(call: int) -> None:
             first = [] if self._lora is None else [self._expand(call, n, n)]
-            self._program.row_op(op, self._bound, n, out, [*first, *steps], **operands)
+            if alone is None:
+                self._program.row_op(op, self._bound, n, out, [*first, *steps], **more)
+                return
+            self._program.row_op(op, self._bound, n, alone, **more)
+            after = self._judges.of("epilogue", n=n, k=n, epilogues=self._case["epilogues"])
+            self._program.epilogue(after, alone, n, out, [*first, *steps])
 
         return emit
+
+    def _fuses_all(self) -> bool:
+        """Return whether the kernel takes all steps of the case; the judge of a library's op may not."""
+        [(_, kernel)] = self._bound
+        return set(step_names(self._case)) <= set(kernel.fuses)
 
     def _embed(self) -> Emit:
         weight, out = self._weights(), self._operands.output(self._case["k"])

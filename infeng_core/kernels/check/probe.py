@@ -7,6 +7,7 @@ engine's.
     {"open": PATH, "features": "avx2,fma", "cpu_s": 3}          -> {"ok": true, "name": ..., "version": ..., "abi": []}
     {"fits": KERNEL, "problem": {...}, ...}                      -> {"ok": true, "fits": true, "case": {...} or null}
     {"check": KERNEL, "problem": {...}, "reference": PATH, ...}  -> {"ok": true, "difference": null or text}
+    {"check": KERNEL, ..., "judge": [PATH, KERNEL], ...}         -> the same, for an op that a library describes
 """
 
 from __future__ import annotations
@@ -54,7 +55,11 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             return {"ok": True, **_fits(kernels[request["fits"]], request["problem"])}
         if "check" in request:
             reference = _native.open_library(request["reference"], request["features"])
-            return {"ok": True, "difference": _difference(kernels[request["check"]], reference, request["problem"])}
+            path, name = request["judge"] or (request["reference"], "")
+            known = _native.open_library(path, request["features"]).kernels
+            judge = next((kernel for kernel in known if kernel.name == name), None)
+            found = _difference(kernels[request["check"]], reference, request["problem"], judge)
+            return {"ok": True, "difference": found}
         for format in library.formats:
             _pack_and_unpack(format)
         return {"ok": True, "name": library.name, "version": library.version, "abi": list(library.abi)}
@@ -88,12 +93,14 @@ def _fits(kernel: _native.Kernel, fields: dict[str, Any]) -> dict[str, Any]:
     return {"fits": True, "case": small(problem, kernel)}
 
 
-def _difference(kernel: _native.Kernel, reference: _native.Library, fields: dict[str, Any]) -> str | None:
+def _difference(
+    kernel: _native.Kernel, reference: _native.Library, fields: dict[str, Any], judge: _native.Kernel | None
+) -> str | None:
     from infeng_core.kernels.check import comparison
     from infeng_core.kernels.check.judges import NoJudgeError
 
     try:
-        return comparison.difference(kernel, reference, fields)
+        return comparison.difference(kernel, reference, fields, judge)
     except NoJudgeError:
         return None
 

@@ -54,9 +54,12 @@ class Trial:
         """
         return self._ask({"fits": kernel, "problem": problem})
 
-    def check(self, kernel: str, case: dict[str, Any]) -> dict[str, Any] | Reason:
-        """Run ``kernel`` against the reference; returns {"difference": text or None} or why it did not finish."""
-        return self._ask({"check": kernel, "problem": case, "reference": str(self._reference)})
+    def check(self, kernel: str, case: dict[str, Any], judge: tuple[str, str] | None = None) -> dict[str, Any] | Reason:
+        """Run ``kernel`` against the reference; returns {"difference": text or None} or why it did not finish.
+
+        judge: library and name of the plain kernel of an op that a library describes.
+        """
+        return self._ask({"check": kernel, "problem": case, "reference": str(self._reference), "judge": judge})
 
     def close(self) -> None:
         """End the process."""

@@ -174,6 +174,8 @@ void bind_library(py::module_& m) {
       .def_readonly("version", &Library::version)
       .def_readonly("path", &Library::path)
       .def_readonly("formats", &Library::formats)
+      .def_readonly("ops", &Library::ops)
+      .def_readonly("faults", &Library::faults)
       .def_readonly("unknown", &Library::unknown)
       .def_property_readonly("abi", [](const Library& l) { return std::make_pair(l.abi_major, l.abi_minor); })
       .def_property_readonly("kernels",

@@ -95,7 +95,7 @@ Epilogues specs(BoundProgram& program, const std::vector<PyEpilogue>& epilogues)
 
 // Program::row_op() reports missing operands.
 RowOperands row_operands(BoundProgram& program, const OpKind& kind, bool gather, bool on_demand,
-                         const py::kwargs& given) {
+                         const py::dict& given) {
   RowOperands out{.gather = gather, .on_demand = on_demand};
   for (const auto& [key, object] : given) {
     const auto name = key.cast<std::string>();
@@ -111,22 +111,27 @@ RowOperands row_operands(BoundProgram& program, const OpKind& kind, bool gather,
   return out;
 }
 
-// OPS: the names of all ops. ROW_OPS: {row op: its operands}.
-void bind_op_kinds(py::module_& m) {
+// {row op: its operands}, with the ops of libraries that are open.
+py::dict row_ops() {
   constexpr const char* kKinds[] = {"rows", "vector", "scalar", "row_index"};
-  py::list names;
-  py::dict row_ops;
-  for (const OpKind& kind : op_kinds()) {
-    names.append(kind.name);
-    if (kind.operands.empty()) continue;
+  py::dict found;
+  for (const OpKind* kind : all_op_kinds()) {
+    if (kind->operands.empty()) continue;
     py::list operands;
-    for (const Operand& each : kind.operands) {
-      operands.append(records::operand(each.name, kKinds[static_cast<int>(each.kind)], each.typical));
+    for (const Operand& each : kind->operands) {
+      operands.append(records::operand(each.name, kKinds[static_cast<int>(each.kind)], each.value));
     }
-    row_ops[kind.name] = py::tuple(operands);
+    found[kind->name] = py::tuple(operands);
   }
+  return found;
+}
+
+// OPS: the names of the core's own ops.
+void bind_op_kinds(py::module_& m) {
+  py::list names;
+  for (const OpKind& kind : op_kinds()) names.append(kind.name);
   m.attr("OPS") = py::tuple(names);
-  m.attr("ROW_OPS") = row_ops;
+  m.def("row_ops", &row_ops, "Return the ops over rows alone, each with its operands; those of open libraries too.");
 }
 
 Bindings bindings(const PyBindings& kernels) {
@@ -331,13 +336,13 @@ void bind_ops(Class& program) {
       .def(
           "row_op",
           [](BoundProgram& self, const std::string& op, const PyBindings& kernels, int64_t columns, OptionalId out,
-             const List& epilogues, bool gather, bool on_demand, const py::kwargs& given) {
+             const List& epilogues, const py::dict& given, bool gather, bool on_demand) {
             const uint32_t number = number_of(Vocabulary::op, op);
             const RowOperands operands = row_operands(self, op_kind(number), gather, on_demand, given);
             self.row_op(number, bindings(kernels), columns, operands, out.value_or(-1), specs(self, epilogues));
           },
-          "op"_a, "kernels"_a, "columns"_a, "out"_a, "epilogues"_a = List(), py::kw_only(), "gather_samples"_a = false,
-          "on_demand"_a = false, "Add a row op; ROW_OPS lists its operands, which are passed by name.")
+          "op"_a, "kernels"_a, "columns"_a, "out"_a, "epilogues"_a = List(), py::kw_only(), "operands"_a,
+          "gather_samples"_a = false, "on_demand"_a = false, "Add a row op with its operands by name; see row_ops.")
       .def(
           "rope",
           [](BoundProgram& self, const PyBindings& kernels, int x, int64_t heads, int64_t kv_heads, int64_t head_dim,

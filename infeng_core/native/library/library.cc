@@ -13,6 +13,7 @@
 #include "error.h"
 #include "machine/cpu.h"
 #include "machine/fpstate.h"
+#include "vocabulary/foreign_ops.h"
 #include "vocabulary/names.h"
 #include "weights/formats.h"
 
@@ -21,6 +22,7 @@ namespace {
 
 constexpr int kMaxLinks = 64;
 constexpr int32_t kMaxKernels = 4096;
+constexpr int32_t kMaxOps = 256;
 constexpr uint32_t kMaxStruct = 4096;  // far beyond any struct of the ABI: a larger size is garbage
 constexpr size_t kMaxName = 128;
 
@@ -97,9 +99,32 @@ std::string take_later_needs(infeng_kernel& abi) {
   return later;
 }
 
+// What became of the ops that a library lists, in its order.
+struct ListedOp {
+  uint32_t number;   // 0 for an op that cannot be used
+  std::string name;  // "op clip", "op 0"
+};
+
+// Gives a kernel of one of the library's own ops the number of this process. Returns false if the op is not listed or
+// cannot be used, which the library then says.
+bool take_own_op(Library& library, Kernel& kernel, const std::vector<ListedOp>& ops) {
+  if (kernel.abi.op < INFENG_OP_FOREIGN) return true;
+  const size_t place = kernel.abi.op - INFENG_OP_FOREIGN;
+  if (place >= ops.size()) {
+    library.unknown.push_back("op " + std::to_string(kernel.abi.op) + " of kernel " + kernel.name);
+    return false;
+  }
+  kernel.abi.op = ops[place].number;
+  if (kernel.abi.op != 0) return true;
+  library.faults.push_back("kernel " + kernel.name + ": its " + ops[place].name + " cannot be used");
+  return false;
+}
+
 // Copies the fields that both sides know: the struct of an older minor is shorter, that of a newer minor longer.
-// Returns NULL for a kernel of a later ABI that this core cannot use, which `library.unknown` then names.
-std::shared_ptr<Kernel> read_kernel(Library& library, const infeng_kernel* source, int32_t index) {
+// Returns NULL for a kernel of a later ABI that this core cannot use, which `library.unknown` then names, and for one
+// of an op that cannot be used.
+std::shared_ptr<Kernel> read_kernel(Library& library, const infeng_kernel* source, int32_t index,
+                                    const std::vector<ListedOp>& ops) {
   const std::string& path = library.path;
   const std::string where = "kernel " + std::to_string(index);
   if (source == nullptr) fail("bad_struct", path, ": ", where, " is NULL");
@@ -117,6 +142,7 @@ std::shared_ptr<Kernel> read_kernel(Library& library, const infeng_kernel* sourc
   if (abi.op == 0) fail("bad_struct", path, ": kernel ", kernel->name, " names no op");
   if (abi.numerics == 0) fail("bad_struct", path, ": kernel ", kernel->name, " names no numerics class");
   if (abi.kind == 0) fail("bad_struct", path, ": kernel ", kernel->name, " names no kind");
+  if (!take_own_op(library, *kernel, ops)) return nullptr;
   if (const std::string later = later_part(abi, required); !later.empty()) {
     library.unknown.push_back(later + " of kernel " + kernel->name);
     return nullptr;
@@ -171,7 +197,7 @@ void check_versions(const std::string& path, infeng_status status, const infeng_
 
 // A library of an older minor has no revision, and 0 is that of one that was written by hand before there was another.
 void check_numerics(const std::string& path, const infeng_library_desc& desc) {
-  const bool has_field = desc.struct_size >= sizeof desc && desc.numerics != 0;
+  const bool has_field = desc.struct_size >= offsetof(infeng_library_desc, op_count) && desc.numerics != 0;
   const uint32_t revision = has_field ? desc.numerics : 1;
   if (revision == INFENG_NUMERICS) return;
   fail("numerics", path, ": computes by revision ", revision, " of the numerics, this core by ", INFENG_NUMERICS,
@@ -188,6 +214,25 @@ void read_formats(Library& library, const infeng_library_desc& desc) {
     add_format(library.path, *desc.formats[i]);
     library.formats.emplace_back(desc.formats[i]->name);
   }
+}
+
+// An op that cannot be used costs itself and its kernels; `library.faults` says why.
+std::vector<ListedOp> read_ops(Library& library, const infeng_library_desc& desc) {
+  if (desc.op_count < 0 || desc.op_count > kMaxOps || (desc.op_count > 0 && desc.ops == nullptr)) {
+    library.faults.push_back("its list of ops: it has " + std::to_string(desc.op_count) + " entries");
+    return {};
+  }
+  std::vector<ListedOp> found;
+  for (int32_t i = 0; i < desc.op_count; ++i) {
+    Registered op = add_op(desc.ops[i]);
+    const bool is_twice = std::ranges::count(library.ops, op.name) > 0;
+    if (op.fault.empty() && is_twice) op.fault = "it is listed twice";
+    const std::string name = "op " + (op.name.empty() ? std::to_string(i) : op.name);
+    if (op.fault.empty()) library.ops.push_back(op.name);
+    if (!op.fault.empty()) library.faults.push_back(name + ": " + op.fault);
+    found.push_back({op.fault.empty() ? desc.ops[i]->number : 0, name});
+  }
+  return found;
 }
 
 std::shared_ptr<Library> read_library(const std::string& path, infeng_library_fn entry, const infeng_host& host) {
@@ -221,12 +266,14 @@ std::shared_ptr<Library> read_library(const std::string& path, infeng_library_fn
     library->thread_enter = desc.thread_enter;
     library->thread_exit = desc.thread_exit;
   }
+  std::vector<ListedOp> ops;
+  if (desc.struct_size >= sizeof desc) ops = read_ops(*library, desc);
   if (desc.kernel_count < 0 || desc.kernel_count > kMaxKernels || (desc.kernel_count > 0 && desc.kernels == nullptr)) {
     fail("bad_struct", path, ": lists ", desc.kernel_count, " kernels");
   }
   std::set<std::string> names;
   for (int32_t i = 0; i < desc.kernel_count; ++i) {
-    auto kernel = read_kernel(*library, desc.kernels[i], i);
+    auto kernel = read_kernel(*library, desc.kernels[i], i, ops);
     if (kernel == nullptr) continue;
     if (!names.insert(kernel->name).second) fail("bad_struct", path, ": has two kernels named ", kernel->name);
     library->kernels.push_back(std::move(kernel));

@@ -38,6 +38,8 @@ class Library {
   void (*thread_exit)() = nullptr;
   std::vector<std::shared_ptr<const Kernel>> kernels;
   std::vector<std::string> formats;  // names of the weight formats that it lists
+  std::vector<std::string> ops;      // names of the ops that it describes
+  std::vector<std::string> faults;   // what it describes wrongly: "op clip: it has 0 operands, possible are 1 to 16"
   std::vector<std::string> unknown;  // what it lists and this core does not know: "op 17 of kernel layernorm"
 };
 

@@ -1,6 +1,7 @@
 // Adding the ops of a program: the checks of each, and its kernels' argument struct.
 #include <algorithm>
 #include <cfloat>
+#include <cstring>
 #include <utility>
 
 #include "error.h"
@@ -104,7 +105,6 @@ void Program::row_op(uint32_t number, Bindings kernels, int64_t columns, const R
                      const Epilogues& epilogues) {
   const OpKind& kind = op_kind(number);
   if (kind.operands.empty()) fail(kBad, kind.name, ": is no op over rows alone");
-  if (kind.args_size > sizeof(Op::Args)) fail("internal", kind.name, ": its arguments have no room in Op::Args");
   const auto is_index = [](const Operand& operand) { return operand.kind == OperandKind::row_index; };
   const auto indices = std::ranges::count_if(kind.operands, is_index);
   if (given.rows.size() + given.vectors.size() + given.scalars.size() + indices != kind.operands.size()) {
@@ -123,6 +123,7 @@ void Program::row_op(uint32_t number, Bindings kernels, int64_t columns, const R
   op.row_copies = value(x).copies;
   for (Binding& binding : op.bindings) binding.rows *= op.row_copies;
   char* const args = reinterpret_cast<char*>(&op.args);
+  std::memset(args + sizeof(infeng_args), 0, kind.args_size - sizeof(infeng_args));
 
   op.problem.n = op.problem.k = columns;
   for (const Operand& each : kind.operands) {
@@ -133,6 +134,8 @@ void Program::row_op(uint32_t number, Bindings kernels, int64_t columns, const R
           operand(take(given.rows, each), kind.name, false, columns, samples && !is_gathered, op.row_copies);
       tensor = matrix(rows, columns);
       if (!is_gathered) track(op, tensor);
+      // Kernels of libraries' ops may write a row before they have read all operands.
+      if (number >= INFENG_OP_FOREIGN) check_apart(kind.name, given.rows.at(each.name), out);
     } else if (is_index(each)) {
       if (given.gather) {
         op.need(INFENG_NEED_ROW_GATHER);
@@ -140,7 +143,8 @@ void Program::row_op(uint32_t number, Bindings kernels, int64_t columns, const R
       }
     } else if (each.kind == OperandKind::vector) {
       const Constant constant = take(given.vectors, each);
-      take_vector(constant, columns, each.name);
+      if (take_vector(constant, columns, each.name) == nullptr)
+        fail(kBad, kind.name, ": ", each.name, " has no values");
       tensor = vector(constant);
     } else {
       *reinterpret_cast<float*>(args + each.offset) = take(given.scalars, each);

@@ -160,6 +160,7 @@ struct Op {
     infeng_route_args route;
     infeng_combine_args combine;
     infeng_layernorm_args layernorm;
+    std::byte foreign[INFENG_MOST_ARGS];  // of an op that a library describes
   };
   Args args{};
   bool samples = false;

@@ -49,7 +49,7 @@ constexpr Word kDtypes[] = {{INFENG_F32, "f32"}, {INFENG_BF16, "bf16"}, {INFENG_
 constexpr Word kNumerics[] = {{INFENG_NUMERICS_EXACT, "exact"}, {INFENG_NUMERICS_APPROX, "approx"}};
 constexpr Word kKernelKinds[] = {{INFENG_KIND_TILES, "tiles"}, {INFENG_KIND_WHOLE, "whole"}};
 
-// Names of ops and formats come from their descriptors.
+// Names of cache formats come from their descriptors.
 template <class Described>
 std::vector<Word> words_of(const Described& all) {
   std::vector<Word> words;
@@ -62,11 +62,11 @@ struct Section {
   std::vector<Word> words;
 };
 
-// Indexed by Vocabulary. Libraries may add weight formats, so each_word() looks them up each time.
+// Indexed by Vocabulary. Libraries may add ops and weight formats, so each_word() looks them up each time.
 const std::vector<Section>& sections() {
   const auto listed = [](const auto& words) { return std::vector<Word>(std::begin(words), std::end(words)); };
   static const auto& all = *new std::vector<Section>{
-      {"op", words_of(op_kinds())},
+      {"op", {}},
       {"weight format", {}},
       {"activation type", listed(kActs)},
       {"cache format", words_of(cache_formats())},
@@ -84,6 +84,11 @@ const std::vector<Section>& sections() {
 // Calls found(word) for each word until it returns true.
 template <class Found>
 void each_word(Vocabulary vocabulary, const Found& found) {
+  if (vocabulary == Vocabulary::op) {
+    for (const OpKind* kind : all_op_kinds()) {
+      if (found(Word{kind->number, kind->name})) return;
+    }
+  }
   if (vocabulary == Vocabulary::weight) {
     for (const WeightFormat* format : all_formats()) {
       if (found(Word{format->abi.number, format->abi.name})) return;

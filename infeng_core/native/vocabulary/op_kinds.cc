@@ -1,6 +1,7 @@
 #include "vocabulary/op_kinds.h"
 
 #include "error.h"
+#include "vocabulary/foreign_ops.h"
 
 namespace infeng {
 namespace {
@@ -33,9 +34,16 @@ constexpr OpKind kKinds[] = {
 
 std::span<const OpKind> op_kinds() { return kKinds; }
 
+std::vector<const OpKind*> all_op_kinds() {
+  std::vector<const OpKind*> found;
+  for (const OpKind& kind : kKinds) found.push_back(&kind);
+  for (const OpKind* kind : foreign_ops()) found.push_back(kind);
+  return found;
+}
+
 const OpKind& op_kind(uint32_t number) {
-  for (const OpKind& kind : kKinds) {
-    if (kind.number == number) return kind;
+  for (const OpKind* kind : all_op_kinds()) {
+    if (kind->number == number) return *kind;
   }
   fail("unsupported", "there is no op ", number);
 }

@@ -1,4 +1,4 @@
-// The ops: their names, and the operands of row ops.
+// The ops: their names, and the operands of row ops; the core's own and those that libraries describe.
 #pragma once
 
 #include <infeng/abi.h>
@@ -6,14 +6,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace infeng {
 
-enum class OperandKind {
-  rows,       // infeng_tensor (rows, columns) f32
-  vector,     // infeng_tensor (columns) f32
-  scalar,     // float
-  row_index,  // optional: the rows of the first operand that are read, const int32_t*
+enum class OperandKind : uint32_t {
+  rows = INFENG_OPERAND_ROWS,            // infeng_tensor (rows, columns) f32
+  vector = INFENG_OPERAND_VECTOR,        // infeng_tensor (columns) f32
+  scalar = INFENG_OPERAND_SCALAR,        // float
+  row_index = INFENG_OPERAND_ROW_INDEX,  // optional: the rows of the first operand that are read, const int32_t*
 };
 
 // One operand of a row op.
@@ -21,7 +22,7 @@ struct Operand {
   const char* name;
   OperandKind kind;
   size_t offset;  // in the args struct
-  float typical;  // value of a scalar in tests and in the first-use check
+  float value;    // of a scalar that a graph leaves out, in tests and in the first-use check
 };
 
 struct OpKind {
@@ -34,10 +35,13 @@ struct OpKind {
   size_t out_offset = 0;  // of a row op
 };
 
-// Sorted by number.
+// The core's own ops, sorted by number.
 std::span<const OpKind> op_kinds();
 
-// Throws Error "unsupported" for an unknown number.
+// The core's own ops by number, then registered ones in order of registration.
+std::vector<const OpKind*> all_op_kinds();
+
+// Throws Error "unsupported" for an unknown number. The result lives as long as the process.
 const OpKind& op_kind(uint32_t number);
 
 }  // namespace infeng

@@ -170,7 +170,8 @@ def make_long_enough(arguments: argparse.Namespace, works: Iterable[Work]) -> No
     if not arguments.synthetic:
         return
     for work in works:
-        waiting = work.rows * work.context // PROMPT_ROWS + 1 if work.rows > 1 else 0  # steps of begun rows meanwhile
+        prompt_rows = max(PROMPT_ROWS - work.rows, 1)  # of a step in which all other rows decode
+        waiting = work.rows * work.context // prompt_rows + 1 if work.rows > 1 else 0  # steps of begun rows meanwhile
         each = work.positions + waiting
         needed = max(each, -(-work.rows * (each + BLOCK) // CACHED))
         arguments.synthetic = shapes.lengthened(arguments.synthetic, needed)

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from infeng_core.api import InfengError, Plugins, __version__
+from infeng_core.api import InfengError, Plugins, __version__, printable
 from infeng_core.api.engines import NUMERICS
 from infeng_core.api.inspection import (
     ABI_VERSION,
@@ -151,12 +151,13 @@ def library(state: LibraryState) -> dict[str, Any]:
 
 
 def _notes(state: LibraryState) -> Sequence[str]:
-    """Return what a library's own table names and this engine does not know."""
+    """Return what a library describes wrongly, and what its table names and this engine does not know."""
     if state.native is None:
         return ()
     features = [f"feature {name} of kernel {k.name}" for k in state.native.kernels for name in k.features]
     strange = [text for text in features if text.split(" ")[1] not in NEEDS]
-    return shortened([note(text) for text in (*state.native.unknown, *strange)])
+    faults = [f"{printable(fault, 300)}: it is left out" for fault in state.native.faults]
+    return shortened([*faults, *(note(text) for text in (*state.native.unknown, *strange))])
 
 
 def decision(item: Decision) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class PluginsCommand:
         info = verbs.add_parser("info", help="all about one plugin; nothing is loaded")
         info.add_argument("name", metavar="NAME")
         why = verbs.add_parser("why", help="every candidate for an operation, with the reason for or against it")
-        why.add_argument("op", metavar="OP", help=", ".join(OPS))
+        why.add_argument("op", metavar="OP", help=f"{', '.join(OPS)}, or an op of a plugin")
         why.add_argument("--model", metavar="DIR", help="use the sizes of this model instead of a 1.1B Llama's")
         lock = verbs.add_parser("lock", help="write a model's kernels and all plugins to a file for kernels.lock")
         lock.add_argument("model", metavar="MODEL", nargs="?", help="default: the manifest's model.path")
@@ -105,14 +105,15 @@ class PluginsCommand:
 
     def why(self, arguments: argparse.Namespace) -> int:
         """Print every candidate for an operation."""
-        if arguments.op not in OPS:
-            raise UsageError(f"operation {arguments.op}", "unknown", unknown_key_remedy(arguments.op, OPS))
         from infeng_core.api.engines import limits_of
         from infeng_core.api.formats import format_lookup, use_families
         from infeng_core.api.kernels import Outline, shape_and_formats
 
         config = config_from(arguments)
         plugins = Plugins.discover(config)
+        ops = [*OPS, *plugins.names("ops")]
+        if arguments.op not in ops:
+            raise UsageError(f"operation {arguments.op}", "unknown", unknown_key_remedy(arguments.op, ops))
         use_families(plugins)
         selector = Selector(plugins, config, plugins.cpu)
         lookup = format_lookup(plugins)

@@ -50,6 +50,9 @@ def _metadata(base: ModelConfig, alpha: float) -> Mapping[str, str | float]:
 
 def _require_plain(adapter: AdapterWeights) -> None:
     is_more = any(one.magnitude is not None or one.bias is not None for one in adapter.deltas.values())
+    if adapter.invocation:
+        why = "it acts from its invocation on (aLoRA), which is not written to GGUF"
+        raise AdapterError(f"{adapter.source}", why, "give a plain LoRA adapter")
     if is_more or adapter.biases or adapter.saved or adapter.base_weights or not adapter.deltas:
         why = "llama.cpp applies plain LoRA only: no magnitudes, biases or whole modules"
         raise AdapterError(f"{adapter.source}", why, REMEDY)

@@ -16,7 +16,6 @@ from infeng_core.api.kernels import (
     A_FORMATS,
     CACHE_FORMATS,
     REFERENCE,
-    ROW_OPS,
     WEIGHT_ACTS,
     Kernel,
     Library,
@@ -29,6 +28,7 @@ from infeng_core.api.kernels import (
     asked,
     is_gated,
     problem,
+    row_ops,
     sub_grid,
 )
 
@@ -94,13 +94,15 @@ class Case:
         assert damage is None, f"{kernel.library}/{kernel.name}, {self.name}: {damage}"
         return tuple(array.tobytes() for _, array in found)
 
-    def outputs(self, kernel: Kernel | None) -> tuple[Arrays, str | None]:
+    def outputs(self, kernel: Kernel | None, judge: Kernel | None = None) -> tuple[Arrays, str | None]:
         """Return the arrays that a kernel wrote (None: the reference's), by name, and its first forbidden write.
 
-        Raises NoJudgeError where the reference has no kernel for an op of the case.
+        judge: the plain kernel of an op that a library describes, in place of the reference's. Raises NoJudgeError
+        where the reference has no kernel for an op of the case.
         """
         pool = _pool(self.fields["workers"])
-        op = OneOp(self.fields, kernel, reference(), [self.step], adapters=self.adapters, pool=pool)
+        others = () if judge is None else (judge,)
+        op = OneOp(self.fields, kernel, reference(), [self.step], adapters=self.adapters, pool=pool, others=others)
         return op.run(0), op.damage
 
 
@@ -120,7 +122,7 @@ def reference() -> Library:
 
 def cases(op: str) -> Iterator[Case]:
     """Yield the cases of an op by its name; KeyError names an op that has none yet."""
-    return row_op(op) if op in ROW_OPS and op not in MAKERS else MAKERS[op]()
+    return row_op(op) if op in row_ops() and op not in MAKERS else MAKERS[op]()
 
 
 def case(
@@ -223,7 +225,7 @@ def epilogue() -> Iterator[Case]:
 
 
 def row_op(op: str) -> Iterator[Case]:
-    operands = {operand.kind for operand in ROW_OPS[op]}
+    operands = {operand.kind for operand in row_ops()[op]}
     for n in (*K, 2048):
         for rows in (1, 5, 65):
             for names in ((), ("quantize",), ("quantize_wide",), ("quantize_row",)):

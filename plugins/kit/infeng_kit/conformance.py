@@ -47,19 +47,24 @@ def fits(kernel: Kernel, asked: Problem) -> bool:
     return kernel.accepts(asked)
 
 
-def different(kernel: Kernel, chosen: Sequence[Case], notice: Notice) -> Iterator[str]:
-    """Yield each case on which a kernel differs from the reference, or writes where it must not, with the place."""
+def different(kernel: Kernel, chosen: Sequence[Case], notice: Notice, judge: Kernel | None = None) -> Iterator[str]:
+    """Yield each case on which a kernel differs from the reference, or writes where it must not, with the place.
+
+    judge: the plain kernel of an op that a library describes, in place of the reference's.
+    """
     for case in chosen:
         notice(case.name)
-        wanted, _ = case.outputs(None)
+        wanted, _ = case.outputs(None, judge)
         found, damage = case.outputs(kernel)
         place = damage or first_difference(kernel.numerics, wanted, found)
         if place is not None:
             yield f"case {case.name}: {place}"
 
 
-def different_at_size(kernel: Kernel, asked: Problem, fields: Fields, notice: Notice) -> Iterator[str]:
-    """Yield the numbers of rows with which a kernel differs from the reference on a problem of a model.
+def different_at_size(
+    kernel: Kernel, asked: Problem, fields: Fields, notice: Notice, judge: Kernel | None = None
+) -> Iterator[str]:
+    """Yield the numbers of rows with which a kernel differs from the reference, or ``judge``, on a problem of a model.
 
     Two threads, and then one: a kernel must write the same bytes in whatever ranges its tiles run.
     """
@@ -68,8 +73,9 @@ def different_at_size(kernel: Kernel, asked: Problem, fields: Fields, notice: No
         steps = [sequences(fields, count) for count in rows]
         case = {**fields, "rows": [min(rows), max(rows)]}
         notice(describe(problem(case)))
-        judge = OneOp(case, None, reference(), steps, adapters=adapters)
-        wanted = [judge.run(step) for step in range(len(steps))]
+        others = () if judge is None else (judge,)
+        trusted = OneOp(case, None, reference(), steps, adapters=adapters, others=others)
+        wanted = [trusted.run(step) for step in range(len(steps))]
         for threads in (2, 1):
             tried = OneOp(case, kernel, reference(), steps, adapters=adapters, pool=Pool(threads, spin_us=0))
             for step, count in enumerate(rows):

@@ -45,6 +45,12 @@ KINDS = {
         "`docs/format.md` of INF-ENG describes formats. Change the bytes of a panel in `@IDENT@.c`: `panel_bytes`, "
         "`pack`, `unpack` and the kernel's loop belong together.",
     ),
+    "op": Kind(
+        "An op over rows in C for INF-ENG, and a model family that uses it",
+        "infeng models MODEL    # a checkpoint whose config.json says @CLASS@ForCausalLM",
+        "`docs/adding-an-op.md` of INF-ENG describes ops. Change the formula and the operands in `@IDENT@.c`; "
+        "`@MODULE@/__init__.py` places the op in a model's graph.",
+    ),
     "family": Kind(
         "A model family for INF-ENG",
         "infeng models MODEL    # a checkpoint whose config.json says @CLASS@ForCausalLM",

@@ -9,8 +9,6 @@ from infeng_core.api import Plugins, UsageError, load_config, say
 from infeng_kit.kinds import KINDS
 from infeng_kit.naming import names_of
 
-NO_OPS = "this engine has no ops of plugins yet: its kernel ABI numbers every op"
-
 
 class New:
     """The verb."""
@@ -21,7 +19,7 @@ class New:
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""
         parser.add_argument("name", metavar="NAME", help="of the plugin; its wheel is infeng-NAME")
-        parser.add_argument("--kind", metavar="KIND", required=True, choices=[*KINDS, "op"], help=", ".join(KINDS))
+        parser.add_argument("--kind", metavar="KIND", required=True, choices=[*KINDS], help=", ".join(KINDS))
         parser.add_argument(
             "--dir", metavar="DIR", help="absent or empty; default: infeng-NAME in the working directory"
         )
@@ -29,11 +27,12 @@ class New:
     def run(self, arguments: argparse.Namespace) -> int:
         """Write the project; raises UsageError where it cannot be written."""
         from infeng_core.api.formats import BUILTIN
+        from infeng_core.api.inspection import OPS
         from infeng_kit.templates import rendered, write
 
-        if arguments.kind == "op":
-            raise UsageError("kind op", NO_OPS, "write a kernel of one of the engine's ops: --kind kernel-c")
         names = names_of(arguments.name, _taken())
+        if arguments.kind == "op" and names.ident in OPS:
+            raise UsageError(f"op {names.ident}", "the engine has one of this name", "choose another NAME")
         if arguments.kind == "format" and f"{names.name}-g32" in BUILTIN:
             raise UsageError(f"format {names.name}-g32", "the engine has one of this name", "choose another NAME")
         folder = Path(arguments.dir or names.distribution)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from infeng_core.api import KernelError, available_bytes
 from infeng_core.api.engines import BoundOp
+from infeng_core.api.formats import RowOp, families
 
 from .adapter import Rows
 from .blocks import Blocks
@@ -53,14 +54,21 @@ class NumpyBackend:
     def compile(
         self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector | None
     ) -> NumpyExecutable:
-        """Return an executable of ``model``; raises KernelError for an unknown family."""
+        """Return an executable of ``model``.
+
+        Raises KernelError for an unknown family, which names the ops over rows in its graph.
+        """
         if model.config.family not in FAMILIES:
-            raise KernelError(
-                "backend numpy",
-                f"it runs {', '.join(FAMILIES)}, the model is {model.config.family}",
-                "use backend native",
-            )
+            raise KernelError("backend numpy", _why_not(model.config), "use backend native")
         return NumpyExecutable(model, config.kv_cache.dtype, limits)
+
+
+def _why_not(config: ModelConfig) -> str:
+    """Return why the model of an unknown family cannot run."""
+    family = families().get(config.family)
+    ops = {op.op for op in family.graph(config).ops if isinstance(op, RowOp)} if family is not None else set()
+    lacking = f", with {', '.join(sorted(ops))}, for which it has no function" if ops else ""
+    return f"it runs {', '.join(FAMILIES)}, the model is {config.family}{lacking}"
 
 
 class NumpyExecutable:

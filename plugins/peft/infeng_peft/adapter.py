@@ -14,7 +14,7 @@ from typing import NoReturn
 from infeng_core.api import AdapterError
 from infeng_core.api.adapters import Snapshot, TargetModule, TargetModules, read_settled, target_modules
 from infeng_core.api.formats import ModelConfig, show
-from infeng_peft.config import CONFIG_FILE, PeftConfig, read_peft_config
+from infeng_peft.config import CONFIG_FILE, INVOCATION, PeftConfig, read_peft_config
 from infeng_peft.names import Names
 from infeng_peft.parameters import Floats, Parameter, parameters
 from infeng_peft.tensor_file import TensorFile
@@ -26,6 +26,7 @@ PREFIX = "base_model.model."
 TO_SAFETENSORS = "load it with PEFT and save it again: model.save_pretrained(DIR, safe_serialization=True)"
 
 EXPERTS = re.compile(r"\.experts\.|\.(in|out)put_linear\.")
+OF_MIXTURE = re.compile(r"\.(router|shared_gate|shared\..*)$")  # packed tensors
 ONE_EXPERT = re.compile(r"\.experts\.\d+\.")  # separate modules, up to transformers 4
 
 
@@ -75,6 +76,7 @@ class _Reader:
         self.has_modules = any(map(ONE_EXPERT.search, self.header.tensors))
         targets = [site for site in self.sites.matrices.values() if self._is_target(site)]
         targets = self._with_tied(targets)
+        self._check_invocation(targets)
         saved = self._saved_modules()
         known = parameters(self.sites) if self.config.target_parameters else {}
         stacks = [one for one in known.values() if self._targets_parameter(one.name)]
@@ -109,7 +111,23 @@ class _Reader:
             biases={module: file.floats(name) for module, name in biases.items()},
             saved={module: file.floats(name) for module, name in saved_names.items()},
             base_weights={module: file.floats(name) for module, name in below.items()},
+            invocation=self.config.invocation,
         )
+
+    def _check_invocation(self, targets: list[TargetModule]) -> None:
+        """Raise if the invocation is not of this vocabulary, or PEFT defines no activated adapter of a target.
+
+        It has none of embeddings. Modules of a mixture read rows that have lost their positions.
+        """
+        token = max(self.config.invocation, default=0)
+        if token >= self.base.vocab:
+            why = f"has token {token}, the base has {self.base.vocab} tokens"
+            self.config.fields.fail(INVOCATION, why, "load it over the model that it was trained on")
+        for site in targets if self.config.invocation else ():
+            if site.kind == "embedding" or site.is_expert or OF_MIXTURE.search(site.tensor):
+                kind = "embeddings" if site.kind == "embedding" else "modules of a mixture of experts"
+                why = f"includes {site.target}: PEFT does not define {INVOCATION} over {kind}"
+                self.config.fields.fail("target_modules", why, "train on other linear layers")
 
     def _targets_parameter(self, name: str) -> bool:
         return self.config.is_target_parameter(self._outside(name))

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Literal
 
 from infeng_core.api import ModelError
-from infeng_core.api.adapters import MAX_RANK, Snapshot
+from infeng_core.api.adapters import MAX_INVOCATION, MAX_RANK, Snapshot
 from infeng_core.api.formats import Fields, parse_json, show
 from infeng_peft.patterns import MAX_COUNT, MAX_LENGTH, Patterns, Refuse
 
 CONFIG_FILE = "adapter_config.json"
 MAX_BYTES = 4 << 20  # rank_pattern may name every module of a large model
+INVOCATION = "alora_invocation_tokens"
 REMEDY = "fix the file, or save the adapter again"
 DEFAULT_TARGETS = ("q_proj", "v_proj")  # PEFT's default for Llama and Qwen2 if target_modules is null
 
@@ -45,6 +46,7 @@ HARMLESS = [
     "task_type",
 ]
 READ = [
+    "alora_invocation_tokens",
     "alpha_pattern",
     "bias",
     "ensure_weight_tying",
@@ -132,6 +134,7 @@ class PeftConfig:
     use_rslora: bool
     lora_bias: bool
     ensure_weight_tying: bool
+    invocation: tuple[int, ...]  # of an activated adapter (aLoRA); () of one that acts on all tokens
     fields: Fields = field(repr=False)
 
     def is_target(self, module: str, *, plain: bool = True) -> bool:
@@ -232,6 +235,7 @@ def read_peft_config(directory: Path, files: Snapshot) -> PeftConfig:
         use_rslora=fields.flag("use_rslora", False),
         lora_bias=lora_bias,
         ensure_weight_tying=fields.flag("ensure_weight_tying", False),
+        invocation=_invocation(fields),
         fields=fields,
     )
 
@@ -252,6 +256,25 @@ def _refuse_what_is_not_run(fields: Fields) -> None:
             fields.fail("init_lora_weights", f"is {show(start)}, which is not known here")
         remedy = CONVERT if not start.lower().startswith(("loftq", "lora_ga")) else "train with another initialization"
         fields.fail("init_lora_weights", f"is {show(start)}, which also changes the base model", remedy)
+
+
+def _invocation(fields: Fields) -> tuple[int, ...]:
+    """Return ``alora_invocation_tokens``; raises for a field that PEFT does not define beside them.
+
+    PEFT has activated variants of linear layers alone. Trained biases and saved modules would change all tokens, those
+    before the invocation too.
+    """
+    found = fields.integers(INVOCATION, 0, 1 << 30)
+    if len(found) > MAX_INVOCATION:
+        fields.fail(INVOCATION, f"has {len(found)} tokens, it may have {MAX_INVOCATION}")
+    for key in ("use_dora", "target_parameters") if found else ():
+        if fields.data.get(key):
+            fields.fail(key, f"is set together with {INVOCATION}, which PEFT does not define")
+    for key in ("bias", "modules_to_save") if found else ():
+        if fields.data.get(key) not in (None, "none", [], ""):
+            why = f"is {show(fields.data[key])} together with {INVOCATION}: it would change the tokens before these too"
+            fields.fail(key, why, "train it without")
+    return found
 
 
 def _version(fields: Fields) -> tuple[int, ...]:

@@ -78,6 +78,7 @@ class _Packer:
             saved_tensors={name: base_tensor(self.model, name).format for name in self.saved},
             saved_vectors=tuple(vectors),
             rotated={name: block for name in filled if (block := rotation_of(self.model, name, self.dtype))},
+            invocation=self.adapter.invocation,
         )
         pieces = Pieces(spec, self.model)
         data = aligned_bytes(pieces.total)

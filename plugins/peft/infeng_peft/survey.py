@@ -39,6 +39,7 @@ class AdapterSurvey:
     base_name: str = ""  # the model that the adapter names as its base
     needs_this_very_base: bool = False  # an artifact with DoRA, biases or saved matrices depends on its weights
     why_not: str = ""
+    invocation: tuple[int, ...] = ()  # aLoRA: tokens from which on it acts; () on all
 
 
 def survey_adapter(reference: str, base: ModelConfig, dtype: AdapterDtype, providers: Plugins) -> AdapterSurvey:
@@ -60,7 +61,8 @@ def _read(path: Path, adapter: AdapterWeights, base: ModelConfig, dtype: Adapter
     spec = _spec(adapter, target_modules(base), dtype)
     ranks = tuple(sorted({delta.a.shape[0] for delta in adapter.deltas.values()}))
     modules = [delta.site.target for delta in adapter.deltas.values()] + [*adapter.saved]
-    return AdapterSurvey(path, ranks, _targets(modules), _packed_bytes(spec, base), dtype, adapter.base_name)
+    nbytes, targets = _packed_bytes(spec, base), _targets(modules)
+    return AdapterSurvey(path, ranks, targets, nbytes, dtype, adapter.base_name, invocation=adapter.invocation)
 
 
 def _artifact(path: Path, base: ModelConfig, dtype: AdapterDtype) -> AdapterSurvey:
@@ -77,6 +79,7 @@ def _artifact(path: Path, base: ModelConfig, dtype: AdapterDtype) -> AdapterSurv
         found.base_name,
         spec.is_bound,
         _why_not(found.shapes, spec, base, dtype),
+        spec.invocation,
     )
 
 

@@ -36,3 +36,4 @@ class AdapterWeights:
     biases: Mapping[str, Floats]  # replace the base's
     saved: Mapping[str, Floats]  # matrices and norms that replace the base's
     base_weights: Mapping[str, Floats]  # embeddings and head that PEFT saved with their adapters
+    invocation: tuple[int, ...] = ()  # aLoRA: tokens from whose last occurrence in a prompt on it acts; () on all

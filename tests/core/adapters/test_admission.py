@@ -231,6 +231,8 @@ def test_no_adapter_handle_outlives_its_use(make, store):
 
 def test_rows_of_the_same_adapters_become_one_range():
     class Reference:
+        begins = ()
+
         def __init__(self, *rows):
             self.rows = rows
 
@@ -239,6 +241,8 @@ def test_rows_of_the_same_adapters_become_one_range():
             self.adapters = reference
 
     class Piece:
+        pos0 = 0
+
         def __init__(self, begin, end, reference):
             self.row_begin, self.row_end, self.sequence = begin, end, Row(reference)
 

@@ -116,18 +116,18 @@ def test_an_op_over_rows_gets_exactly_its_operands(reference, expect):
     t = Parts()
     kernels = [(8, reference["epilogue"])]
     with expect("invalid_argument", "epilogue: has no operand y"):
-        t.p.row_op("epilogue", kernels, 64, t.y, x=t.x, y=t.x)
+        t.p.row_op("epilogue", kernels, 64, t.y, operands={"x": t.x, "y": t.x})
     with expect("invalid_argument", "epilogue: has 1 operands"):
-        t.p.row_op("epilogue", kernels, 64, t.y)
+        t.p.row_op("epilogue", kernels, 64, t.y, operands={})
     with expect("invalid_argument", "rope: is no op over rows alone"):
-        t.p.row_op("rope", kernels, 64, t.y)
+        t.p.row_op("rope", kernels, 64, t.y, operands={})
     with expect("unknown_name", "unknown op"):
-        t.p.row_op("groupnorm", kernels, 64, t.y, x=t.x)
+        t.p.row_op("groupnorm", kernels, 64, t.y, operands={"x": t.x})
     with expect("invalid_argument", "has 64 columns, the op needs 128"):
-        t.p.row_op("epilogue", kernels, 128, t.y, x=t.x)
+        t.p.row_op("epilogue", kernels, 128, t.y, operands={"x": t.x})
     with expect("invalid_argument", "epilogue: its rows cannot be gathered"):
-        t.p.row_op("epilogue", kernels, 64, t.sampled, x=t.x, gather_samples=True)
-    t.p.row_op("epilogue", kernels, 64, t.y, x=t.x)
+        t.p.row_op("epilogue", kernels, 64, t.sampled, operands={"x": t.x}, gather_samples=True)
+    t.p.row_op("epilogue", kernels, 64, t.y, operands={"x": t.x})
     assert t.p.ops()[0].op == "epilogue"
 
 
@@ -135,18 +135,18 @@ def test_a_layernorm_gets_a_weight_and_a_bias_of_its_width_and_may_read_sampled_
     t, ones = Parts(), np.ones(64, np.float32)
     kernels, operands = [(8, reference["layernorm"])], {"x": t.x, "weight": ones, "bias": ones, "eps": 1e-5}
     with expect("invalid_argument", "layernorm: has 4 operands"):
-        t.p.row_op("layernorm", kernels, 64, t.y, x=t.x, weight=ones, eps=1e-5)
+        t.p.row_op("layernorm", kernels, 64, t.y, operands={"x": t.x, "weight": ones, "eps": 1e-5})
     with expect("invalid_argument", "layernorm: has no operand row_index"):
-        t.p.row_op("layernorm", kernels, 64, t.y, row_index=t.x, **operands)
+        t.p.row_op("layernorm", kernels, 64, t.y, operands=operands | {"row_index": t.x})
     with expect("invalid_argument", "bias"):
-        t.p.row_op("layernorm", kernels, 64, t.y, **operands | {"bias": ones[:32]})
+        t.p.row_op("layernorm", kernels, 64, t.y, operands=operands | {"bias": ones[:32]})
     with expect("invalid_argument"):
-        t.p.row_op("layernorm", kernels, 64, t.sampled, **operands)
+        t.p.row_op("layernorm", kernels, 64, t.sampled, operands=operands)
     with expect("invalid_argument"):
-        t.p.row_op("layernorm", kernels, 64, t.y, gather_samples=True, **operands)
-    t.p.row_op("layernorm", kernels, 64, t.sampled, gather_samples=True, **operands)
-    t.p.row_op("layernorm", kernels, 64, t.y, **operands)
-    assert [op.problem.needs for op in t.p.ops()] == [("row_gather",), ()]
+        t.p.row_op("layernorm", kernels, 64, t.y, gather_samples=True, operands=operands)
+    t.p.row_op("layernorm", kernels, 64, t.sampled, gather_samples=True, operands=operands)
+    t.p.row_op("layernorm", kernels, 64, t.y, operands=operands)
+    assert [op.op for op in t.p.ops()] == ["layernorm", "layernorm"]
 
 
 def test_operands_must_fit(reference, expect):

@@ -38,8 +38,8 @@ UNKNOWN = {
         "(did you mean `tokenizers`?)",
     "provides: {speakers: {loud: [1]}}\n":
         "plugin.yaml:4: provides.speakers: the key speakers is not known here: it is left out",
-    "provides: {kernels: [{name: a, op: layernorm}]}\n":
-        "plugin.yaml:4: provides.kernels.0: the op layernorm is not known here: its kernel is left out "
+    "provides: {kernels: [{name: a, op: groupnorm}]}\n":
+        "plugin.yaml:4: provides.kernels.0: the op groupnorm is not known here: its kernel is left out "
         "(did you mean `rmsnorm`?)",
     "provides:\n kernels:\n - {name: a, op: embed, requires: {features: [avx10_2]}}\n":
         "plugin.yaml:6: provides.kernels.0.requires.features: the feature avx10_2 is not known here: "
@@ -71,7 +71,7 @@ def test_the_other_rows_are_used(tmp_path: Path) -> None:
     found = read(
         tmp_path,
         "flavour: {deep: [1, {a: b}]}\nprovides:\n speakers: 3\n tokenizers: [loud]\n kernels:\n"
-        " - {name: ln, op: layernorm}\n - {name: a, op: embed, requires: {features: [avx10_2]}}\n"
+        " - {name: gn, op: groupnorm}\n - {name: a, op: embed, requires: {features: [avx10_2]}}\n"
         " - {name: b, op: rope}\n commands: [{name: c, group: 4, help: does}]\n",
     )
     assert [kernel.name for kernel in found.kernels] == ["a", "b"]

@@ -58,7 +58,13 @@ MUTANTS = [
     Mutant("reported rows may be found", "prefix_cache:_most_shared",
            Replace("_a if _.report_from is None else _", "_a"), RANDOM),
     Mutant("the key ignores weights", "schedulers:Schedulers.key_of",
-           Replace("zip(_a, _.weights, strict=True)", "zip(_a, (1.0,) * len(_a), strict=True)"), RANDOM),
+           Replace("(id_, weight)", "(id_, 1.0)"), RANDOM),
+    Mutant("the block in which an adapter begins is the base's", "schedulers:Schedulers.turns_of",
+           Replace("_a // BLOCK_TOKENS", "_a // BLOCK_TOKENS + 1"), RANDOM),
+    Mutant("adapters that begin elsewhere share", "prefix_cache:turn_mark",
+           Replace("[_a, _b, begin]", "[_a, _b]"), RANDOM),
+    Mutant("an adapter acts on the rows before it", "batches:BatchBuilder._rows_of_adapters",
+           Replace("any(map(is_split, segments))", "False"), RANDOM),
     Mutant("the key ignores the salt", "schedulers:Schedulers.key_of", Replace("_.cache_salt", "''"), RANDOM),
     Mutant("found blocks are computed again", "scheduler:Scheduler._start_next", Drop("_.computed = _"), RANDOM),
     Mutant("a preempted one counts as computed", "scheduler:Scheduler.preempt", Drop("_.computed = _"), RANDOM),
@@ -260,7 +266,7 @@ def test_a_seeded_bug_is_found(mutant):
 
 
 def test_every_bug_can_be_seeded():
-    assert len(MUTANTS) == 50
+    assert len(MUTANTS) == 53
     for mutant in MUTANTS:
         _, path, code = mutated(mutant.where, mutant.edit)
         assert ast.dump(code) != ast.dump(ast.parse(path.read_text(encoding="utf-8"))), mutant.name

@@ -129,6 +129,31 @@ def test_shared_prefixes_hit_the_prefix_cache() -> None:
     assert served.cached.tolist() == [0] + [32] * 9
 
 
+def test_activated_adapters_share_what_comes_before_their_invocation() -> None:
+    load = "zipf:adapters=4,alpha=0,rate=inf,prompt=60,output=2,prefix=40"
+    plain, activated = (simulated(load, 12, clients=1, invocation=tokens).outcomes for tokens in (0, 8))
+    assert plain.cached.tolist() == [0] * 4 + [32] * 8, "each adapter reads the beginning itself"
+    assert activated.cached.tolist() == [0] + [32] * 11
+    assert activated.last[-1] < plain.last[-1]
+    whole = simulated(load, 12, clients=1, invocation=1000).outcomes
+    assert whole.cached.tolist() == plain.cached.tolist()
+
+
+@pytest.mark.parametrize("invocation", [1, 13, 40])
+def test_skipping_equal_steps_with_activated_adapters_changes_no_result(
+    invocation: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = "zipf:adapters=4,prompt=30:150,output=1:60,load=0.5"
+    costs = StepCosts({1: 0.010, 32: 0.041}, single=0.0, attended=0.0, sampled=0.0, adapter_load=0.5, adapter=0.002)
+    machine = Machine(LIMITS, costs, invocation=invocation)
+    traffic = draw(Load.parse(load), 150, 0, LIMITS.context, machine.capacity)
+    fast = simulate(traffic, schedulers(), machine).outcomes
+    monkeypatch.setattr(simulator, "_more_steps", lambda *_: [])
+    slow = simulate(traffic, schedulers(), machine).outcomes
+    for name in ("begun", "first", "last", "tokens"):
+        assert getattr(fast, name) == pytest.approx(getattr(slow, name))
+
+
 def test_a_cache_too_small_for_the_running_requests_preempts() -> None:
     machine = Machine(Limits(32, 8, 8, 256, 8), COSTS)
     traffic = draw(Load.parse("poisson:rate=inf,prompt=8,output=60"), 8, 0, 256)

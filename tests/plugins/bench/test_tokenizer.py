@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from infeng_bench.verbs.tokenizer import made_up
+from infeng_bench.load.texts import made_up
 
 from infeng_core.cli import main
 

@@ -86,11 +86,13 @@ def test_a_finished_work_leaves_the_engine_empty(engine: Engine) -> None:
     assert engine.step() is False
 
 
-def test_a_prompt_in_several_chunks_still_leaves_room_for_every_step(tiny_config: Path) -> None:
+@pytest.mark.parametrize("rows", [4, 6])
+def test_a_prompt_in_several_chunks_still_leaves_room_for_every_step(tiny_config: Path, rows: int) -> None:
+    # Rows that decode take the place of prompts: the first of six decodes for 45 steps before the last begins.
     overrides = {"scheduler.max_batch_tokens": 8}
     with Engine(synthetic.native_directory(tiny_config, "int4-g64"), threads=1, overrides=overrides) as small:
-        timing = perform(small, Work.parse("decode:rows=4,context=40,steps=6"), seed=1)
-    assert timing.tokens == 24
+        timing = perform(small, Work.parse(f"decode:rows={rows},context=40,steps=6"), seed=1)
+    assert timing.tokens == rows * 6
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,30 @@ def test_a_kernel_that_is_wrong_at_the_sizes_of_a_model_is_named(norm: Path, tmp
 
 
 @pytest.mark.slow
+def test_a_malformed_op_and_a_wrong_second_kernel_of_an_op_are_named(tmp_path: Path) -> None:
+    clip = begun("op", tmp_path / "clip")
+    [source] = [path.name for path in clip.glob("*.c")]
+    bad = edited(clip, tmp_path / "bad", "sizeof operands / sizeof *operands", "0", source)
+    found = checked(bad, cwd=tmp_path)
+    assert "op clipx: it has 0 operands" in " ".join(line["text"] for line in found.of("failed"))
+    second = (
+        "static infeng_status run2(const infeng_args* a, int32_t p, int64_t f, int64_t l, infeng_worker* w) {\n"
+        "  const infeng_status s = run(a, p, f, l, w);\n"
+        "  if (f < l) ((float*)((const op_args*)a)->out.data)[f * ((const op_args*)a)->out.strides[0]] += 1;\n"
+        "  return s;\n}\n"
+        'static const infeng_kernel other = {sizeof other, INFENG_OP_FOREIGN, 0, "clipx_fast", "", 1, 1, 9, 0, 0,\n'
+        "                                    accepts, 0, 0, 0, 0, tiles, run2, 0, 0};\n"
+        "static const infeng_kernel* const kernels[] = {&other, "
+    )
+    wrong = edited(clip, tmp_path / "wrong", "static const infeng_kernel* const kernels[] = {", second, source)
+    listed = wrong / "infeng_clipx" / "plugin.yaml"
+    listed.write_text(listed.read_text().replace("kernels:", "kernels:\n    - {name: clipx_fast, op: clipx}"))
+    found = checked(wrong, cwd=tmp_path)
+    assert {line["part"] for line in found.of("failed")} == {"kernel clipx_fast"}
+    assert "cases differ" in found.of("failed")[0]["text"]
+
+
+@pytest.mark.slow
 def test_a_kernel_that_crashes_is_named_with_its_case(norm: Path, tmp_path: Path) -> None:
     crash = "if (k == 576) *(volatile float*)8 = 0; " + LAST
     found = checked(edited(norm, tmp_path, LAST, crash), cwd=tmp_path)

@@ -25,6 +25,7 @@ SOURCES = {
     "kernel-c": ("kernel", "example", ("rmsnorm.c",)),
     "kernel-cpp": ("kernel", "example", ("rope.cc",)),
     "format": ("format", "int5", ("infeng_int5/__init__.py", "infeng_int5/plugin.yaml", "meson.build", "int5.c")),
+    "op": ("op", "clip", ("infeng_clip/__init__.py", "infeng_clip/plugin.yaml", "meson.build", "clip.c")),
     **{
         kind: (folder, name, (f"infeng_{name}/__init__.py", f"infeng_{name}/plugin.yaml"))
         for kind, folder, name in (
@@ -112,9 +113,9 @@ def test_nothing_is_overwritten_and_no_link_is_followed(tmp_path: Path) -> None:
     assert {path.relative_to(tmp_path / "empty").as_posix() for path in (tmp_path / "empty").rglob("*.*")} == {*files}
 
 
-def test_ops_of_plugins_are_refused_honestly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plugins", "new", "x", "--kind", "op", "--dir", str(tmp_path / "x")]) == 2
-    assert "this engine has no ops of plugins yet" in capsys.readouterr().err
+def test_an_op_cannot_have_the_name_of_one_of_the_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plugins", "new", "layernorm", "--kind", "op", "--dir", str(tmp_path / "x")]) == 2
+    assert "op layernorm: the engine has one of this name" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
 
 

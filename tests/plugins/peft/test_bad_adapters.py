@@ -445,3 +445,18 @@ def test_the_published_qwen_adapter_is_read(third_party: Path) -> None:
     delta = adapter.deltas["model.layers.23.self_attn.v_proj"]
     assert (delta.a.shape, delta.b.shape, delta.scaling) == ((8, 896), (128, 8), 2.0)
     assert np.abs(delta.b).max() > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"alora_invocation_tokens": [5, 1 << 20]}, "has token 1048576, the base has"),
+        ({"alora_invocation_tokens": [5], "target_modules": ["embed_tokens", "q_proj"]}, "over embeddings"),
+    ],
+)
+def test_an_activated_adapter_that_peft_does_not_define_is_refused(
+    adapter: Path, base: LoadedModel, changes: Any, reason: str
+) -> None:
+    change_config(adapter, **changes)
+    said = refused(adapter, base)
+    assert reason in said and "alora_invocation_tokens" in said

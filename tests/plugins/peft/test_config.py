@@ -70,8 +70,15 @@ def test_fields_without_effect_on_the_output_are_ignored(tmp_path: Path) -> None
         {"init_lora_weights": False},
         {"use_qalora": False, "layer_replication": None, "target_parameters": [], "velora_config": {}},
         {"something_of_tomorrow": None},
+        {"alora_invocation_tokens": None},
+        {"alora_invocation_tokens": []},
     ):
         assert read(tmp_path, **changes).rank == 8
+
+
+def test_an_invocation_is_read(tmp_path: Path) -> None:
+    assert read(tmp_path, alora_invocation_tokens=[5, 0, 5], lora_bias=True).invocation == (5, 0, 5)
+    assert read(tmp_path).invocation == ()
 
 
 @pytest.mark.parametrize(
@@ -79,7 +86,20 @@ def test_fields_without_effect_on_the_output_are_ignored(tmp_path: Path) -> None
     [
         ({"peft_type": "IA3"}, "peft_type", "only LORA adapters"),
         ({"peft_type": "absent"}, "peft_type", "is missing"),
-        ({"alora_invocation_tokens": [1, 2]}, "alora_invocation_tokens", "not run here"),
+        ({"alora_invocation_tokens": "go"}, "alora_invocation_tokens", "list of whole numbers"),
+        ({"alora_invocation_tokens": {"a": 1}}, "alora_invocation_tokens", "list of whole numbers"),
+        ({"alora_invocation_tokens": [5, -1]}, "alora_invocation_tokens", "must be from 0"),
+        ({"alora_invocation_tokens": [1.0]}, "alora_invocation_tokens", "whole number"),
+        ({"alora_invocation_tokens": [True]}, "alora_invocation_tokens", "whole number"),
+        ({"alora_invocation_tokens": [7] * 65}, "alora_invocation_tokens", "has 65 tokens, it may have 64"),
+        ({"alora_invocation_tokens": [7], "use_dora": True}, "use_dora", "together with alora_invocation_tokens"),
+        ({"alora_invocation_tokens": [7], "bias": "all"}, "bias", "change the tokens before"),
+        ({"alora_invocation_tokens": [7], "modules_to_save": ["norm"]}, "modules_to_save", "change the tokens before"),
+        (
+            {"alora_invocation_tokens": [7], "target_parameters": ["experts.down_proj"]},
+            "target_parameters",
+            "together with alora_invocation_tokens",
+        ),
         ({"use_qalora": True}, "use_qalora", "not run here"),
         ({"megatron_config": {"a": 1}}, "megatron_config", "not run here"),
         ({"layer_replication": [[0, 2], [1, 3]]}, "layer_replication", "not run here"),

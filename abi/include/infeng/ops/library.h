@@ -23,8 +23,16 @@ static inline infeng_status infeng_negotiate(const infeng_host* host, infeng_lib
   out->abi_minor = INFENG_ABI_MINOR;
   if (host->abi_major != INFENG_ABI_MAJOR || host->abi_minor < INFENG_ABI_SINCE) return INFENG_UNSUPPORTED_ABI;
   if (host->abi_minor < INFENG_ABI_MINOR) out->abi_minor = host->abi_minor;
-  if (out->struct_size >= offsetof(infeng_library_desc, reserved)) out->numerics = INFENG_NUMERICS;
+  if (out->struct_size >= offsetof(infeng_library_desc, op_count)) out->numerics = INFENG_NUMERICS;
   return INFENG_OK;
+}
+
+/* Lists ops that the library describes, after infeng_negotiate. A host of a minor without them leaves their kernels
+ * out. */
+static inline void infeng_list_ops(infeng_library_desc* out, infeng_op* const* ops, int32_t count) {
+  if (out->struct_size < offsetof(infeng_library_desc, ops) + sizeof out->ops) return;
+  out->ops = ops;
+  out->op_count = count;
 }
 
 #define INFENG_LIBRARY(library_name, library_version, KERNELS)                                    \

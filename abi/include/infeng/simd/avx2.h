@@ -310,8 +310,8 @@ struct Avx2 : Base {
   static constexpr int kBlockRows = 5;
   static constexpr int kBlockPanels = 1;
   static constexpr int kScaledRows = 6;
-  static constexpr int kPackedRows = 6;
-  static constexpr int kPackedMost = 8;
+  static constexpr int kPackedRows = 5;
+  static constexpr int kPackedMost = 12;
   static constexpr int kScaledPanels = 1;
   static constexpr int kWordRows = 6;
   // Two panels share the broadcasts of x if their sums leave enough registers.

@@ -137,10 +137,13 @@ def most_of_a_step(engine: Engine) -> int:
 
 
 def waiting(engine: Engine, work: Work) -> int:
-    """Return the most steps that a sequence may decode while the other prompts are prefilled."""
+    """Return the most steps that a sequence may decode while the other prompts are prefilled.
+
+    A step has rows for prompts beside one row of each sequence that decodes already.
+    """
     if work.kind == "prefill" or work.rows == 1:
         return 0
-    return -(-work.rows * work.context // engine.limits.max_rows) + 1
+    return -(-work.rows * work.context // max(engine.limits.max_rows - work.rows, 1)) + 1
 
 
 def check(engine: Engine, work: Work) -> None:

@@ -47,9 +47,9 @@ class VirtualRegistry:
         """The end of the next load; infinite if nothing is loading."""
         return min(self._loading.values(), default=math.inf)
 
-    def reference(self, name: str) -> VirtualReference:
-        """Return the reference of a request to the adapter ``name``."""
-        return VirtualReference(self, name, self._handles.setdefault(name, _Handle()))
+    def reference(self, name: str, begin: int = 0) -> VirtualReference:
+        """Return the reference of a request to the adapter ``name``, which acts from position ``begin`` on."""
+        return VirtualReference(self, name, self._handles.setdefault(name, _Handle()), begin)
 
     def prefetch(self, references: Sequence[VirtualReference]) -> int:
         """Start loading missing adapters in order; return how many references come before the first without room."""
@@ -90,11 +90,11 @@ class VirtualReference:
 
     error: InfengError | None = None
 
-    def __init__(self, registry: VirtualRegistry, name: str, handle: _Handle) -> None:
+    def __init__(self, registry: VirtualRegistry, name: str, handle: _Handle, begin: int) -> None:
         """Made by ``VirtualRegistry.reference``."""
         self._registry = registry
         self.name = name
-        self.weights: tuple[float, ...] = (1.0,)
+        self.begins: tuple[int, ...] = (begin,) if begin else ()
         self.rows: tuple[tuple[AdapterHandle, float], ...] = ()
         self._handle = handle
 
@@ -108,9 +108,9 @@ class VirtualReference:
         """Equal for requests that use the same adapter."""
         return self.name
 
-    def known(self) -> tuple[str, ...]:
-        """Return the names of its adapters."""
-        return (self.name,)
+    def known(self) -> tuple[tuple[str, float, int], ...]:
+        """Return the name of its adapter, its weight and the first position on which it acts."""
+        return ((self.name, 1.0, self.begins[0] if self.begins else 0),)
 
     def is_ready(self) -> bool:
         """Return whether it is resident."""

@@ -48,11 +48,12 @@ class Simulated(RunningRequest):
 
 @dataclass(frozen=True)
 class Machine:
-    """The simulated engine: its limits, its step costs and the size of its adapter cache."""
+    """The simulated engine: its limits, its step costs and its adapters."""
 
     limits: Limits
     costs: StepCosts
     max_adapters: int = 16
+    invocation: int = 0  # adapters act on this many last tokens of a prompt and on the answer; 0: on the whole prompt
 
     def capacity(self, prompt: float, new: float) -> float:
         """Return the requests per second that it can serve. prompt, new: mean tokens of a request."""
@@ -137,7 +138,8 @@ class _Loop:
         tokens = np.full(end, int(self.traffic.index[place]), np.int32)
         if arrival.prefix != ABSENT:
             tokens[: arrival.prefix_length] = SHARED_ID + arrival.prefix
-        adapters = None if arrival.adapter is None else self.registry.reference(arrival.adapter)
+        invoked = max(0, arrival.prompt - self.machine.invocation) if self.machine.invocation else 0
+        adapters = None if arrival.adapter is None else self.registry.reference(arrival.adapter, invoked)
         return Simulated(
             place,
             request,
@@ -312,6 +314,8 @@ def _more_steps(loop: _Loop, sampled: list[Simulated], prompts: list[Segment], s
     for segment in prompts:
         rows = segment.row_end - segment.row_begin
         most = min(most, (segment.sequence.length - segment.pos0 - 1) // rows)
+        silent = max(_begins(segment.sequence), default=0) - segment.pos0  # rows on which its adapter does not act
+        most = min(most, max(1, silent // rows)) if silent > 0 else most
         most, has_no_row = _as_many_rows(loop, len(sampled), segment, most)
         is_full = is_full or has_no_row
         growth += costs.attended * rows * rows
@@ -350,6 +354,10 @@ def _as_many_rows(loop: _Loop, decoding: int, prompt: Segment, most: int) -> tup
         low, high = (steps, high) if is_like(steps) else (low, steps)
         steps = (low + high) // 2
     return low, is_full
+
+
+def _begins(sequence: RunningRequest) -> tuple[int, ...]:
+    return () if sequence.adapters is None else sequence.adapters.begins
 
 
 def _longer(segment: Segment, count: int) -> Segment:

@@ -53,6 +53,8 @@ AUTO_SEQUENCES = 8  # sequences of full context for which kv_cache.memory: auto 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_load(parser, 10_000)
     options.add(parser, "--policies", options.words, None, "P,P", "schedulers, compared on the same requests")
+    help = "adapters are activated ones (aLoRA), invoked TOKENS before the end of each prompt; 0: plain ones"
+    options.add(parser, "--invocation", options.natural, 0, "TOKENS", help)
     cost_source.add_costs(parser)
     options.add_run(parser, options.REAL, "--html")
 
@@ -67,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     for name in policies:
         plugins.get(POLICIES, name)  # raises for an unknown name
     costs = cost_source.find(arguments, config, shape)
-    engine = Machine(limits(config, shape.config), costs, config.adapters.max_resident)
+    engine = Machine(limits(config, shape.config), costs, config.adapters.max_resident, arguments.invocation)
     traffic = draw(arguments.load, arguments.requests, arguments.seed, _context(engine.limits), engine.capacity)
     found = _all(arguments, policies, traffic, engine)
     result = results.record(

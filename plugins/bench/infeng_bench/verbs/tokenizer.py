@@ -12,6 +12,7 @@ import numpy as np
 from infeng_convert.api import find
 
 from infeng_bench import options
+from infeng_bench.load.texts import made_up
 from infeng_bench.reports import results
 from infeng_bench.stats.summary import spread
 from infeng_core.api import TOKENIZERS, Plugins, Tokenizer, UsageError
@@ -20,7 +21,6 @@ NAME = "tokenizer"
 
 ROUNDS = 5
 TEXTS, CHARACTERS = 64, 4096
-SYLLABLES = tuple(consonant + vowel for consonant in "bcdfghklmnprstvwz" for vowel in "aeiou")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -79,24 +79,6 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     options.deliver(result, arguments, options.columns(rows))
     return 0
-
-
-def made_up(rng: np.random.Generator, characters: int) -> str:
-    """Return a text of random words, numbers and punctuation, with some multi-byte characters."""
-    words: list[str] = []
-    length = 0
-    while length <= characters:
-        kind = rng.random()
-        if kind < 0.04:
-            word = str(rng.integers(0, 100000))
-        elif kind < 0.06:
-            word = str(rng.choice(["naïve", "Straße", "東京", "größer", "😀", "déjà"]))
-        else:
-            word = "".join(rng.choice(SYLLABLES, rng.integers(1, 5)))
-        word += str(rng.choice(["", "", "", "", "", ",", ".", ".\n"]))
-        words.append(word)
-        length += len(word) + 1
-    return " ".join(words)[:characters]
 
 
 def _texts(arguments: argparse.Namespace) -> list[str]:

@@ -44,6 +44,7 @@ def facts(one: AdapterSurvey, base: str) -> dict[str, Any]:
     return plain | {
         "path": str(one.path),
         "ranks": list(one.ranks),
+        "invocation": list(one.invocation),
         "targets": dict(one.targets),
         "bytes": one.nbytes,
         "base": base,
@@ -58,6 +59,8 @@ def report(one: AdapterSurvey, base: str) -> Iterator[str]:
         yield f"  rank       {', '.join(map(str, one.ranks)) or 'none'}"
         yield f"  targets    {', '.join(f'{name} x {count}' for name, count in one.targets.items())}"
         yield f"  packed     {gigabytes(one.nbytes)} as {one.dtype}"
+    if one.invocation:
+        yield f"  invocation {', '.join(map(str, one.invocation))} (token ids from which on it acts)"
     if one.base_name:
         yield f"  trained on {one.base_name}"
     if one.why_not:

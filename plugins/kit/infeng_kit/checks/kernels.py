@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING
 
-from infeng_core.api.formats import BUILTIN, format_lookup
-from infeng_core.api.inspection import problem_fields
-from infeng_core.api.kernels import Kernel, NoJudgeError, Problem
+from infeng_core.api.formats import BUILTIN, format_lookup, use_families
+from infeng_core.api.inspection import OPS, library_states, problem_fields
+from infeng_core.api.kernels import Kernel, NoJudgeError, Problem, plain_kernel, row_ranges, shape_and_formats
 from infeng_kit.cases import Case
 from infeng_kit.checks.library import own_states
 from infeng_kit.conformance import ROWS, different, different_at_size, fits, suite
@@ -25,7 +26,7 @@ REPAIR = "compare the order of additions, the rounding and the tails of rows wit
 
 
 def check(plan: Plan, name: str, teller: Teller) -> None:
-    """Report how a kernel, LIBRARY/KERNEL, differs from the reference."""
+    """Report how a kernel, LIBRARY/KERNEL, differs from the reference, or from the plain kernel of its library's op."""
     library, _, wanted = name.partition("/")
     state = next(state for state in own_states(plan) if state.name == library)
     assert state.native is not None
@@ -38,27 +39,33 @@ def check(plan: Plan, name: str, teller: Teller) -> None:
     lookup = format_lookup(plugins)
     formats = [(one, lookup(one).activation) for one in state.native.formats if one not in BUILTIN]
     chosen = suite(kernel, formats)
-    _compare_cases(kernel, part, chosen, teller)
-    _compare_sizes(plan, kernel, part, chosen, teller)
+    plain = plain_kernel(kernel.op, library_states(plugins), plugins.cpu)
+    judge = plain[1] if plain is not None else None
+    _compare_cases(kernel, part, chosen, teller, judge)
+    _compare_sizes(plan, kernel, part, chosen, teller, judge)
 
 
-def _compare_cases(kernel: Kernel, part: str, chosen: list[Case], teller: Teller) -> None:
+def _compare_cases(kernel: Kernel, part: str, chosen: list[Case], teller: Teller, judge: Kernel | None) -> None:
     if not chosen:
         remedy = "look at accepts, fuses and handles; without accepted problems a kernel is never used"
         teller.line(failed(part, f"it accepts no case of {kernel.op}", remedy))
         return
-    found = list(different(kernel, chosen, lambda case: teller.begin(f"kernel {kernel.name}, case {case}")))
+    found = list(different(kernel, chosen, lambda case: teller.begin(f"kernel {kernel.name}, case {case}"), judge))
     if found:
         teller.line(failed(part, f"{len(found)} of {len(chosen)} cases differ; {found[0]}", REPAIR))
         return
     kinds = [("steps", sum(bool(case.problem.epilogues) for case in chosen))]
     kinds.append(("adapters", sum(case.adapters is not None for case in chosen)))
     with_ = ", ".join(f"{count} with {kind}" for kind, count in kinds if count)
-    same = "equals the reference byte for byte" if kernel.numerics == "exact" else "is close to the reference"
+    other = "the reference" if judge is None else f"the plain kernel {judge.name}"
+    same = f"equals {other} byte for byte" if kernel.numerics == "exact" else f"is close to {other}"
+    same = f"is the plain kernel of {kernel.op} and repeats itself" if judge == kernel else same
     teller.line(ok(part, f"{same} in {len(chosen)} cases{f' ({with_})' if with_ else ''}"))
 
 
-def _compare_sizes(plan: Plan, kernel: Kernel, part: str, chosen: list[Case], teller: Teller) -> None:
+def _compare_sizes(
+    plan: Plan, kernel: Kernel, part: str, chosen: list[Case], teller: Teller, judge: Kernel | None
+) -> None:
     model = plan.model or "a Llama of 1.1B"
     accepted = 0
     found: list[str] = []
@@ -68,7 +75,8 @@ def _compare_sizes(plan: Plan, kernel: Kernel, part: str, chosen: list[Case], te
         accepted += 1
         with contextlib.suppress(NoJudgeError):
             fields = {**problem_fields(asked), "workers": asked.workers}
-            found += different_at_size(kernel, asked, fields, lambda at: teller.begin(f"kernel {kernel.name}, {at}"))
+            notice = partial(_notice, teller, kernel)
+            found += different_at_size(kernel, asked, fields, notice, judge)
     if found:
         teller.line(failed(part, f"at the sizes of {model}: {found[0]}", REPAIR))
     elif accepted:
@@ -80,8 +88,18 @@ def _compare_sizes(plan: Plan, kernel: Kernel, part: str, chosen: list[Case], te
         teller.line(skipped(part, f"it accepts no problem of {model}", remedy))
 
 
+def _notice(teller: Teller, kernel: Kernel, at: str) -> None:
+    teller.begin(f"kernel {kernel.name}, {at}")
+
+
 def _problems(plan: Plan, kernel: Kernel, chosen: list[Case]) -> Iterator[Problem]:
-    """Yield what engines over a model ask of kernels of an op, in each format of weights and cache that it accepts."""
+    """Yield what engines over a model ask of kernels of an op, in each format of weights and cache that it accepts.
+
+    An op that a library describes has the widths of the model's rows.
+    """
+    if kernel.op not in OPS:
+        yield from _of_widths(plan, kernel.op)
+        return
     weights = dict.fromkeys(case.fields.get("weight") for case in chosen)
     caches = dict.fromkeys(case.fields.get("kv") for case in chosen)
     seen: set[Problem] = set()
@@ -90,3 +108,12 @@ def _problems(plan: Plan, kernel: Kernel, chosen: list[Case]) -> Iterator[Proble
             if asked.op == kernel.op and asked not in seen:
                 seen.add(asked)
                 yield asked
+
+
+def _of_widths(plan: Plan, op: str) -> Iterator[Problem]:
+    plugins = plan.plugins()
+    use_families(plugins)
+    shape, _ = shape_and_formats(plan.model, plugins.config, format_lookup(plugins), plugins)
+    for columns in sorted({shape.hidden, shape.intermediate} - {0}):
+        for rows in row_ranges(max(ROWS)):
+            yield Problem(op, rows=rows, n=columns, k=columns, workers=2)

@@ -71,7 +71,7 @@ def _parts(plan: Plan, plugin: Plugin, teller: Teller) -> list[tuple[str, str]]:
     for kind in (hook.kind for hook in HOOKS):
         found += [(SECTION_OF.get(kind, "part"), _argument(kind, name)) for name in plugin.names(kind)]
     found += [("command", name) for name in plugin.manifest.commands]
-    tried = {hook.kind for hook in HOOKS} | {"hooks"}
+    tried = {hook.kind for hook in HOOKS} | {"hooks", "ops"}  # kernels are tried of ops
     for kind, names in plugin.manifest.provides.items():
         if names and kind not in tried:
             remedy = "write tests of them; infeng-kit has no check for this kind"

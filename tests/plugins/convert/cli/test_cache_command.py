@@ -24,23 +24,35 @@ DAY = 86400.0
 Infeng = Callable[..., tuple[int, Any]]
 
 
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache of one model, one adapter, verdicts, a segment of prefixes and files that are none of these."""
-    root = tmp_path / "cache"
-    monkeypatch.setenv("INFENG_CACHE", str(root))
-    adapter = tiny_adapter.write(tmp_path / "adapter", 1)
+    folder = tmp_path_factory.mktemp("filled")
+    root = folder / "cache"
+    adapter = tiny_adapter.write(folder / "adapter", 1)
     for file in adapter.iterdir():
         os.utime(file, (1, 1))
     time.sleep(2.1)  # files that have just been written are packed anew each time
-    with Engine(tiny_model.write(tmp_path / "model"), threads=1) as engine:
-        engine.adapters.load("one", str(adapter), pin=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INFENG_CACHE", str(root))
+        with Engine(tiny_model.write(folder / "model"), threads=1) as engine:
+            engine.adapters.load("one", str(adapter), pin=True)
+    (root / "plugins.json").unlink(missing_ok=True)  # what discovery remembers, where it is on
     prefixes = root / "prefixes"
     prefixes.mkdir(0o700)
     (prefixes / "0000000001.segment").write_bytes(b"infengPS" + bytes(56))
     (prefixes / "0000000001.index").write_bytes(bytes(10))
     (prefixes / "0000000002.segment").write_bytes(b"somebody else's")
     (root / "notes.txt").write_text("mine")
+    return root
+
+
+@pytest.fixture
+def root(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the filled cache, three days old."""
+    root = tmp_path / "cache"
+    shutil.copytree(filled, root)
+    monkeypatch.setenv("INFENG_CACHE", str(root))
     old = time.time() - 3 * DAY
     for path in [*root.rglob("*")]:
         os.utime(path, (old, old))

@@ -42,12 +42,13 @@ def test_rank_targets_and_bytes_are_those_of_the_packed_adapter(
 def test_an_artifact_has_the_same_description_as_its_source(
     look: Look, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    adapter, packed = tiny_adapter.write(tmp_path / "one", 1), tmp_path / "packed"
+    adapter, packed = tiny_adapter.write(tmp_path / "one", 1, invocation=(7, 5)), tmp_path / "packed"
     assert cli.main(["convert-adapter", str(adapter), str(packed), "--model", str(tiny), "--json"]) == 0
-    look_at = ("ranks", "targets", "bytes", "fits")
+    look_at = ("ranks", "targets", "bytes", "fits", "invocation")
     capsys.readouterr()
     _, [first, second] = look(adapter, packed)
     assert {key: first[key] for key in look_at} == {key: second[key] for key in look_at}
+    assert first["invocation"] == [7, 5]
     status, [facts] = look(packed, "--set", "adapters.dtype=bf16")
     assert status == 1 and facts["why_not"].startswith("it is stored as int8, the engine's adapters are bf16")
 

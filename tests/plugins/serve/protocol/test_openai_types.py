@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import pytest
@@ -67,9 +68,15 @@ def problems(found: Any, data: Any, path: str = "$") -> Iterator[str]:
             yield from problems(getattr(found, names[key]), value, f"{path}.{key}")
 
 
+@cache
+def adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return what reads a type; making it takes a tenth of a second for the union of all events."""
+    return TypeAdapter(kind)
+
+
 def check(kind: Any, data: Any) -> None:
     """Fail where ``data`` is not of a type of OpenAI's."""
-    found = TypeAdapter(kind).validate_json(json.dumps(data), strict=True)
+    found = adapter(kind).validate_json(json.dumps(data), strict=True)
     response = data.get("response", data)
     assert all({"type", "name", "parameters", "strict"} <= tool.keys() for tool in response.get("tools", ()))
     assert list(problems(found, data)) == []
