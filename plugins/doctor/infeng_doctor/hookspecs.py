@@ -7,7 +7,7 @@ from typing import Any
 
 from infeng_core.api import Command, hookspec
 
-OF_WHEELS = dict.fromkeys(("new", "check", "bench"), "infeng-kit")
+OF_WHEELS = dict.fromkeys(("new", "check", "bench", "rust"), "infeng-kit")
 """Verbs that other wheels of the project bring, so that an error names the one to install."""
 
 

@@ -11,5 +11,6 @@ def infeng_plugins_verbs() -> list[Command]:
     from infeng_kit.bench import Bench
     from infeng_kit.check import Check
     from infeng_kit.new import New
+    from infeng_kit.rust_crate import RustCrate
 
-    return [New(), Check(), Bench()]
+    return [New(), Check(), Bench(), RustCrate()]

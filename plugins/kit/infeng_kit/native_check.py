@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from infeng_abi import CFLAGS, include_dir
 
@@ -26,6 +29,8 @@ from infeng_kit.report import Line, failed, ok, skipped
 SOURCE = Path(__file__).parent / "driver" / "main.cc"
 SECONDS = 3600
 """A run of all kernels of a library at most."""
+MOST_BYTES = 4 << 20
+"""Output of a run at most; a library that writes more is killed."""
 REPAIR = "compare the order of additions, the rounding and the tails of rows with docs/numerics.md"
 _COUNT = re.compile(r"(\S+) +(\d+) of (\d+) cases equal")
 _SKIPPED = re.compile(r"(\S+) +skipped: needs (\S+)")
@@ -78,14 +83,13 @@ def compile_driver(output: Path, *, sanitized: bool = False) -> None:
 
 def lines(run: Run) -> Iterator[Line]:
     """Run the driver and yield an outcome for each kernel, and one for a run that ended before the last."""
-    environ = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
     try:
-        done = subprocess.run(run.words, capture_output=True, text=True, env=environ, timeout=SECONDS, check=False)
+        status, output, errors = _driven(run)
     except subprocess.TimeoutExpired:
         yield failed("driver", f"it has not ended within {SECONDS} s", _by_hand(run))
         return
     faults: list[str] = []
-    for line in done.stdout.splitlines():
+    for line in output:
         if found := _FAULT.fullmatch(line):
             faults.append(found[2])
         elif found := _SKIPPED.fullmatch(line):
@@ -93,8 +97,27 @@ def lines(run: Run) -> Iterator[Line]:
         elif found := _COUNT.fullmatch(line):
             yield _of_kernel(found[1], int(found[2]), int(found[3]), faults)
             faults = []
-    if done.returncode not in (0, 1):
-        yield failed("driver", _end(done), _by_hand(run))
+    if status not in (0, 1):
+        yield failed("driver", _end(status, errors), _by_hand(run))
+
+
+def _driven(run: Run) -> tuple[int, list[str], list[str]]:
+    """Return the driver's status and the lines of its output and of its errors."""
+    environ = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        child = subprocess.Popen(run.words, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=environ)
+        resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (MOST_BYTES, MOST_BYTES))
+        try:
+            status = child.wait(SECONDS)
+        finally:
+            child.kill()
+            child.wait()
+        return status, _lines_of(output), _lines_of(errors)
+
+
+def _lines_of(file: IO[bytes]) -> list[str]:
+    file.seek(0)
+    return file.read(MOST_BYTES).decode("utf-8", errors="replace").splitlines()
 
 
 def _of_kernel(name: str, equal: int, cases: int, faults: list[str]) -> Line:
@@ -106,12 +129,12 @@ def _of_kernel(name: str, equal: int, cases: int, faults: list[str]) -> Line:
     return ok(part, f"equals the reference byte for byte in {cases} cases, in memory that ends where arrays end")
 
 
-def _end(done: subprocess.CompletedProcess[str]) -> str:
-    said = [line for line in done.stderr.splitlines() if line.strip()]
+def _end(status: int, errors: list[str]) -> str:
+    said = [line for line in errors if line.strip()]
     telling = next((line for line in said if "ERROR: " in line or "runtime error" in line), said[-1] if said else "")
-    if done.returncode < 0:
-        return f"it ended by {signal.Signals(-done.returncode).name} {telling}".rstrip()
-    return telling or f"it ended with status {done.returncode}"
+    if status < 0:
+        return f"it ended by {signal.Signals(-status).name} {telling}".rstrip()
+    return telling or f"it ended with status {status}"
 
 
 def _by_hand(run: Run) -> str:
