@@ -58,8 +58,10 @@ class Problem:
         head_dim: int = 0,
         v_head_dim: int = 0,
         workers: int = 1,
+        experts: int = 0,
+        top_k: int = 0,
     ) -> None:
-        """``epilogues`` in their order, those with scalars as (name, a, b); ``v_head_dim`` 0: as ``head_dim``."""
+        """``epilogues`` in their order, those with scalars as (name, scalar, limit); ``v_head_dim`` 0: as ``head_dim``."""
     op: str
     weight: str | None
     act: str | None
@@ -76,6 +78,8 @@ class Problem:
     head_dim: int
     v_head_dim: int
     workers: int
+    experts: int
+    top_k: int
     def __hash__(self) -> int: ...
 
 class Workspace(NamedTuple):
@@ -93,6 +97,7 @@ class Kernel:
     op: str
     features: list[str]
     numerics: str  # "exact" or "approx"
+    bound: float  # the most error of an approximate one's results, as a fraction of the largest; 0.0 of an exact one
     kind: str  # "tiles" or "whole"
     priority: int
     fuses: list[str]
@@ -219,7 +224,7 @@ class Epilogue:
     @staticmethod
     def silu_mul() -> Epilogue: ...
     @staticmethod
-    def gated_mul(function: str, a: float = 0.0, b: float = 0.0) -> Epilogue:
+    def gated_mul(function: str, scalar: float = 0.0, limit: float = 0.0) -> Epilogue:
         """Panels alternate gate and up; ``function``: "silu", "gelu", "gelu_tanh", "relu2", "sigmoid", "swiglu"."""
     @staticmethod
     def activate(function: str) -> Epilogue: ...
@@ -227,9 +232,9 @@ class Epilogue:
     def mul(buffer: int, function: str = "identity") -> Epilogue:
         """Times ``function`` of a buffer, value by value."""
     @staticmethod
-    def scale(a: float) -> Epilogue: ...
+    def scale(scalar: float) -> Epilogue: ...
     @staticmethod
-    def softcap(a: float) -> Epilogue: ...
+    def softcap(scalar: float) -> Epilogue: ...
     @staticmethod
     def quantize(activation: int) -> Epilogue: ...
     @staticmethod

@@ -18,14 +18,14 @@ MAX_STACKED_RANK = 1024
 """Columns of u: stacked rank rows of all adapters of one row in one linear op."""
 
 _FORMATS = ("weight", "act", "kv")
-_SIZES = ("n", "k", "context", "heads", "kv_heads", "head_dim")
+_SIZES = ("n", "k", "context", "heads", "kv_heads", "head_dim", "experts", "top_k")
 
 
 def fields(problem: Problem) -> dict[str, Any]:
     """Return the fields that distinguish ``problem``, ready for JSON; fields that the op does not use are left out."""
     result: dict[str, Any] = {"op": problem.op}
     result |= {name: getattr(problem, name) for name in _FORMATS if getattr(problem, name)}
-    if problem.steps:  # steps with scalars as [name, a, b]
+    if problem.steps:  # steps with scalars as [name, scalar, limit]
         result["epilogues"] = [step if isinstance(step, str) else list(step) for step in problem.steps]
     if problem.needs:
         result["needs"] = problem.needs

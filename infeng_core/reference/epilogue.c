@@ -182,7 +182,7 @@ CLONED static void gated_mul(block* b, const infeng_epilogue* e) {
       float product[LANES];
       const float* gate = b->cur[m] + 2 * LANES * p;
       for (int i = 0; i < LANES; i++) {
-        product[i] = e->function == INFENG_FUNCTION_SWIGLU ? swiglu(gate[i], gate[LANES + i], e->a, e->b)
+        product[i] = e->function == INFENG_FUNCTION_SWIGLU ? swiglu(gate[i], gate[LANES + i], e->scalar, e->limit)
                                                            : function_of(e->function, gate[i]) * gate[LANES + i];
       }
       memcpy(b->cur[m] + LANES * p, product, sizeof product);
@@ -197,8 +197,8 @@ CLONED static void each_value(block* b, const infeng_epilogue* e) {
   for (int64_t m = 0; m < b->rows; m++) {
     for (int64_t n = 0; n < b->width; n++) {
       float* cur = &b->cur[m][n];
-      if (e->kind == INFENG_EPILOGUE_SCALE) *cur = *cur * e->a;
-      if (e->kind == INFENG_EPILOGUE_SOFTCAP) *cur = e->a * ref_tanh(*cur / e->a);
+      if (e->kind == INFENG_EPILOGUE_SCALE) *cur = *cur * e->scalar;
+      if (e->kind == INFENG_EPILOGUE_SOFTCAP) *cur = e->scalar * ref_tanh(*cur / e->scalar);
       if (e->kind == INFENG_EPILOGUE_ACTIVATE) *cur = function_of(e->function, *cur);
     }
   }

@@ -99,8 +99,8 @@ static infeng_status route_run(const infeng_args* common, int32_t phase, int64_t
 }
 
 static int32_t route_accepts(const infeng_problem* p) {
-  return p->op == INFENG_OP_ROUTE && fuses_only(p, 0) && p->n <= INFENG_MOST_EXPERTS && p->heads >= 1 &&
-         p->heads <= INFENG_MOST_CHOSEN && p->heads <= p->n;
+  return p->op == INFENG_OP_ROUTE && fuses_only(p, 0) && p->experts <= INFENG_MOST_EXPERTS && p->top_k >= 1 &&
+         p->top_k <= INFENG_MOST_CHOSEN && p->top_k <= p->experts;
 }
 
 const infeng_kernel reference_route = {.struct_size = sizeof(infeng_kernel),
@@ -163,7 +163,7 @@ static infeng_status combine_run(const infeng_args* common, int32_t phase, int64
 }
 
 static int32_t combine_accepts(const infeng_problem* p) {
-  return p->op == INFENG_OP_COMBINE && fuses_only(p, FUSES) && p->heads >= 1 && p->heads <= INFENG_MOST_CHOSEN;
+  return p->op == INFENG_OP_COMBINE && fuses_only(p, FUSES) && p->top_k >= 1 && p->top_k <= INFENG_MOST_CHOSEN;
 }
 
 KERNEL(reference_combine, INFENG_OP_COMBINE, "combine", FUSES, 0, combine_accepts, combine_tiles, combine_run);

@@ -158,6 +158,7 @@ constexpr infeng_kernel kernel_of(const char* name, const char* features) {
   kernel.name = name;
   kernel.features = features;
   kernel.numerics = INFENG_NUMERICS_APPROX;
+  kernel.bound = T == Type::f32 ? 0x1p-14f : 0x1p-6f;
   kernel.kind = INFENG_KIND_WHOLE;
   kernel.fuses = kFuses;
   kernel.handles = kHandles;

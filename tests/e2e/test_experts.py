@@ -101,7 +101,7 @@ library = native.open_library(sys.argv[1]) if len(sys.argv) > 1 else reference()
 ROWS, EXPERTS, K = 3, 4, 1024
 kernel = {}
 for op, fields in (("linear", {"weight": "f32", "act": "f32", "n": 16, "k": K}),
-                   ("route", {"act": "f32", "n": EXPERTS, "k": K, "heads": 1})):
+                   ("route", {"act": "f32", "k": K, "experts": EXPERTS, "top_k": 1})):
     problem = native.Problem(op, rows=(1, ROWS), workers=1, **fields)
     kernel[op] = [(ROWS, next(k for k in library.kernels if k.op == op and k.accepts(problem)))]
 size = native.panel_bytes("f32", K)

@@ -65,8 +65,8 @@ class Epilogue(c.Structure):
         ("kind", c.c_uint32),
         ("next", c.c_void_p),
         ("function", c.c_uint32),
-        ("a", c.c_float),
-        ("b", c.c_float),
+        ("scalar", c.c_float),
+        ("limit", c.c_float),
         ("reserved", c.c_uint32),
     )
 
@@ -116,6 +116,7 @@ class Worker(c.Structure):
         ("shared", c.c_void_p),
         ("private", c.c_void_p),
         ("message", c.c_char_p),
+        ("team", c.c_void_p),
     )
 
 
@@ -144,6 +145,8 @@ class Problem(c.Structure):
         ("head_dim", c.c_int32),
         ("v_head_dim", c.c_int32),
         ("workers", c.c_int32),
+        ("experts", c.c_int32),
+        ("top_k", c.c_int32),
         ("reserved", c.c_int32),
     )
 

@@ -77,8 +77,8 @@ def cases(op: str) -> list[problems.Fields]:
         n = {"n": SHAPE.hidden, "k": SHAPE.hidden}
         found |= {f"{op}+{name}": {"op": op, **n, "epilogues": [name]} for name in ("residual", "quantize")}
     if op in ("route", "combine"):  # of a mixture of experts, which this model is not
-        sizes = {"n": SHAPE.hidden} if op == "combine" else {"act": "int8-g64", "n": 128}
-        found[op] = {"op": op, **sizes, "k": SHAPE.hidden, "heads": 8}
+        sizes = {"n": SHAPE.hidden} if op == "combine" else {"act": "int8-g64", "experts": 128}
+        found[op] = {"op": op, **sizes, "k": SHAPE.hidden, "top_k": 8}
     if op in native.row_ops() and not found:  # no model poses it yet
         found[op] = {"op": op, "n": SHAPE.hidden, "k": SHAPE.hidden}
     return list(found.values())

@@ -29,7 +29,8 @@ extern "C" {
  * library built for a newer minor lowers its `abi_minor` to that of the host (ops/library.h). */
 #define INFENG_ABI_MAJOR 0
 #define INFENG_ABI_MINOR 11
-#define INFENG_ABI_SINCE 10
+#define INFENG_ABI_SINCE 11
+
 /* The revision of what ops compute (docs/numerics.md); the host refuses libraries of another one. */
 #define INFENG_NUMERICS 1
 #define INFENG_EXPORT __attribute__((visibility("default")))
@@ -50,6 +51,7 @@ enum {
 /* Element types of a tensor view. */
 enum { INFENG_F32 = 1, INFENG_F16 = 2, INFENG_BF16 = 3, INFENG_F8_E4M3 = 8 };
 enum { INFENG_I8 = 4, INFENG_U8 = 5, INFENG_I32 = 6, INFENG_I64 = 7 };
+
 /* Weight formats: layouts of a panel (docs/format.md). The host numbers formats of libraries from FOREIGN on. */
 enum {
   INFENG_WEIGHT_NONE = 0,
@@ -66,6 +68,7 @@ enum {
   INFENG_WEIGHT_INT4_A128 = 13, /* the same per 128 k */
   INFENG_WEIGHT_FOREIGN = 0x10000
 };
+
 /* The activation that a linear op reads. */
 enum {
   INFENG_ACT_NONE = 0,
@@ -75,9 +78,11 @@ enum {
   INFENG_ACT_INT8_G256 = 4, /* the same, but 4 groups share a scale */
   INFENG_ACT_INT8_ROW = 5   /* the same, but all groups of a row share a scale */
 };
+
 /* The group of INFENG_ACT_INT8_ROW, and the most inputs of such a row: all products of it fit in an int32. */
 #define INFENG_GROUP_ROW 0x40000000
 #define INFENG_MOST_ROW_INPUTS 131072
+
 /* KV cache formats. H: rotated by a Hadamard matrix over the head (size a multiple of 8), with scales as in INT8. */
 enum {
   INFENG_KV_NONE = 0,
@@ -93,6 +98,7 @@ enum {
   INFENG_KV_K8V4_HI = 12, /* of K8V4_H */
   INFENG_KV_INT4_HI = 13  /* of INT4_H */
 };
+
 /* Operations. Each has one args struct below. The host numbers ops of libraries from FOREIGN on. */
 enum {
   INFENG_OP_EMBED = 1,      /* infeng_embed_args */
@@ -109,6 +115,7 @@ enum {
   INFENG_OP_COUNT = 12,
   INFENG_OP_FOREIGN = 0x10000
 };
+
 /* Epilogue steps: a producing op may apply a list of them, in order, to its result `cur`. */
 enum {
   INFENG_EPILOGUE_BIAS = 1,      /* cur[m][n] += vector[n] */
@@ -117,12 +124,14 @@ enum {
   INFENG_EPILOGUE_RESIDUAL = 4,  /* cur[m][n] += matrix[m][n] */
   INFENG_EPILOGUE_GATED_MUL = 5, /* gate and up panels alternate: cur becomes f(gate) * up, half as wide */
   INFENG_EPILOGUE_QUANTIZE = 6,  /* act = cur in int8 groups; cur is unchanged */
-  INFENG_EPILOGUE_SCALE = 7,     /* cur *= a */
-  INFENG_EPILOGUE_SOFTCAP = 8,   /* cur = a * tanh(cur / a) */
+  INFENG_EPILOGUE_SCALE = 7,     /* cur *= scalar */
+  INFENG_EPILOGUE_SOFTCAP = 8,   /* cur = scalar * tanh(cur / scalar) */
   INFENG_EPILOGUE_ACTIVATE = 9,  /* cur = f(cur) */
   INFENG_EPILOGUE_MUL = 10       /* cur[m][n] *= f(matrix[m][n]) */
 };
+
 #define INFENG_EPILOGUE_BIT(kind) (1u << (kind))
+
 /* The function f of GATED_MUL, ACTIVATE and MUL. */
 enum {
   INFENG_FUNCTION_IDENTITY = 0,  /* MUL only */
@@ -131,10 +140,11 @@ enum {
   INFENG_FUNCTION_GELU_TANH = 3, /* the tanh approximation of GELU */
   INFENG_FUNCTION_RELU2 = 4,     /* max(x, 0)^2 */
   INFENG_FUNCTION_SIGMOID = 5,   /* 1 / (1 + exp(-x)) */
-  INFENG_FUNCTION_SWIGLU = 6,    /* GATED_MUL only, with slope a and limit b: gate <= b, |up| <= b, up + 1 */
+  INFENG_FUNCTION_SWIGLU = 6,    /* GATED_MUL only, with slope `scalar`: gate <= limit, |up| <= limit, up + 1 */
   INFENG_FUNCTION_WIDE = 7,      /* QUANTIZE only: `act` has groups of more than 64 inputs, or is rotated */
   INFENG_FUNCTION_ROW = 8        /* QUANTIZE only: `act` has one scale for a row, rotated or not */
 };
+
 /* Needs of a problem beyond its op and its formats. A kernel is bound only if it handles all of them. */
 enum {
   INFENG_NEED_WINDOW = 0,      /* attention: a window; entries of block_table before it may be -1 */
@@ -153,6 +163,7 @@ enum {
   INFENG_NEED_LORA_BF16 = 13,
   INFENG_NEED_LORA_I8 = 14
 };
+
 #define INFENG_NEED_BIT(need) (1ull << (need))
 #define INFENG_NEED_FUNCTION(function) (32u + (function)) /* a step with this function; IDENTITY needs no bit */
 /* The weights of a row's chosen experts: a softmax over the logits of ALL experts, or of the CHOSEN ones only. */
@@ -169,6 +180,7 @@ typedef struct infeng_extension {
   uint32_t type;
   const struct infeng_extension* next;
 } infeng_extension;
+
 /* A view of an array. This struct never grows. `data` may be NULL where a field's comment says optional. */
 #define INFENG_MAX_DIMS 4
 typedef struct infeng_tensor {
@@ -180,16 +192,33 @@ typedef struct infeng_tensor {
   int64_t shape[INFENG_MAX_DIMS];
   int64_t strides[INFENG_MAX_DIMS]; /* elements */
 } infeng_tensor;
+
 /* The worker thread that calls a kernel. */
 typedef struct infeng_worker {
   uint32_t struct_size;
   int32_t index; /* in [0, count) */
   int32_t count;
   int32_t message_size;
-  void* shared;   /* scratch memory of all workers */
-  void* private_; /* scratch memory of this worker */
-  char* message;  /* takes a NUL-terminated error text of at most message_size bytes */
+  void* shared;                   /* scratch memory of all workers */
+  void* private_;                 /* scratch memory of this worker */
+  char* message;                  /* takes a NUL-terminated error text of at most message_size bytes */
+  const struct infeng_team* team; /* the workers, for `run` of a WHOLE kernel; else NULL */
 } infeng_worker;
+
+/* The host's workers, which are parked while a WHOLE kernel runs. A kernel may hand parts of its work to them, or run
+ * threads of its own on their CPUs. */
+typedef infeng_status (*infeng_part)(void* context, int64_t index, infeng_worker* worker);
+typedef struct infeng_team {
+  uint32_t struct_size;
+  int32_t cpu_count;
+  const int32_t* cpus; /* (cpu_count) CPUs on which the workers run */
+  /* Calls part(context, i, worker) once for each i in [0, count), on all workers, and returns the first status that is
+   * not OK once all calls have ended; after one that is not, no further part begins. A part has no team. */
+  infeng_status (*each)(const struct infeng_team* team, int64_t count, infeng_part part, void* context);
+  /* Nonzero once the step is cancelled: `run` and its parts may end early, with any status. */
+  int32_t (*is_cancelled)(const struct infeng_team* team);
+} infeng_team;
+
 /* A library's weight format. Libraries that register the same name and geometry get the same number. A panel holds 16
  * outputs over k inputs, k padded to 64, in a multiple of 64 bytes: floats, or integers, a scale a `group` inputs. */
 typedef struct infeng_format {
@@ -205,6 +234,7 @@ typedef struct infeng_format {
    * `group` inputs, into scale. */
   void (*unpack)(const void* panel, int64_t g, float w[64][16], int8_t q[64][16], float scale[2][16]);
 } infeng_format;
+
 /* Operands of a library's op over rows of k columns. */
 enum {
   INFENG_OPERAND_ROWS = 0,     /* infeng_tensor (rows, k) f32; the first operand is one */
@@ -212,6 +242,7 @@ enum {
   INFENG_OPERAND_SCALAR = 2,   /* float */
   INFENG_OPERAND_ROW_INDEX = 3 /* const int32_t*, at most one: rows of the first operand to read; NULL: 0, 1, 2, ... */
 };
+
 typedef struct infeng_operand {
   const char* name; /* a small letter, then small letters, digits and _ */
   uint32_t kind;    /* INFENG_OPERAND_* */
@@ -219,6 +250,7 @@ typedef struct infeng_operand {
   float value;      /* of a scalar in graphs that leave it out, and in tests */
   uint32_t reserved;
 } infeng_operand;
+
 /* A library's op over rows. It writes the tensor `out` (rows, k) f32, which is no operand and is optional if an
  * epilogue writes the result. Its args struct begins with an infeng_args. Libraries that register the same name,
  * operands and sizes get the same number. The kernel of the lowest priority is the plain one, with which the host
@@ -233,7 +265,9 @@ typedef struct infeng_op {
   uint32_t args_size;
   uint32_t out_offset; /* in the args struct */
 } infeng_op;
+
 enum { INFENG_MOST_OPERANDS = 16, INFENG_MOST_ARGS = 1024 };
+
 /* A linear weight of `n` outputs by `k` inputs in 16-row panels. Panel p starts at data + p * panel_bytes and holds
  * outputs [16p, 16p + 16). k is padded to 64 and the last panel is padded with zero weights. `layout` 0 is the format's
  * own; a kernel's `pack` makes other layouts, whose ids belong to its library. */
@@ -248,6 +282,7 @@ typedef struct infeng_weight {
   const void* data;
   const infeng_format* foreign; /* the format if a library registered it; NULL for a format of this header */
 } infeng_weight;
+
 /* Rows of activations, f32 or int8 or both. x[m][c] is about q[m][c] * scale[m][c / 64]; in a wider group, every 64
  * inputs repeat its scale and have their own sum. Rotated, q represents H x / 8 of each block, H x / 16 of a block of
  * 256 (H: docs/numerics.md); groups of 64, 128 and 256 are rotated in blocks of 64 only. */
@@ -260,6 +295,7 @@ typedef struct infeng_activation {
   infeng_tensor sum;   /* (rows, k / 64 rounded up) int32: sum of 64 q */
   uint64_t rotated;    /* inputs of a block, 64, 128 or 256, which divides k; 0: none */
 } infeng_activation;
+
 /* Rows [row_begin, row_end) use one adapter. Segments are sorted by row_begin, may overlap (adapters combine) and apply
  * in order. LORA has a segment for each projection. SHRINK has one for each adapter and op, with the A's of all its
  * projections (q, k and v share x) stacked in panels of an f32, bf16 or int8-row weight. If rank % 16 is 1 to 8, the
@@ -282,25 +318,29 @@ typedef struct infeng_lora_segment {
   const float* row_scale;  /* LORA, optional: (panel_count * 16): cur *= row_scale[n] after the sum (DoRA) */
   const float* bias;       /* LORA, optional: (panel_count * 16): cur += bias[n] after row_scale */
 } infeng_lora_segment;
+
 /* The header of an epilogue step. In a call the fields of its kind follow; a problem has headers only. */
 typedef struct infeng_epilogue {
   uint32_t struct_size; /* of the struct that begins with this header */
   uint32_t kind;        /* INFENG_EPILOGUE_* */
   const infeng_extension* next;
   uint32_t function; /* INFENG_FUNCTION_* */
-  float a;
-  float b;
+  float scalar;
+  float limit;
   uint32_t reserved;
 } infeng_epilogue;
+
 /* BIAS, ROW_SCALE: (panels * 16) f32. RESIDUAL, MUL: (rows, n) f32, may be `out`. */
 typedef struct infeng_operand_epilogue {
   infeng_epilogue head;
   infeng_tensor operand;
 } infeng_operand_epilogue;
+
 typedef struct infeng_quantize_epilogue {
   infeng_epilogue head;
   const infeng_activation* act; /* q, scale and sum are written */
 } infeng_quantize_epilogue;
+
 typedef struct infeng_lora_epilogue {
   infeng_epilogue head;
   infeng_tensor u; /* (rows, columns) f32 */
@@ -308,6 +348,7 @@ typedef struct infeng_lora_epilogue {
   int32_t segment_count;
   uint32_t segment_stride; /* bytes from one segment to the next */
 } infeng_lora_epilogue;
+
 /* One layer's paged KV cache. A block holds `block_tokens` (16) positions of every head. The slab of kv head h in block
  * b is at base + b * block_stride + h * head_stride; K, V and scales lie at the offsets below, in bytes.
  *   f32, f16: K [head_dim][16 tokens], V [16 tokens][v_head_dim]; fp8h: the same in e4m3
@@ -335,6 +376,7 @@ typedef struct infeng_kv_cache {
   int32_t v_head_dim; /* of v and of a head's result */
   int32_t reserved;
 } infeng_kv_cache;
+
 /* Rows [row_begin, row_end) are consecutive positions of one sequence from pos0 on: one row in decode, a chunk in
  * prefill, k + 1 rows to verify a draft of k tokens. Row r attends to positions [0, pos0 + (r - row_begin)]. */
 typedef struct infeng_kv_segment {
@@ -355,6 +397,7 @@ typedef struct infeng_args {
   int64_t rows;
   void* instance; /* the state that the kernel's `create` made for this op; NULL without `create` */
 } infeng_args;
+
 /* out[m] = row ids[m] of the weight, widened to f32. */
 typedef struct infeng_embed_args {
   infeng_args common;
@@ -362,6 +405,7 @@ typedef struct infeng_embed_args {
   const infeng_weight* weight;
   infeng_tensor out; /* (rows, k) f32 */
 } infeng_embed_args;
+
 /* y = (x * 1/sqrt(mean(x^2) + eps)) * (offset + weight). May fuse QUANTIZE. */
 typedef struct infeng_rmsnorm_args {
   infeng_args common;
@@ -372,6 +416,7 @@ typedef struct infeng_rmsnorm_args {
   float eps;
   float offset; /* added to the weight; 0 adds nothing */
 } infeng_rmsnorm_args;
+
 /* d = x - mean(x); y = d * 1/sqrt(mean(d^2) + eps) * weight + bias. May fuse QUANTIZE. */
 typedef struct infeng_layernorm_args {
   infeng_args common;
@@ -383,6 +428,7 @@ typedef struct infeng_layernorm_args {
   float eps;
   int32_t reserved;
 } infeng_layernorm_args;
+
 /* cur = x W^T, then the epilogues, then out = cur. */
 typedef struct infeng_linear_args {
   infeng_args common;
@@ -391,6 +437,7 @@ typedef struct infeng_linear_args {
   /* (rows, panels * 16) f32, half as wide after GATED_MUL; optional when QUANTIZE writes the result */
   infeng_tensor out;
 } infeng_linear_args;
+
 /* cur = in, then the epilogues, then out = cur. */
 typedef struct infeng_epilogue_args {
   infeng_args common;
@@ -398,6 +445,7 @@ typedef struct infeng_epilogue_args {
   /* (rows, n) f32, half as wide after GATED_MUL; may be `in`; optional when QUANTIZE writes the result */
   infeng_tensor out;
 } infeng_epilogue_args;
+
 /* Rotates q and k in place. Pairs are (i, i + rot/2) with rot = 2 * cos.shape[1] <= head_dim; the rest of a head is
  * unchanged. First, each head is normalized like in rmsnorm if q_norm or k_norm is given; last, q is scaled. */
 typedef struct infeng_rope_args {
@@ -413,6 +461,7 @@ typedef struct infeng_rope_args {
   float eps;
   int32_t reserved;
 } infeng_rope_args;
+
 /* Writes each row's k and v to its position in the cache, converting to the cache's format. */
 typedef struct infeng_kv_append_args {
   infeng_args common;
@@ -423,6 +472,7 @@ typedef struct infeng_kv_append_args {
   int32_t segment_count;
   uint32_t segment_stride; /* bytes from one segment to the next */
 } infeng_kv_append_args;
+
 /* Attention of each row over its sequence's cache. May fuse QUANTIZE if v_head_dim is a multiple of 64. The score of
  * position t for a row at position P is softcap * tanh(q . k * scale / softcap) + slope * (t - P). */
 typedef struct infeng_attention_args {
@@ -440,6 +490,7 @@ typedef struct infeng_attention_args {
   const float* sinks;      /* optional: (heads) an additional score whose V is 0 */
   const float* slopes;     /* optional: (heads) ALiBi slopes */
 } infeng_attention_args;
+
 /* u[m][u_column + r] = ((x[m] . A[r]) * scaling[r]) * weight, per segment. */
 typedef struct infeng_shrink_args {
   infeng_args common;
@@ -449,6 +500,7 @@ typedef struct infeng_shrink_args {
   int32_t segment_count;
   uint32_t segment_stride;
 } infeng_shrink_args;
+
 /* Each row goes to the `top_k` experts with the largest logits; of equal logits, the lowest expert comes first. Copies
  * of the rows are sorted by expert and then by row. The linears of experts are LINEAR calls on each expert's copies. */
 typedef struct infeng_route_args {
@@ -463,7 +515,9 @@ typedef struct infeng_route_args {
   int32_t top_k;                /* at most INFENG_MOST_CHOSEN */
   uint32_t share;               /* INFENG_SHARE_* */
 } infeng_route_args;
+
 enum { INFENG_MOST_EXPERTS = 4096, INFENG_MOST_CHOSEN = 64 };
+
 /* cur[m] = sum of weights[m][i] * x[places[m][i]], i ascending, then + sigmoid(gate[m]) * shared[m], then epilogues. */
 typedef struct infeng_combine_args {
   infeng_args common;
@@ -491,14 +545,16 @@ typedef struct infeng_problem {
   uint64_t needs;                          /* INFENG_NEED_BITs */
   int64_t rows_min;
   int64_t rows_max;
-  int64_t n; /* outputs, panels * 16 */
-  int64_t k;
+  int64_t n;       /* outputs, panels * 16 */
+  int64_t k;       /* inputs; ROUTE: of the experts */
   int64_t context; /* most positions of one sequence */
-  int32_t heads;   /* ROUTE, COMBINE: top_k. ROUTE: n is the number of experts, k the columns of their input */
+  int32_t heads;
   int32_t kv_heads;
   int32_t head_dim;
   int32_t v_head_dim;
   int32_t workers;
+  int32_t experts; /* ROUTE */
+  int32_t top_k;   /* ROUTE, COMBINE: experts of a row */
   int32_t reserved;
 } infeng_problem;
 
@@ -528,7 +584,8 @@ typedef struct infeng_kernel {
   int32_t (*accepts)(const infeng_problem* problem);
   /* NULL: the kernel needs no scratch memory. */
   infeng_status (*workspace)(const infeng_problem* problem, infeng_workspace* out);
-  /* Optional, both or none: the kernel's state for one op of a program, which calls get as `args->instance`. */
+  /* Optional, both or none: the kernel's state for one op of a program, which calls get as `args->instance`. The
+   * problem has the extension WEIGHT if the op has one weight. */
   infeng_status (*create)(const infeng_problem* problem, void** instance, infeng_worker* worker);
   void (*destroy)(void* instance);
   /* Number of phases of this call; all tiles of a phase are done before the next one begins. NULL: 1. */
@@ -540,7 +597,16 @@ typedef struct infeng_kernel {
    * of a library that ask for the same id share one copy of a weight. */
   int64_t (*pack_size)(const infeng_weight* weight, uint64_t* layout);
   infeng_status (*pack)(const infeng_weight* weight, void* out, int64_t out_bytes, infeng_worker* worker);
+  /* Optional, of a kernel with `create`: called by one worker before `run` if the op has another number of rows than at
+   * its last call. Unlike `run` it may allocate, and compile what `run` needs for so many rows. */
+  infeng_status (*prepare)(void* instance, int64_t rows, infeng_worker* worker);
+  /* APPROX: how far any result may be from the exact one, as a fraction of the largest magnitude among the results; at
+   * most INFENG_MOST_BOUND, which 0 stands for. */
+  float bound;
+  uint32_t reserved;
 } infeng_kernel;
+
+#define INFENG_MOST_BOUND 0.03125f
 
 /* -------------------------------------------------------------------------------------------------- library --- */
 typedef struct infeng_host {
@@ -578,17 +644,25 @@ typedef infeng_status (*infeng_library_fn)(const infeng_host* host, infeng_libra
 /* FETCH, an infeng_fetch, extends the args of a linear by memory that a later op of the step reads from start to end. A
  * kernel may prefetch it into the L2 cache while it streams its weight. Each worker prefetches its share of all ranges,
  * taken as one, because tiles of later ops are dealt out in the same order. */
-enum { INFENG_EXTENSION_FETCH = 1 };
+enum { INFENG_EXTENSION_FETCH = 1, INFENG_EXTENSION_WEIGHT = 2 };
 
 typedef struct infeng_range {
   const void* data;
   int64_t bytes;
 } infeng_range;
+
 typedef struct infeng_fetch {
   infeng_extension head;
   const infeng_range* ranges;
   int64_t count;
 } infeng_fetch;
+
+/* WEIGHT, an infeng_bound_weight, extends the problem of `create` by the op's weight in the layout that calls get,
+ * which stays where it is as long as the instance. A call with an adapter that replaces the weight gets another one. */
+typedef struct infeng_bound_weight {
+  infeng_extension head;
+  const infeng_weight* weight;
+} infeng_bound_weight;
 
 #ifdef __cplusplus
 }

@@ -32,7 +32,7 @@ AT(infeng_tensor, ndim, 20, 4);
 AT(infeng_tensor, shape, 24, 32);
 AT(infeng_tensor, strides, 56, 32);
 
-SIZE(infeng_worker, 40);
+SIZE(infeng_worker, 48);
 AT(infeng_worker, struct_size, 0, 4);
 AT(infeng_worker, index, 4, 4);
 AT(infeng_worker, count, 8, 4);
@@ -40,6 +40,14 @@ AT(infeng_worker, message_size, 12, 4);
 AT(infeng_worker, shared, 16, 8);
 AT(infeng_worker, private_, 24, 8);
 AT(infeng_worker, message, 32, 8);
+AT(infeng_worker, team, 40, 8);
+
+SIZE(infeng_team, 32);
+AT(infeng_team, struct_size, 0, 4);
+AT(infeng_team, cpu_count, 4, 4);
+AT(infeng_team, cpus, 8, 8);
+AT(infeng_team, each, 16, 8);
+AT(infeng_team, is_cancelled, 24, 8);
 
 SIZE(infeng_format, 48);
 AT(infeng_format, struct_size, 0, 4);
@@ -111,8 +119,8 @@ AT(infeng_epilogue, struct_size, 0, 4);
 AT(infeng_epilogue, kind, 4, 4);
 AT(infeng_epilogue, next, 8, 8);
 AT(infeng_epilogue, function, 16, 4);
-AT(infeng_epilogue, a, 20, 4);
-AT(infeng_epilogue, b, 24, 4);
+AT(infeng_epilogue, scalar, 20, 4);
+AT(infeng_epilogue, limit, 24, 4);
 AT(infeng_epilogue, reserved, 28, 4);
 
 SIZE(infeng_operand_epilogue, 120);
@@ -266,7 +274,7 @@ AT(infeng_combine_args, gate, 320, 88);
 AT(infeng_combine_args, top_k, 408, 4);
 AT(infeng_combine_args, reserved, 412, 4);
 
-SIZE(infeng_problem, 112);
+SIZE(infeng_problem, 120);
 AT(infeng_problem, struct_size, 0, 4);
 AT(infeng_problem, op, 4, 4);
 AT(infeng_problem, next, 8, 8);
@@ -286,7 +294,9 @@ AT(infeng_problem, kv_heads, 92, 4);
 AT(infeng_problem, head_dim, 96, 4);
 AT(infeng_problem, v_head_dim, 100, 4);
 AT(infeng_problem, workers, 104, 4);
-AT(infeng_problem, reserved, 108, 4);
+AT(infeng_problem, experts, 108, 4);
+AT(infeng_problem, top_k, 112, 4);
+AT(infeng_problem, reserved, 116, 4);
 
 SIZE(infeng_workspace, 24);
 AT(infeng_workspace, struct_size, 0, 4);
@@ -294,7 +304,7 @@ AT(infeng_workspace, align, 4, 4);
 AT(infeng_workspace, shared, 8, 8);
 AT(infeng_workspace, per_worker, 16, 8);
 
-SIZE(infeng_kernel, 128);
+SIZE(infeng_kernel, 144);
 AT(infeng_kernel, struct_size, 0, 4);
 AT(infeng_kernel, op, 4, 4);
 AT(infeng_kernel, next, 8, 8);
@@ -314,6 +324,9 @@ AT(infeng_kernel, tiles, 96, 8);
 AT(infeng_kernel, run, 104, 8);
 AT(infeng_kernel, pack_size, 112, 8);
 AT(infeng_kernel, pack, 120, 8);
+AT(infeng_kernel, prepare, 128, 8);
+AT(infeng_kernel, bound, 136, 4);
+AT(infeng_kernel, reserved, 140, 4);
 
 SIZE(infeng_host, 32);
 AT(infeng_host, struct_size, 0, 4);
@@ -348,6 +361,10 @@ SIZE(infeng_fetch, 32);
 AT(infeng_fetch, head, 0, 16);
 AT(infeng_fetch, ranges, 16, 8);
 AT(infeng_fetch, count, 24, 8);
+
+SIZE(infeng_bound_weight, 24);
+AT(infeng_bound_weight, head, 0, 16);
+AT(infeng_bound_weight, weight, 16, 8);
 
 IS(INFENG_OK, 0);
 IS(INFENG_UNIMPLEMENTED, 1);
@@ -459,6 +476,7 @@ IS(INFENG_NUMERICS_APPROX, 2);
 IS(INFENG_KIND_TILES, 1);
 IS(INFENG_KIND_WHOLE, 2);
 IS(INFENG_EXTENSION_FETCH, 1);
+IS(INFENG_EXTENSION_WEIGHT, 2);
 IS(INFENG_MAX_DIMS, 4);
 IS(INFENG_MOST_EXPERTS, 4096);
 IS(INFENG_MOST_CHOSEN, 64);

@@ -276,7 +276,7 @@ class Experts:
         sizes: dict[str, Any] = {"columns": columns, "share_of_chosen": op.share_of_chosen}
 
         def add(act: str, *, for_adapters: bool = False) -> None:
-            problem = {"act": act, "n": op.experts, "k": columns, "heads": op.top_k}
+            problem = {"act": act, "k": columns, "experts": op.experts, "top_k": op.top_k}
             kernels = self._binder.choose("route", False, problem)
             self._binder.note("route", f"{act} {columns} to {op.top_k} of {op.experts} experts", kernels)
             x, out = (self._operands.rows(name, None if act == "f32" else kind) for name in (op.x, op.out))
@@ -317,14 +317,14 @@ class Experts:
         """Add the op that sums the experts' results for each row."""
         operands, routing = self._operands, self._routing()
         columns = operands.graph.values[op.x].columns
-        problem = {"n": columns, "k": columns, "heads": self._latest().top_k}
+        problem = {"n": columns, "k": columns, "top_k": self._latest().top_k}
 
         def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
             more = {"shared": operands.optional(op.shared), "gate": operands.optional(op.gate)}
             operands.program.combine(kernels, operands.buffer(op.x), columns, out, epilogues, routing=routing, **more)
 
         steps = [operands.step(step) for step in op.steps]
-        detail = f"{problem['heads']} x {columns}"
+        detail = f"{problem['top_k']} x {columns}"
         self._emitter.emit(index, "combine", detail, problem, steps, op.out, emit, columns)
 
     def _latest(self) -> Route:

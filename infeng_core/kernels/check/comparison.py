@@ -1,7 +1,7 @@
 """Runs one kernel and the reference on the same small random input and tells whether the results agree.
 
 This module runs in the child process (``probe.py``). Class ``exact`` must give equal bytes; class ``approx`` must stay
-within ``APPROX_BOUND`` of the largest magnitude, which bf16 products over these sizes keep and a wrong kernel does not.
+within the bound that the kernel states, a fraction of the largest magnitude among the results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters
 from infeng_core.kernels.check.steps import BLOCK, Sequences
 from infeng_core.kernels.problems import Fields
 
-APPROX_BOUND = 2.0**-5
 MAC_BUDGET = 1 << 25  # multiplications of all row counts together: some tens of milliseconds of the reference
 
 
@@ -46,7 +45,7 @@ def difference(kernel: Kernel, reference: Library, case: Fields, judge: Kernel |
             return f"the plain kernel {judge.library}/{judge.name} cannot judge it: {trusted.damage}"
         tried = OneOp(case, kernel, reference, steps, adapters=adapters)
         for step in (*range(len(steps)), 0):  # the first again: reusable operands must still hold their values
-            place = tried.damage or first_difference(kernel.numerics, expected[step], tried.run(step)) or tried.damage
+            place = tried.damage or first_difference(kernel.bound, expected[step], tried.run(step)) or tried.damage
             if place is not None:
                 storage = f" and adapters in {adapters.storage}" if adapters else ""
                 return f"with {rows[step]} rows{storage}, {place}"
@@ -86,11 +85,13 @@ def row_counts(case: Fields) -> list[int]:
 
 
 def first_difference(
-    numerics: str, wanted: Sequence[tuple[str, NDArray[Any]]], found: Sequence[tuple[str, NDArray[Any]]]
+    bound: float, wanted: Sequence[tuple[str, NDArray[Any]]], found: Sequence[tuple[str, NDArray[Any]]]
 ) -> str | None:
-    """Return the first wrong array and the place of its first wrong value."""
-    compare = _exact if numerics == "exact" else _close
-    places = ((name, compare(one, other)) for (name, one), (_, other) in zip(wanted, found, strict=True))
+    """Return the first wrong array and the place of its first wrong value.
+
+    bound: how far a value may be off, as a fraction of the largest magnitude in its array; 0: bytes must be equal.
+    """
+    places = ((name, _exact(one, other) if bound == 0 else _close(one, other, bound)) for (name, one), (_, other) in zip(wanted, found, strict=True))
     return next((f"{name} {place}" for name, place in places if place is not None), None)
 
 
@@ -106,9 +107,9 @@ def _exact(wanted: NDArray[Any], found: NDArray[Any]) -> str | None:
     return f"differs from the reference {where}: {values} ({count} of {unequal.size} values)"
 
 
-def _close(wanted: NDArray[Any], found: NDArray[Any]) -> str | None:
+def _close(wanted: NDArray[Any], found: NDArray[Any], bound: float) -> str | None:
     if wanted.dtype.kind != "f":
         return None  # quantized copies of a result; the result itself is compared
     error = float(np.max(np.abs(np.subtract(found, wanted, dtype=np.float64))))
-    bound = APPROX_BOUND * float(np.max(np.abs(wanted)))
-    return None if error <= bound else f"is off by {error:.3g}, the bound is {bound:.3g}"
+    most = bound * float(np.max(np.abs(wanted)))
+    return None if error <= most else f"is off by {error:.3g}, the bound is {most:.3g}"

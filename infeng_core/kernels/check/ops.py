@@ -182,7 +182,7 @@ class Ops:
         )
 
     def _route(self) -> Emit:
-        n, k, top_k, act = (self._case[name] for name in ("n", "k", "heads", "act"))
+        n, k, top_k, act = (self._case[name] for name in ("experts", "k", "top_k", "act"))
         logits, x = self._operands.rows(n), self._operands.input(act, k)
         view = self._program.view(logits)
         self._operands.hold(view, np.round(self._operands.normal(*view.shape) * 4) / 4)  # with equal ones
@@ -198,7 +198,7 @@ class Ops:
         return emit
 
     def _combine(self) -> Emit:
-        n, top_k, operands = self._case["n"], self._case["heads"], self._operands
+        n, top_k, operands = self._case["n"], self._case["top_k"], self._operands
         routing, x = self._program.routing(experts=top_k, top_k=top_k), operands.rows(n, copies=top_k)
         _, weights, places, _ = self._program.view_routing(routing)
         operands.hold(weights, operands.normal(*weights.shape))

@@ -27,20 +27,20 @@ OptionalName name_or_none(Vocabulary vocabulary, uint32_t number) {
   return number == 0 ? OptionalName() : name_of(vocabulary, number);
 }
 
-// A step of a problem in Python: its name, or (name, a, b) if it has scalars.
+// A step of a problem in Python: its name, or (name, scalar, limit) if it has scalars.
 infeng_epilogue step_of(const py::handle& object) {
   if (py::isinstance<py::str>(object)) return epilogue_of(object.cast<std::string>());
   const auto fields = object.cast<std::tuple<std::string, float, float>>();
   infeng_epilogue step = epilogue_of(std::get<0>(fields));
-  step.a = std::get<1>(fields);
-  step.b = std::get<2>(fields);
+  step.scalar = std::get<1>(fields);
+  step.limit = std::get<2>(fields);
   return step;
 }
 
 Problem make_problem(const std::string& op, const OptionalName& weight, const OptionalName& act, const OptionalName& kv,
                      const py::sequence& epilogues, const Names& needs, std::pair<int64_t, int64_t> rows, int64_t n,
                      int64_t k, int64_t context, int32_t heads, int32_t kv_heads, int32_t head_dim, int32_t v_head_dim,
-                     int32_t workers) {
+                     int32_t workers, int32_t experts, int32_t top_k) {
   if (rows.first < 1 || rows.second < rows.first) {
     fail(kBad, "rows (", rows.first, ", ", rows.second, ") is not a range from 1 up");
   }
@@ -63,6 +63,8 @@ Problem make_problem(const std::string& op, const OptionalName& weight, const Op
   p.v_head_dim = v_head_dim == 0 ? head_dim : v_head_dim;
   if (p.v_head_dim != p.head_dim) p.needs |= INFENG_NEED_BIT(INFENG_NEED_HEAD_SIZES);
   p.workers = workers;
+  p.experts = experts;
+  p.top_k = top_k;
   return problem;
 }
 
@@ -76,10 +78,10 @@ Names step_names(const Problem& problem) {
 py::list steps(const Problem& problem) {
   py::list out;
   for (const infeng_epilogue& step : problem.steps()) {
-    if (step.a == 0 && step.b == 0) {
+    if (step.scalar == 0 && step.limit == 0) {
       out.append(name_of(step));
     } else {
-      out.append(py::make_tuple(name_of(step), step.a, step.b));
+      out.append(py::make_tuple(name_of(step), step.scalar, step.limit));
     }
   }
   return out;
@@ -91,7 +93,7 @@ py::tuple fields(const Problem& problem) {
                         name_or_none(Vocabulary::act, p.act_format), name_or_none(Vocabulary::kv, p.kv_format),
                         py::tuple(steps(problem)), py::tuple(py::cast(need_names(p.needs))),
                         std::make_pair(p.rows_min, p.rows_max), p.n, p.k, p.context, p.heads, p.kv_heads, p.head_dim,
-                        p.v_head_dim, p.workers);
+                        p.v_head_dim, p.workers, p.experts, p.top_k);
 }
 
 void bind_problem(py::module_& m) {
@@ -104,7 +106,7 @@ void bind_problem(py::module_& m) {
       .def(py::init(&make_problem), "op"_a, py::kw_only(), "weight"_a = py::none(), "act"_a = py::none(),
            "kv"_a = py::none(), "epilogues"_a = py::tuple(), "needs"_a = Names(), "rows"_a = std::make_pair(1, 1),
            "n"_a = 0, "k"_a = 0, "context"_a = 0, "heads"_a = 0, "kv_heads"_a = 0, "head_dim"_a = 0, "v_head_dim"_a = 0,
-           "workers"_a = 1)
+           "workers"_a = 1, "experts"_a = 0, "top_k"_a = 0)
       .def_property_readonly("op", [](const Problem& p) { return name_of(Vocabulary::op, p.abi.op); })
       .def_property_readonly("weight", weight)
       .def_property_readonly("act", act)
@@ -121,6 +123,8 @@ void bind_problem(py::module_& m) {
       .def_property_readonly("head_dim", number(&infeng_problem::head_dim))
       .def_property_readonly("v_head_dim", number(&infeng_problem::v_head_dim))
       .def_property_readonly("workers", number(&infeng_problem::workers))
+      .def_property_readonly("experts", number(&infeng_problem::experts))
+      .def_property_readonly("top_k", number(&infeng_problem::top_k))
       .def("__eq__",
            [](const Problem& a, const py::object& b) {
              return py::isinstance<Problem>(b) && fields(a).equal(fields(b.cast<const Problem&>()));
@@ -129,7 +133,7 @@ void bind_problem(py::module_& m) {
       .def("__repr__", [](const Problem& p) {
         return py::str(
                    "Problem({!r}, weight={!r}, act={!r}, kv={!r}, epilogues={!r}, needs={!r}, rows={!r}, n={}, k={}, "
-                   "context={}, heads={}, kv_heads={}, head_dim={}, v_head_dim={}, workers={})")
+                   "context={}, heads={}, kv_heads={}, head_dim={}, v_head_dim={}, workers={}, experts={}, top_k={})")
             .format(*fields(p));
       });
 }
@@ -142,6 +146,7 @@ void bind_kernel(py::module_& m) {
       .def_readonly("features", &Kernel::features)
       .def_property_readonly("numerics", [](const Kernel& k) { return name_of(Vocabulary::numerics, k.abi.numerics); })
       .def_property_readonly("kind", [](const Kernel& k) { return name_of(Vocabulary::kind, k.abi.kind); })
+      .def_property_readonly("bound", &Kernel::bound)
       .def_property_readonly("priority", [](const Kernel& k) { return k.abi.priority; })
       .def_property_readonly("fuses", [](const Kernel& k) { return epilogue_names(k.abi.fuses, k.abi.handles); })
       .def_property_readonly("handles", [](const Kernel& k) { return need_names(k.abi.handles); })

@@ -70,23 +70,23 @@ struct PyEpilogue {
   int value = -1;
   py::object array = {};
   uint32_t function = INFENG_FUNCTION_IDENTITY;
-  float a = 0;
-  float b = 0;
+  float scalar = 0;
+  float limit = 0;
 };
 
 // Makes a step; throws Error "unknown_name" if its kind cannot have this function.
-PyEpilogue step(uint32_t kind, const std::string& function, int value = -1, float a = 0, float b = 0) {
+PyEpilogue step(uint32_t kind, const std::string& function, int value = -1, float scalar = 0, float limit = 0) {
   infeng_epilogue named{};
   named.kind = kind;
   named.function = number_of(Vocabulary::function, function);
   if (epilogue_of(name_of(named)).kind != kind) fail("unknown_name", function, " is no function of this step");
-  return {kind, value, {}, named.function, a, b};
+  return {kind, value, {}, named.function, scalar, limit};
 }
 
 Epilogues specs(BoundProgram& program, const std::vector<PyEpilogue>& epilogues) {
   Epilogues out;
   for (const PyEpilogue& epilogue : epilogues) {
-    EpilogueSpec spec{epilogue.kind, epilogue.value, {}, epilogue.function, epilogue.a, epilogue.b};
+    EpilogueSpec spec{epilogue.kind, epilogue.value, {}, epilogue.function, epilogue.scalar, epilogue.limit};
     if (epilogue.array) spec.constant = program.constant(epilogue.array, "epilogue");
     out.push_back(std::move(spec));
   }
@@ -238,10 +238,10 @@ void bind_epilogue(py::module_& m) {
       .def_static("silu_mul", [] { return step(INFENG_EPILOGUE_GATED_MUL, "silu"); })
       .def_static(
           "gated_mul",
-          [](const std::string& function, float a, float b) {
-            return step(INFENG_EPILOGUE_GATED_MUL, function, -1, a, b);
+          [](const std::string& function, float scalar, float limit) {
+            return step(INFENG_EPILOGUE_GATED_MUL, function, -1, scalar, limit);
           },
-          "function"_a, "a"_a = 0.0f, "b"_a = 0.0f)
+          "function"_a, "scalar"_a = 0.0f, "limit"_a = 0.0f)
       .def_static(
           "activate", [](const std::string& function) { return step(INFENG_EPILOGUE_ACTIVATE, function); },
           "function"_a)
@@ -249,9 +249,9 @@ void bind_epilogue(py::module_& m) {
           "mul", [](int buffer, const std::string& function) { return step(INFENG_EPILOGUE_MUL, function, buffer); },
           "buffer"_a, "function"_a = "identity")
       .def_static(
-          "scale", [](float a) { return step(INFENG_EPILOGUE_SCALE, "identity", -1, a); }, "a"_a)
+          "scale", [](float scalar) { return step(INFENG_EPILOGUE_SCALE, "identity", -1, scalar); }, "scalar"_a)
       .def_static(
-          "softcap", [](float a) { return step(INFENG_EPILOGUE_SOFTCAP, "identity", -1, a); }, "a"_a)
+          "softcap", [](float scalar) { return step(INFENG_EPILOGUE_SOFTCAP, "identity", -1, scalar); }, "scalar"_a)
       .def_static(
           "quantize", [](int activation) { return PyEpilogue{INFENG_EPILOGUE_QUANTIZE, activation}; }, "activation"_a)
       .def_static("lora", [](int slot) { return PyEpilogue{INFENG_EPILOGUE_LORA, slot}; }, "slot"_a);

@@ -156,6 +156,16 @@ std::shared_ptr<Kernel> read_kernel(Library& library, const infeng_kernel* sourc
     fail("null_function", path, ": kernel ", kernel->name,
          " has one of the functions `create` and `destroy`, not both");
   }
+  if (abi.prepare != nullptr && abi.create == nullptr) {
+    fail("null_function", path, ": kernel ", kernel->name, " has the function `prepare`, but not `create`");
+  }
+  if (abi.numerics == INFENG_NUMERICS_APPROX) {
+    if (!(abi.bound >= 0 && abi.bound <= INFENG_MOST_BOUND)) {
+      fail("bad_struct", path, ": kernel ", kernel->name, " has the bound ", abi.bound, ", possible are 0 to ",
+           INFENG_MOST_BOUND);
+    }
+    kernel->bound = abi.bound == 0 ? INFENG_MOST_BOUND : abi.bound;
+  }
   if (const std::string needs = take_later_needs(kernel->abi); !needs.empty()) {
     library.unknown.push_back("need " + needs + " of kernel " + kernel->name);
   }
@@ -323,14 +333,17 @@ infeng_workspace Kernel::workspace(const infeng_problem& problem) const {
   return out;
 }
 
-std::shared_ptr<void> Kernel::instance(const infeng_problem& problem) const {
+std::shared_ptr<void> Kernel::instance(const infeng_problem& problem, const infeng_weight* weight) const {
   if (abi.create == nullptr) return nullptr;
+  const infeng_bound_weight bound_weight{{sizeof bound_weight, INFENG_EXTENSION_WEIGHT, problem.next}, weight};
+  infeng_problem extended = problem;
+  if (weight != nullptr) extended.next = &bound_weight.head;
   char message[200] = {};
-  infeng_worker worker{sizeof worker, 0, 1, sizeof message, nullptr, nullptr, message};
+  infeng_worker worker{sizeof worker, 0, 1, sizeof message, nullptr, nullptr, message, nullptr};
   void* made = nullptr;
   const FpGuard saved;
   fp_write(kFpContract);
-  const infeng_status status = abi.create(&problem, &made, &worker);
+  const infeng_status status = abi.create(&extended, &made, &worker);
   if (status != INFENG_OK) {
     message[sizeof message - 1] = '\0';
     fail(status_code(status), full_name(), ": create returned status ", status, " (", status_code(status), ") ",

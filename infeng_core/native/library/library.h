@@ -17,6 +17,7 @@ struct Kernel {
   infeng_kernel abi{};
   std::string name;
   std::vector<std::string> features;
+  float bound = 0;  // the most error of an approximate kernel's results, a fraction of the largest; 0 of an exact one
 
   std::string full_name() const;  // "library/kernel"
   // Whether it handles all needs of the problem and its own accepts() agrees.
@@ -24,7 +25,8 @@ struct Kernel {
   // Throws Error "bad_workspace" for impossible sizes.
   infeng_workspace workspace(const infeng_problem& problem) const;
   // Creates the kernel's state for an op with this problem; NULL if the kernel has no state. Throws Error.
-  std::shared_ptr<void> instance(const infeng_problem& problem) const;
+  // `weight`: in the kernel's layout; NULL for an op without one weight of its own.
+  std::shared_ptr<void> instance(const infeng_problem& problem, const infeng_weight* weight) const;
 };
 
 class Library {

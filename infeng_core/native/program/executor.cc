@@ -21,7 +21,13 @@ constexpr int64_t kFetchRows = 16;
 class Step final : public Job {
  public:
   Step(Program& program, int64_t begin)
-      : program_(program), threads_(program.pool_->threads()), profile_(program.profile_.get()), begin_(begin) {}
+      : program_(program),
+        threads_(program.pool_->threads()),
+        profile_(program.profile_.get()),
+        team_{{sizeof(infeng_team), static_cast<int32_t>(program.pool_->cpus().size()), program.pool_->cpus().data(),
+               &Step::each, &Step::is_cancelled},
+              this},
+        begin_(begin) {}
 
   Next advance(int worker) override;
   void work(int worker) override;
@@ -35,7 +41,8 @@ class Step final : public Job {
     return failed_.load(std::memory_order_relaxed) || program_.cancelled_.load(std::memory_order_relaxed);
   }
   bool enter(int worker);
-  bool next_op();
+  bool next_op(int worker);
+  bool prepare(int worker);
   bool next_phase(int worker);
   void mark(int worker, int64_t now);
   void open(int worker);
@@ -46,9 +53,28 @@ class Step final : public Job {
   void fetch_ahead(int worker);
   void fail_with(int worker, infeng_status status, const Library* library, const char* text);
 
+  // The workers as WHOLE kernels see them.
+  struct Team {
+    infeng_team abi;
+    Step* step;
+  };
+  struct Parts {
+    Step& step;
+    const int64_t count;
+    const infeng_part part;
+    void* const context;
+    std::atomic<int64_t> next{0};
+    std::atomic<infeng_status> status{INFENG_OK};  // the first that is not OK
+  };
+  static infeng_status each(const infeng_team* team, int64_t count, infeng_part part, void* context);
+  static int32_t is_cancelled(const infeng_team* team);
+  static void share_parts(void* parts, int worker);
+  infeng_status run_part(Parts& parts, int64_t index, infeng_worker* worker);
+
   Program& program_;
   const int threads_;
   Profile* const profile_;  // NULL: nothing is measured
+  const Team team_;
 
   // Read by all workers in every phase: one cache line.
   alignas(64) size_t index_ = 0;  // of the op after this one
@@ -87,6 +113,7 @@ bool Step::enter(int worker) {
 void Step::run_tiles(int worker, int64_t first, int64_t last) {
   Seat& seat = program_.seats_[worker];
   infeng_status status = INFENG_INTERNAL;
+  seat.worker.team = op_->kernel->abi.kind == INFENG_KIND_WHOLE ? &team_.abi : nullptr;
   fp_write(kFpContract);  // before every call: a kernel may have left another mode behind
   try {
     status = op_->routing != nullptr ? program_.expert_calls_.run(first, last, &seat.worker)
@@ -97,8 +124,62 @@ void Step::run_tiles(int worker, int64_t first, int64_t last) {
   if (status != INFENG_OK) fail_with(worker, status, nullptr, nullptr);
 }
 
-// Moves to the op's next slice, or to the next op that has rows in this step.
-bool Step::next_op() {
+int32_t Step::is_cancelled(const infeng_team* team) {
+  const Step& step = *reinterpret_cast<const Team*>(team)->step;
+  return step.program_.cancelled_.load(std::memory_order_relaxed) ? 1 : 0;
+}
+
+infeng_status Step::each(const infeng_team* team, int64_t count, infeng_part part, void* context) {
+  Step& step = *reinterpret_cast<const Team*>(team)->step;
+  Parts parts{step, count, part, context};
+  if (count > 0) step.program_.pool_->lend(&Step::share_parts, &parts);
+  return parts.status.load(std::memory_order_relaxed);
+}
+
+// Claims parts for one worker until none is left or one has failed.
+void Step::share_parts(void* context, int worker) {
+  Parts& parts = *static_cast<Parts*>(context);
+  Step& step = parts.step;
+  infeng_worker own = step.program_.seats_[worker].worker;
+  own.team = nullptr;
+  infeng_status status = step.enter(worker) ? INFENG_OK : INFENG_INTERNAL;
+  while (status == INFENG_OK && parts.status.load(std::memory_order_relaxed) == INFENG_OK) {
+    const int64_t index = parts.next.fetch_add(1, std::memory_order_relaxed);
+    if (index >= parts.count) return;
+    status = step.run_part(parts, index, &own);
+  }
+  infeng_status none = INFENG_OK;
+  if (status == INFENG_OK || !parts.status.compare_exchange_strong(none, status)) return;
+  // The kernel's call returns on worker 0, whose message the host reads.
+  if (worker != 0) std::memcpy(step.program_.seats_[0].message, own.message, sizeof(Seat::message));
+}
+
+infeng_status Step::run_part(Parts& parts, int64_t index, infeng_worker* worker) {
+  fp_write(kFpContract);
+  try {
+    return parts.part(parts.context, index, worker);
+  } catch (...) {
+    fail_with(worker->index, INFENG_INTERNAL, nullptr, "the kernel threw a C++ exception");
+    return INFENG_INTERNAL;
+  }
+}
+
+// Tells the op's kernel of another number of rows than it ran last. False if it fails.
+bool Step::prepare(int worker) {
+  const infeng_kernel& kernel = op_->kernel->abi;
+  const int64_t rows = op_->args.common.rows;
+  if (op_->routing != nullptr || kernel.prepare == nullptr) return true;
+  Binding& binding = op_->bindings[static_cast<size_t>(op_->kernel_index)];
+  if (binding.prepared == rows) return true;
+  fp_write(kFpContract);
+  const infeng_status status = kernel.prepare(op_->args.common.instance, rows, &program_.seats_[worker].worker);
+  if (status != INFENG_OK) fail_with(worker, status, nullptr, nullptr);
+  binding.prepared = status == INFENG_OK ? rows : -1;
+  return status == INFENG_OK;
+}
+
+// Moves to the op's next slice, or to the next op that has rows in this step. Sets `phases_` to -1 if it cannot run.
+bool Step::next_op(int worker) {
   const auto& ops = program_.ops_;
   if (op_ == nullptr || !program_.next_slice(*op_)) {
     do {
@@ -113,7 +194,7 @@ bool Step::next_op() {
     return true;
   }
   const infeng_kernel& kernel = op_->kernel->abi;
-  phases_ = kernel.phases == nullptr ? 1 : kernel.phases(&op_->args.common);
+  phases_ = !prepare(worker) ? -1 : kernel.phases == nullptr ? 1 : kernel.phases(&op_->args.common);
   return true;
 }
 
@@ -122,7 +203,7 @@ bool Step::next_phase(int worker) {
   try {
     for (;;) {
       while (++phase_ >= phases_) {
-        if (!next_op()) return false;
+        if (!next_op(worker)) return false;
         if (phases_ < 0) {
           fail_with(worker, INFENG_INTERNAL, nullptr, "the kernel of ROUTE before it did not sort the rows by expert");
           return false;

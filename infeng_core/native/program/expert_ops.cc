@@ -99,9 +99,9 @@ void Program::route(Bindings kernels, int logits, int x, int out, const RouteSpe
   args.top_k = static_cast<int32_t>(routing.top_k);
   args.share = spec.share_of_chosen ? INFENG_SHARE_CHOSEN : INFENG_SHARE_ALL;
   op.problem.act_format = quantized ? INFENG_ACT_INT8_G64 : INFENG_ACT_F32;
-  op.problem.n = routing.experts;
   op.problem.k = spec.columns;
-  op.problem.heads = args.top_k;
+  op.problem.experts = static_cast<int32_t>(routing.experts);
+  op.problem.top_k = args.top_k;
   op.solo_rows = kSoloElements / (routing.experts + routing.top_k * spec.columns);
   if (spec.for_adapters) route_for_adapters_ = &op;
   ops_.push_back(std::move(draft_op));
@@ -129,7 +129,7 @@ void Program::combine(Bindings kernels, int x, int64_t columns, int routing, int
     track(op, args.gate);
   }
   op.problem.n = op.problem.k = columns;
-  op.problem.heads = args.top_k;
+  op.problem.top_k = args.top_k;
   if (add_epilogues(op, epilogues, columns) != columns) {
     fail(kBad, "combine: cannot end in a gated multiplication");
   }

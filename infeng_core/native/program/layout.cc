@@ -43,7 +43,7 @@ std::shared_ptr<const Weight> in_layout_of(const Kernel& kernel, const std::shar
 
   auto copy = std::make_shared<PackedWeight>(nbytes, pages);
   char message[200] = {};
-  infeng_worker worker{sizeof(infeng_worker), 0, 1, sizeof message, nullptr, nullptr, message};
+  infeng_worker worker{sizeof(infeng_worker), 0, 1, sizeof message, nullptr, nullptr, message, nullptr};
   const FpGuard saved;
   fp_write(kFpContract);
   const infeng_status status = abi.pack(&weight->abi, copy->arena.data(), nbytes, &worker);

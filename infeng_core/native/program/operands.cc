@@ -88,7 +88,7 @@ int64_t Program::add_epilogues(Op& op, const Epilogues& specs, int64_t columns) 
   for (const EpilogueSpec& spec : specs) {
     ListedStep& step = op.steps.emplace_back();
     op.list.push_back(&step.head);
-    step.head = {sizeof step.head, spec.kind, nullptr, spec.function, spec.a, spec.b, 0};
+    step.head = {sizeof step.head, spec.kind, nullptr, spec.function, spec.scalar, spec.limit, 0};
     const std::string name = name_of(step.head);
     switch (spec.kind) {
       case INFENG_EPILOGUE_BIAS:

@@ -21,8 +21,9 @@ namespace {
 constexpr uint32_t kEveryone = 1;
 constexpr uint32_t kAlone = 2;
 constexpr uint32_t kStop = 4;
-constexpr uint32_t kFlags = 7;
-constexpr uint32_t kStep = 8;
+constexpr uint32_t kLent = 8;
+constexpr uint32_t kFlags = 15;
+constexpr uint32_t kStep = 16;
 constexpr int kMostThreads = 1024;
 
 void set_name([[maybe_unused]] pthread_t thread, int worker) {
@@ -148,6 +149,11 @@ void Pool::loop(int worker) {
   for (uint32_t seen = 0;;) {
     seen = wait(seen);
     if (seen & kStop) return;
+    if (seen & kLent) {
+      share_(context_, worker);
+      if (lent_.fetch_sub(1, std::memory_order_acq_rel) == 1) futex_wake_all(lent_);
+      continue;
+    }
     if ((seen & kEveryone) == 0) continue;  // the job is over, or worker 0 works alone
     job_->work(worker);
     arrive(worker);
@@ -248,6 +254,16 @@ void Pool::run(const Lock& held, Job& job) {
     const bool more = (seen & kAlone) ? next_phase(0) : arrive(0);
     if (!more) return;
   }
+}
+
+void Pool::lend(void (*share)(void*, int), void* context) {
+  if (threads_ == 1) return share(context, 0);
+  share_ = share;
+  context_ = context;
+  lent_.store(static_cast<uint32_t>(threads_ - 1), std::memory_order_relaxed);
+  publish(kLent);
+  share(context, 0);
+  while (const uint32_t left = lent_.load(std::memory_order_acquire)) futex_wait(lent_, left);
 }
 
 }  // namespace infeng

@@ -44,6 +44,9 @@ class Pool {
   Lock lock();
   Lock lock(const std::atomic<bool>& cancelled);
   void run(const Lock& held, Job& job);
+  // Called by a job that works alone: calls share(context, worker) on all workers and returns when all have returned.
+  // `share` may not throw.
+  void lend(void (*share)(void* context, int worker), void* context);
 
   int threads() const { return threads_; }
   // The CPU of each worker if they are pinned, else the CPUs that all of them share.
@@ -76,11 +79,14 @@ class Pool {
 
   // Written by the publishing worker, read by the others after they see the new state.
   Job* job_ = nullptr;
+  void (*share_)(void*, int) = nullptr;
+  void* context_ = nullptr;
   // The low bits say what to do, the rest counts publications. Both change in one store, so that a worker never takes
   // an old order for a new one.
   alignas(64) std::atomic<uint32_t> state_{0};
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<int> sleepers_{0};
+  alignas(64) std::atomic<uint32_t> lent_{0};  // workers that have not returned from `share_`
 };
 
 }  // namespace infeng

@@ -131,7 +131,8 @@ void Program::finish() {
                    static_cast<int32_t>(sizeof seat.message),
                    shared,
                    take_scratch(most.per_worker, most.align),
-                   seat.message};
+                   seat.message,
+                   nullptr};
   }
   shares_.resize(threads);
   block_step_ = memory_.take_array<uint32_t>(blocks_limit_);
@@ -202,13 +203,16 @@ void Program::bind_kernels(Op& op, infeng_workspace& most) {
            ", weight ", name_of(Vocabulary::weight, op.problem.weight_format), ")");
     }
     if (op.weight != nullptr) binding.weight = in_layout_of(kernel, op.weight, pages_);
-    binding.instance = kernel.instance(op.problem);
+    const bool has_own_weight = binding.weight != nullptr && op.routing == nullptr;
+    binding.instance = kernel.instance(op.problem, has_own_weight ? &binding.weight->abi : nullptr);
     const infeng_workspace wanted = kernel.workspace(op.problem);
     // Calls for several experts run at the same time.
-    if (op.routing != nullptr && (kernel.abi.kind != INFENG_KIND_TILES || kernel.abi.phases != nullptr ||
-                                  wanted.shared > 0 || binding.weight != op.weight)) {
+    if (op.routing != nullptr &&
+        (kernel.abi.kind != INFENG_KIND_TILES || kernel.abi.phases != nullptr || kernel.abi.prepare != nullptr ||
+         wanted.shared > 0 || binding.weight != op.weight)) {
       fail("not_accepted", kernel.full_name(),
-           ": has phases, shared memory, a layout of its own or runs whole, so it cannot serve the linears of experts");
+           ": has phases, shared memory, a layout of its own, prepares or runs whole, so it cannot serve the linears of "
+           "experts");
     }
     most.align = std::max(most.align, wanted.align);
     most.shared = std::max(most.shared, wanted.shared);

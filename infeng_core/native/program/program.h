@@ -50,6 +50,7 @@ struct Binding {
   // Set by finish().
   std::shared_ptr<const Weight> weight = nullptr;  // in the kernel's layout
   std::shared_ptr<void> instance = nullptr;        // the kernel's state for this op
+  int64_t prepared = -1;                           // the rows for which `prepare` was called last
 };
 using Bindings = std::vector<Binding>;
 
@@ -58,8 +59,8 @@ struct EpilogueSpec {
   int value = -1;     // RESIDUAL, MUL: buffer; QUANTIZE: activation; LORA: slot
   Constant constant;  // BIAS, ROW_SCALE
   uint32_t function = INFENG_FUNCTION_IDENTITY;
-  float a = 0;
-  float b = 0;
+  float scalar = 0;
+  float limit = 0;
 };
 using Epilogues = std::vector<EpilogueSpec>;
 

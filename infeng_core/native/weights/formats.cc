@@ -77,7 +77,7 @@ void pack_brought(const WeightFormat& format, const Source& s, int64_t row, uint
     }
   }
   char message[200] = {};
-  infeng_worker worker{sizeof worker, 0, 1, sizeof message, nullptr, nullptr, message};
+  infeng_worker worker{sizeof worker, 0, 1, sizeof message, nullptr, nullptr, message, nullptr};
   const infeng_status status = format.abi.pack(w.data(), s.k, rows, s.k, out, &worker);
   if (status == INFENG_OK) return;
   message[sizeof message - 1] = '\0';

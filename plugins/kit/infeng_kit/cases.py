@@ -287,7 +287,7 @@ def route() -> Iterator[Case]:
         for act in ("f32", "int8-g64"):
             for rows, k in ((1, 64), (3, 172), (65, 576)):
                 name = f"{rows}x{k}-{act}-{chosen}of{experts}"
-                yield case(name, "route", rows, act=act, n=experts, k=k, heads=chosen)
+                yield case(name, "route", rows, act=act, k=k, experts=experts, top_k=chosen)
 
 
 def combine() -> Iterator[Case]:
@@ -296,7 +296,7 @@ def combine() -> Iterator[Case]:
         for rows, chosen in ((1, 8), (4, 1), (65, 3), (7, 64)):
             for names in lists:
                 name = f"{rows}x{n}-{chosen}-{'+'.join(names) or 'plain'}"
-                yield case(name, "combine", rows, n=n, k=n, heads=chosen, **steps(names))
+                yield case(name, "combine", rows, n=n, k=n, top_k=chosen, **steps(names))
 
 
 MAKERS = {

@@ -56,7 +56,7 @@ def different(kernel: Kernel, chosen: Sequence[Case], notice: Notice, judge: Ker
         notice(case.name)
         wanted, _ = case.outputs(None, judge)
         found, damage = case.outputs(kernel)
-        place = damage or first_difference(kernel.numerics, wanted, found)
+        place = damage or first_difference(kernel.bound, wanted, found)
         if place is not None:
             yield f"case {case.name}: {place}"
 
@@ -81,7 +81,7 @@ def different_at_size(
             for step, count in enumerate(rows):
                 notice(f"{describe(problem(case))}, {count} rows on {threads} threads")
                 found = tried.run(step)
-                place = tried.damage or first_difference(kernel.numerics, wanted[step], found)
+                place = tried.damage or first_difference(kernel.bound, wanted[step], found)
                 if place is not None:
                     yield f"{describe(asked)}: with {count} rows on {threads} threads, {place}"
                     return

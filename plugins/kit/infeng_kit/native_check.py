@@ -32,8 +32,9 @@ SECONDS = 3600
 MOST_BYTES = 4 << 20
 """Output of a run at most; a library that writes more is killed."""
 REPAIR = "compare the order of additions, the rounding and the tails of rows with docs/numerics.md"
+OTHERWISE = "try it in `infeng plugins check` of its project, on a processor that has what it needs"
 _COUNT = re.compile(r"(\S+) +(\d+) of (\d+) cases equal")
-_SKIPPED = re.compile(r"(\S+) +skipped: needs (\S+)")
+_SKIPPED = re.compile(r"(\S+) +skipped: (.+)")
 _FAULT = re.compile(r"  (\S+): (.+)")
 
 
@@ -93,7 +94,7 @@ def lines(run: Run) -> Iterator[Line]:
         if found := _FAULT.fullmatch(line):
             faults.append(found[2])
         elif found := _SKIPPED.fullmatch(line):
-            yield skipped(f"kernel {found[1]}", f"this processor has no {found[2]}", "run it on one that has them")
+            yield skipped(f"kernel {found[1]}", found[2], OTHERWISE)
         elif found := _COUNT.fullmatch(line):
             yield _of_kernel(found[1], int(found[2]), int(found[3]), faults)
             faults = []

@@ -99,6 +99,17 @@ extern "C"
   kernel.next = &link_b;
 #elif defined(CASE_HALF_AN_INSTANCE)
   kernel.create = (infeng_status(*)(const infeng_problem*, void**, infeng_worker*))0x10;
+#elif defined(CASE_PREPARES_NOTHING)
+  kernel.prepare = (infeng_status(*)(void*, int64_t, infeng_worker*))0x10;
+#elif defined(CASE_BOUND) || defined(CASE_NEGATIVE_BOUND) || defined(CASE_NAN_BOUND)
+  kernel.numerics = INFENG_NUMERICS_APPROX;
+#if defined(CASE_BOUND)
+  kernel.bound = 0.5f;
+#elif defined(CASE_NEGATIVE_BOUND)
+  kernel.bound = -0.01f;
+#else
+  kernel.bound = 0.0f / 0.0f;
+#endif
 #elif defined(CASE_EXTENSION_SIZE)
   link_a.size = 3;
   out->next = &link_a;

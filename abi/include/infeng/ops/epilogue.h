@@ -71,17 +71,17 @@ INFENG_NOINLINE void finish_row(const infeng_args& args, uint32_t from, const in
         column /= 2;
         width /= 2;
         if (e->function == INFENG_FUNCTION_SWIGLU)
-          join_gates<V>(cur, width, [e](auto g, auto u) INFENG_INLINE_LAMBDA { return swiglu<V>(g, u, e->a, e->b); });
+          join_gates<V>(cur, width, [e](auto g, auto u) INFENG_INLINE_LAMBDA { return swiglu<V>(g, u, e->scalar, e->limit); });
         else if (e->function == INFENG_FUNCTION_GELU_TANH)
           join_gates<V>(cur, width, [](auto g, auto u) INFENG_INLINE_LAMBDA { return V::mul(gelu_tanh<V>(g), u); });
         else
           join_gates<V>(cur, width, [](auto g, auto u) INFENG_INLINE_LAMBDA { return V::mul(silu<V>(g), u); });
         break;
       case INFENG_EPILOGUE_SCALE:
-        for (int64_t c = 0; c < width; c += kLanes) V::store(cur + c, V::mul(V::load(cur + c), V::set(e->a)));
+        for (int64_t c = 0; c < width; c += kLanes) V::store(cur + c, V::mul(V::load(cur + c), V::set(e->scalar)));
         break;
       case INFENG_EPILOGUE_SOFTCAP:
-        for (int64_t c = 0; c < width; c += kLanes) V::store(cur + c, softcap<V>(V::load(cur + c), e->a));
+        for (int64_t c = 0; c < width; c += kLanes) V::store(cur + c, softcap<V>(V::load(cur + c), e->scalar));
         break;
       case INFENG_EPILOGUE_ACTIVATE:
         if (e->function == INFENG_FUNCTION_GELU_TANH)

@@ -20,8 +20,8 @@ struct Route {
   static constexpr uint32_t kFuses = 0;
 
   static int32_t accepts(const infeng_problem* p) {
-    return p->op == kOp && epilogues_within(*p, kFuses) && p->n <= INFENG_MOST_EXPERTS && p->heads >= 1 &&
-           p->heads <= INFENG_MOST_CHOSEN && p->heads <= p->n;
+    return p->op == kOp && epilogues_within(*p, kFuses) && p->experts <= INFENG_MOST_EXPERTS && p->top_k >= 1 &&
+           p->top_k <= INFENG_MOST_CHOSEN && p->top_k <= p->experts;
   }
 
   static int32_t phases(const infeng_args*) { return 3; }
@@ -132,7 +132,7 @@ struct Combine {
       INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SCALE) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SOFTCAP);
 
   static int32_t accepts(const infeng_problem* p) {
-    return p->op == kOp && epilogues_within(*p, kFuses) && p->heads >= 1 && p->heads <= INFENG_MOST_CHOSEN;
+    return p->op == kOp && epilogues_within(*p, kFuses) && p->top_k >= 1 && p->top_k <= INFENG_MOST_CHOSEN;
   }
 
   static int64_t tiles(const infeng_args* args, int32_t) { return args->rows; }

@@ -101,7 +101,7 @@ struct AppendState : State<infeng_kv_append_args> {
   Cache cache;
   Bytes x;
   infeng_kv_cache view{};
-  const infeng_args& args() {
+  infeng_args& args() {
     const int64_t stride = 2 * cache.heads * cache.dim;
     a.k = heads_view(x, segments.rows, cache.heads, cache.dim, stride);
     a.v = heads_view(x, segments.rows, cache.heads, cache.dim, stride, stride / 2);
@@ -141,7 +141,7 @@ struct AttentionState : State<infeng_attention_args> {
   int64_t heads = 0;
   Bytes q, out, sinks;
   infeng_kv_cache view{};
-  const infeng_args& args() {
+  infeng_args& args() {
     const int64_t dim = cache->dim;
     a.sinks = sinks.size() ? sinks.as<float>() : nullptr;
     a.q = heads_view(q, segments.rows, heads, dim, heads * dim);

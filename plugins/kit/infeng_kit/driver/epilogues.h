@@ -22,7 +22,7 @@ struct Headers {
     head.kind = kind;
     if (has_function(kind)) head.function = INFENG_FUNCTION_SILU;
     if (kind == INFENG_EPILOGUE_QUANTIZE) head.function = rounding;
-    if (kind == INFENG_EPILOGUE_SCALE || kind == INFENG_EPILOGUE_SOFTCAP) head.a = 1.5f;
+    if (kind == INFENG_EPILOGUE_SCALE || kind == INFENG_EPILOGUE_SOFTCAP) head.scalar = 1.5f;
     return head;
   }
 };

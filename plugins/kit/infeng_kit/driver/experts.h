@@ -17,7 +17,7 @@ struct RouteState : State<infeng_route_args> {
     copies = Bytes(x.size() * top_k, 0x33);
     if (in.rows) out = Activation(rows * top_k, k);
   }
-  const infeng_args& args() {
+  infeng_args& args() {
     in_view = in.view();
     out_view = out.view();
     if (x.size()) {
@@ -53,9 +53,9 @@ inline void check_route(Checker& c) {
           for (const uint32_t share : {uint32_t(INFENG_SHARE_ALL), uint32_t(INFENG_SHARE_CHOSEN)}) {
             infeng_problem p = problem_of(c.kernel, rows);
             p.act_format = integer ? INFENG_ACT_INT8_G64 : INFENG_ACT_F32;
-            p.n = experts;
             p.k = k;
-            p.heads = int32_t(top_k);
+            p.experts = int32_t(experts);
+            p.top_k = int32_t(top_k);
             if (!c.wants(p)) continue;
             RouteState s;
             s.rows = rows, s.experts = experts, s.top_k = top_k, s.k = k;
@@ -78,7 +78,7 @@ struct CombineState : State<infeng_combine_args> {
   int64_t rows = 0, top_k = 0, n = 0;
   Bytes x, weights, shared, gate, out;
   std::vector<int32_t> places;
-  const infeng_args& args() {
+  infeng_args& args() {
     a.x = matrix(x, INFENG_F32, rows * top_k, n, n);
     a.out = matrix(out, INFENG_F32, rows, n, n);
     a.weights = weights.as<float>();
@@ -99,7 +99,7 @@ inline void check_combine(Checker& c) {
         for (const auto& kinds : lists()) {
           infeng_problem p = problem_of(c.kernel, rows);
           p.n = p.k = n;
-          p.heads = int32_t(top_k);
+          p.top_k = int32_t(top_k);
           ask(p, kinds);
           if (!c.wants(p)) continue;
           CombineState s;

@@ -15,7 +15,7 @@ struct LinearState : State<infeng_linear_args> {
   std::vector<infeng_range> ranges;
   infeng_fetch fetch{};
   infeng_extension unknown{};
-  const infeng_args& args() {
+  infeng_args& args() {
     in_view = in.view();
     a.in = &in_view;
     if (later >= 0) {
@@ -106,7 +106,7 @@ struct EpilogueState : State<infeng_epilogue_args> {
   int64_t rows = 0, n = 0;
   Bytes in, out;
   bool in_place = false;
-  const infeng_args& args() {
+  infeng_args& args() {
     a.in = matrix(in, INFENG_F32, rows, n, n);
     a.out = in_place ? a.in : matrix(out, INFENG_F32, rows, list.width(), list.width());
     if (in_place) a.out.shape[1] = list.width();
@@ -141,7 +141,7 @@ struct RmsnormState : State<infeng_rmsnorm_args> {
   int64_t rows = 0, k = 0;
   Bytes x, weight, out;
   std::vector<int32_t> index;
-  const infeng_args& args() {
+  infeng_args& args() {
     a.x = matrix(x, INFENG_F32, rows + 3, k, k);
     a.row_index = index.empty() ? nullptr : index.data();
     a.weight = vector_view(weight, k);
@@ -183,7 +183,7 @@ struct LayernormState : State<infeng_layernorm_args> {
   Bytes x, weight, bias, out;
   std::vector<int32_t> index;
   bool in_place = false;
-  const infeng_args& args() {
+  infeng_args& args() {
     a.x = matrix(x, INFENG_F32, rows + 3, k, k);
     a.row_index = index.empty() ? nullptr : index.data();
     a.weight = vector_view(weight, k);
@@ -225,7 +225,7 @@ struct EmbedState : State<infeng_embed_args> {
   std::shared_ptr<PackedWeight> weight;
   std::vector<int32_t> ids;
   Bytes out;
-  const infeng_args& args() {
+  infeng_args& args() {
     a.ids = ids.data();
     a.weight = &weight->view;
     a.out = matrix(out, INFENG_F32, int64_t(ids.size()), weight->view.k, weight->view.k);
@@ -255,7 +255,7 @@ struct RopeState : State<infeng_rope_args> {
   int64_t rows = 0, heads = 0, kv_heads = 0, dim = 0, rot = 0;
   Bytes x, cos, sin, norms, scale;
   std::vector<int32_t> positions;
-  const infeng_args& args() {
+  infeng_args& args() {
     const int64_t stride = (heads + kv_heads) * dim + 3;
     a.q = heads_view(x, rows, heads, dim, stride);
     a.k = heads_view(x, rows, kv_heads, dim, stride, heads * dim);
@@ -298,7 +298,7 @@ struct ShrinkState : State<infeng_shrink_args> {
   Activation in;
   infeng_activation in_view{};
   Bytes x, u;
-  const infeng_args& args() {
+  infeng_args& args() {
     in_view = in.view();
     if (x.size()) in_view.x = matrix(x, INFENG_F32, rows, k, k);
     a.in = &in_view;

@@ -47,39 +47,109 @@ struct Library {
   }
 };
 
-// Plays the core: scratch full of rubbish, tiles in ranges of random length handed to three workers in turn.
-inline void execute(const infeng_kernel& kernel, const infeng_problem& problem, const infeng_args& args) {
+// Three workers that take turns: scratch memory full of rubbish, and for a WHOLE kernel the team.
+class Workers {
+ public:
+  static constexpr int kCount = 3;
+
+  explicit Workers(const infeng_workspace& space)
+      : shared_(space.shared, 0xFF),
+        scratch_(kCount, Bytes(space.per_worker, 0xFF)),
+        team_{{sizeof(infeng_team), 1, &cpu_, &Workers::each, &Workers::is_cancelled}, this} {}
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+
+  infeng_worker next(bool with_team) {
+    const int index = turn_++ % kCount;
+    return {sizeof(infeng_worker),  index,
+            kCount,                 sizeof message,
+            shared_.as<void>(),     scratch_[size_t(index)].as<void>(),
+            message,                with_team ? &team_.abi : nullptr};
+  }
+  bool intact() const {
+    return shared_.intact() && std::all_of(scratch_.begin(), scratch_.end(), [](const Bytes& b) { return b.intact(); });
+  }
+
+  char message[256] = "";
+
+ private:
+  struct Team {
+    infeng_team abi;
+    Workers* workers;
+  };
+  // Parts run one after the other, the last one first.
+  static infeng_status each(const infeng_team* team, int64_t count, infeng_part part, void* context) {
+    infeng_status status = INFENG_OK;
+    for (int64_t i = count; status == INFENG_OK && i-- > 0;) {
+      infeng_worker worker = reinterpret_cast<const Team*>(team)->workers->next(false);
+      status = part(context, i, &worker);
+    }
+    return status;
+  }
+  static int32_t is_cancelled(const infeng_team*) { return 0; }
+
+  Bytes shared_;
+  std::vector<Bytes> scratch_;
+  int32_t cpu_ = 0;
+  Team team_;
+  int turn_ = 0;
+};
+
+// The kernel's state for one call.
+class Instance {
+ public:
+  Instance(const infeng_kernel& kernel, const infeng_problem& problem, const infeng_args& args, Workers& workers)
+      : kernel_(kernel) {
+    if (kernel.create == nullptr) return;
+    infeng_worker worker = workers.next(false);
+    check(kernel.create(&problem, &state_, &worker), "create", workers);
+    if (kernel.prepare != nullptr) check(kernel.prepare(state_, args.rows, &worker), "prepare", workers);
+  }
+  ~Instance() {
+    if (kernel_.destroy != nullptr) kernel_.destroy(state_);
+  }
+  Instance(const Instance&) = delete;
+  Instance& operator=(const Instance&) = delete;
+  void* state() const { return state_; }
+
+ private:
+  void check(infeng_status status, const char* function, const Workers& workers) const {
+    if (status != INFENG_OK) Library::die("%s: %s: status %d: %s", kernel_.name, function, status, workers.message);
+  }
+  const infeng_kernel& kernel_;
+  void* state_ = nullptr;
+};
+
+// The tiles of a phase in ranges of random length and order.
+inline std::vector<std::pair<int64_t, int64_t>> ranges_of(const infeng_kernel& kernel, int64_t tiles) {
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  for (int64_t first = 0; first < tiles;) {
+    const int64_t last = kernel.kind == INFENG_KIND_WHOLE ? tiles : std::min(tiles, first + pick(1, 3));
+    ranges.emplace_back(first, last);
+    first = last;
+  }
+  std::shuffle(ranges.begin(), ranges.end(), rng);
+  return ranges;
+}
+
+// Plays the core: runs all phases of a call.
+inline void execute(const infeng_kernel& kernel, const infeng_problem& problem, infeng_args& args) {
   infeng_workspace space{};
   space.struct_size = sizeof space;
   if (kernel.workspace && kernel.workspace(&problem, &space) != INFENG_OK)
     Library::die("%s: workspace failed", kernel.name);
-  constexpr int kWorkers = 3;
-  Bytes shared(space.shared, 0xFF);
-  std::vector<Bytes> scratch(kWorkers, Bytes(space.per_worker, 0xFF));
-  char message[256] = "";
+  Workers workers(space);
+  const Instance instance(kernel, problem, args, workers);
+  args.instance = instance.state();
   const int32_t phases = kernel.phases ? kernel.phases(&args) : 1;
   for (int32_t phase = 0; phase < phases; ++phase) {
-    const int64_t tiles = kernel.tiles(&args, phase);
-    std::vector<std::pair<int64_t, int64_t>> ranges;
-    for (int64_t first = 0; first < tiles;) {
-      const int64_t last = std::min(tiles, first + pick(1, 3));
-      ranges.emplace_back(first, last);
-      first = last;
-    }
-    std::shuffle(ranges.begin(), ranges.end(), rng);
-    int turn = 0;
-    for (const auto& [first, last] : ranges) {
-      const int index = turn++ % kWorkers;
-      infeng_worker worker{
-          sizeof worker, index, kWorkers, sizeof message, shared.as<void>(), scratch[size_t(index)].as<void>(),
-          message};
+    for (const auto& [first, last] : ranges_of(kernel, kernel.tiles(&args, phase))) {
+      infeng_worker worker = workers.next(kernel.kind == INFENG_KIND_WHOLE);
       const infeng_status status = kernel.run(&args, phase, first, last, &worker);
-      if (status != INFENG_OK) Library::die("%s: status %d: %s", kernel.name, status, message);
+      if (status != INFENG_OK) Library::die("%s: status %d: %s", kernel.name, status, workers.message);
     }
   }
-  bool whole = shared.intact();
-  for (const Bytes& b : scratch) whole = whole && b.intact();
-  if (!whole) Library::die("%s wrote past the end of its scratch memory", kernel.name);
+  if (!workers.intact()) Library::die("%s wrote past the end of its scratch memory", kernel.name);
 }
 
 struct Checker {
