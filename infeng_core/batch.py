@@ -310,13 +310,11 @@ def is_split(segment: Segment) -> bool:
     return adapters is not None and segment.pos0 < max(adapters.begins, default=0)
 
 
-def _pieces(segment: Segment) -> abc.Iterator[tuple[int, Uses]]:
-    """Yield (row_begin, adapters) of each run of a segment's rows on which the same adapters act."""
-    sequence, row, _, pos0, *_ = segment
+def runs_of(sequence: RunningRequest, begin: int, end: int) -> abc.Iterator[tuple[int, Uses]]:
+    """Yield the first of each run of positions in [begin, end) on which the same adapters act, and those adapters."""
     begins = () if sequence.adapters is None else sequence.adapters.begins
-    end = pos0 + segment.row_end - row
-    for first in sorted({pos0, *(begin for begin in begins if pos0 < begin < end)}):
-        yield row + first - pos0, uses_before(sequence, first + 1)
+    for first in sorted({begin, *(one for one in begins if begin < one < end)}):
+        yield first, uses_before(sequence, first + 1)
 
 
 def adapter_rows(segments: abc.Sequence[Segment]) -> list[AdapterRows]:
@@ -325,12 +323,17 @@ def adapter_rows(segments: abc.Sequence[Segment]) -> list[AdapterRows]:
     last: Uses = ()
     begin = end = 0
     for segment in segments:
-        pieces = _pieces(segment) if is_split(segment) else ((segment.row_begin, uses_of(segment.sequence)),)
-        for row, uses in pieces:
+        sequence, row_begin, row_end, pos0, *_ = segment
+        if is_split(segment):
+            runs = runs_of(sequence, pos0, pos0 + row_end - row_begin)
+        else:
+            runs = iter(((pos0, uses_of(sequence)),))
+        for first, uses in runs:
             if uses != last:
+                row = row_begin + first - pos0
                 ranges += [AdapterRows(begin, row, handle, weight) for handle, weight in last]
                 last, begin = uses, row
-        end = segment.row_end
+        end = row_end
     ranges += [AdapterRows(begin, end, handle, weight) for handle, weight in last]
     return ranges
 

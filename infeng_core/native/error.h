@@ -21,12 +21,17 @@ class Error : public std::runtime_error {
   std::string code_;
 };
 
-// Throws an Error whose text is the concatenation of `parts`.
 template <class... Parts>
-[[noreturn]] void fail(const char* code, const Parts&... parts) {
+std::string joined(const Parts&... parts) {
   std::ostringstream text;
   (text << ... << parts);
-  throw Error(code, text.str());
+  return text.str();
+}
+
+// Throws an Error whose text is `parts`, joined.
+template <class... Parts>
+[[noreturn]] void fail(const char* code, const Parts&... parts) {
+  throw Error(code, joined(parts...));
 }
 
 // The error code of a status, such as "not_finite".

@@ -2,8 +2,8 @@
 
 There is a tree for each key. A node is a block of 16 tokens; its path from the root is a prefix, and the contents of
 its blocks depend only on its path and its key. Where an activated adapter begins to act inside of a prefix, the path
-turns: the first block that the adapter changes is found by a mark of the adapter beside its tokens, so that all
-blocks before it are those of whoever has the same key, without the adapter too.
+turns: a mark of the adapter, beside the tokens, finds the first block that the adapter changes. Requests with the same
+key share all blocks before it, with this adapter or without.
 
 For each group of layers with full attention ("wide") a node has a block as long as it exists. For groups with a window
 ("near") it has blocks until their room is needed, and running sequences free theirs as the window moves on; the node
@@ -25,6 +25,7 @@ Invariants between two calls:
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -238,10 +239,10 @@ class PrefixTree:
         self._forget(roots)
 
     def entries(self) -> Iterator[Entry]:
-        """Yield every node, each after its parent; the tree must not change meanwhile."""
-        spans = list(self._roots.items())  # the key of each root, or from a turn on, and the first node
+        """Yield every node, each after its parent, the oldest root first; the tree must not change meanwhile."""
+        spans = deque(self._roots.items())  # the key of each root, or from a turn on, and the first node
         while spans:
-            key, first = spans.pop()
+            key, first = spans.popleft()
             stack = [(first, -1 if first.parent is None else 0)]
             while stack:
                 node, depth = stack.pop()

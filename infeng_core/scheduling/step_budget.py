@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infeng_core.batch import RunningRequest, Uses, uses_before
+from infeng_core.batch import RunningRequest, Uses, runs_of
 from infeng_core.scheduling.cost import CostModel, StepShape
 
 LEAST_CHUNK = 8
@@ -39,10 +39,10 @@ class StepBudget:
     def take(self, sequence: RunningRequest, running: int) -> int:
         """Allocate rows for the prompt of one of ``running`` sequences; return how many."""
         begin = sequence.computed
-        uses = uses_before(sequence, begin + self._rows - self._taken)
-        shape = self.shape._replace(sampled=self.shape.sampled + 1)
-        if uses not in self._uses:
-            shape = shape._replace(adapters=shape.adapters + len(uses))
+        # Rows of several runs are no neighbours of those of other prompts; the last run is counted ahead of its rows.
+        runs = [uses for _, uses in runs_of(sequence, begin, sequence.length)]
+        ranges = sum(map(len, runs)) if len(runs) > 1 or runs[0] not in self._uses else 0
+        shape = self.shape._replace(sampled=self.shape.sampled + 1, adapters=self.shape.adapters + ranges)
         count = min(sequence.length - begin, self._rows_from(begin, shape))
         if sequence.report_from is not None:
             silent = max(0, sequence.report_from - begin)  # rows before the first reported one
@@ -50,7 +50,7 @@ class StepBudget:
             self.reported += max(0, count - silent - 1)
         if count > 0:
             self._taken += count
-            self._uses.add(uses)
+            self._uses.update(runs)
             attended = count * begin + count * (count + 1) // 2
             self.shape = shape._replace(rows=shape.rows + count, attended=shape.attended + attended)
         return count

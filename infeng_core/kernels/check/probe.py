@@ -55,9 +55,11 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             return {"ok": True, **_fits(kernels[request["fits"]], request["problem"])}
         if "check" in request:
             reference = _native.open_library(request["reference"], request["features"])
-            path, name = request["judge"] or (request["reference"], "")
-            known = _native.open_library(path, request["features"]).kernels
-            judge = next((kernel for kernel in known if kernel.name == name), None)
+            judge = None
+            if request["judge"] is not None:
+                path, name = request["judge"]
+                known = _native.open_library(path, request["features"]).kernels
+                judge = next((kernel for kernel in known if kernel.name == name), None)
             found = _difference(kernels[request["check"]], reference, request["problem"], judge)
             return {"ok": True, "difference": found}
         for format in library.formats:

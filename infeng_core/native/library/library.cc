@@ -23,7 +23,6 @@ namespace {
 constexpr int kMaxLinks = 64;
 constexpr int32_t kMaxKernels = 4096;
 constexpr int32_t kMaxOps = 256;
-constexpr uint32_t kMaxStruct = 4096;  // far beyond any struct of the ABI: a larger size is garbage
 constexpr size_t kMaxName = 128;
 
 #ifndef INFENG_CORE_VERSION
@@ -45,7 +44,7 @@ uint32_t check_chain(const std::string& path, const char* owner, const infeng_ex
       fail("bad_extension", path, ": the extension chain of ", owner, " has more than ", kMaxLinks,
            " links or runs in a circle");
     }
-    if (link->size < sizeof(infeng_extension) || link->size > kMaxStruct) {
+    if (link->size < sizeof(infeng_extension) || link->size > kMostStruct) {
       fail("bad_extension", path, ": an extension of ", owner, " says it has ", link->size, " bytes");
     }
     if (link->type & INFENG_EXTENSION_REQUIRED) required = link->type;
@@ -129,7 +128,7 @@ std::shared_ptr<Kernel> read_kernel(Library& library, const infeng_kernel* sourc
   const std::string where = "kernel " + std::to_string(index);
   if (source == nullptr) fail("bad_struct", path, ": ", where, " is NULL");
   const uint32_t size = source->struct_size;
-  if (size < offsetof(infeng_kernel, features) || size > kMaxStruct) {
+  if (size < offsetof(infeng_kernel, features) || size > kMostStruct) {
     fail("bad_struct", path, ": ", where, " says that it has ", size, " bytes, this ABI knows ", sizeof(infeng_kernel));
   }
   auto kernel = std::make_shared<Kernel>();

@@ -14,7 +14,6 @@ namespace {
 
 constexpr size_t kMostOps = 1024;  // of all libraries of a process
 constexpr size_t kMostName = 64;
-constexpr uint32_t kMostStruct = 4096;  // far beyond any struct of the ABI: a larger size is garbage
 
 // An op with the memory that its kind points into.
 struct Brought {
@@ -33,12 +32,6 @@ struct All {
 All& all() {
   static auto& all = *new All;
   return all;
-}
-
-std::string text(auto&&... parts) {
-  std::ostringstream out;
-  (out << ... << parts);
-  return out.str();
 }
 
 // Whether a name is a small letter and then small letters, digits and _.
@@ -68,13 +61,13 @@ class Layout {
   explicit Layout(uint32_t size) : size_(size) {}
 
   std::string take(const char* name, uint32_t offset, const Field& field) {
-    if (offset % field.align != 0) return text("its ", name, " at ", offset, " is not aligned to ", field.align);
+    if (offset % field.align != 0) return joined("its ", name, " at ", offset, " is not aligned to ", field.align);
     if (offset < sizeof(infeng_args) || offset > size_ || size_ - offset < field.bytes) {
-      return text("its ", name, " at ", offset, " lies outside of the fields of its arguments, ", sizeof(infeng_args),
-                  " to ", size_);
+      return joined("its ", name, " at ", offset, " lies outside of the fields of its arguments, ", sizeof(infeng_args),
+                    " to ", size_);
     }
     for (const auto& [begin, end] : taken_) {
-      if (offset < end && begin < offset + field.bytes) return text("its ", name, " overlaps another operand");
+      if (offset < end && begin < offset + field.bytes) return joined("its ", name, " overlaps another operand");
     }
     taken_.emplace_back(offset, offset + field.bytes);
     return "";
@@ -88,15 +81,15 @@ class Layout {
 // Reads one operand. Returns why it cannot be used, "" if it can.
 std::string read_operand(const infeng_operand& given, Brought& op, Layout& layout) {
   const auto has = [&](auto member, auto value) { return std::ranges::count(op.operands, value, member) > 0; };
-  if (!is_word(given.name)) return text("operand ", op.names.size(), " has no name of small letters, digits and _");
+  if (!is_word(given.name)) return joined("operand ", op.names.size(), " has no name of small letters, digits and _");
   const std::string name = given.name;
-  if (std::ranges::count(op.names, name) > 0) return text("two operands are called ", name);
+  if (std::ranges::count(op.names, name) > 0) return joined("two operands are called ", name);
   if (given.kind > INFENG_OPERAND_ROW_INDEX)
-    return text("its ", name, " is of kind ", given.kind, ", which is unknown");
+    return joined("its ", name, " is of kind ", given.kind, ", which is unknown");
   const auto kind = static_cast<OperandKind>(given.kind);
-  if (op.operands.empty() && kind != OperandKind::rows) return text("its first operand, ", name, ", is not rows");
+  if (op.operands.empty() && kind != OperandKind::rows) return joined("its first operand, ", name, ", is not rows");
   if (kind == OperandKind::row_index && has(&Operand::kind, kind)) return "it has two row indices";
-  if (kind == OperandKind::scalar && !std::isfinite(given.value)) return text("its ", name, " has no finite value");
+  if (kind == OperandKind::scalar && !std::isfinite(given.value)) return joined("its ", name, " has no finite value");
   if (std::string fault = layout.take(given.name, given.offset, field_of(given.kind)); !fault.empty()) return fault;
   op.names.push_back(name);
   op.operands.push_back({nullptr, kind, given.offset, kind == OperandKind::scalar ? given.value : 0});
@@ -105,15 +98,15 @@ std::string read_operand(const infeng_operand& given, Brought& op, Layout& layou
 
 std::string read_operands(const infeng_op& given, Brought& op) {
   if (given.operand_count < 1 || given.operand_count > INFENG_MOST_OPERANDS || given.operands == nullptr) {
-    return text("it has ", given.operand_count, " operands, possible are 1 to ", int{INFENG_MOST_OPERANDS});
+    return joined("it has ", given.operand_count, " operands, possible are 1 to ", int{INFENG_MOST_OPERANDS});
   }
   if (given.operand_stride < sizeof(infeng_operand) || given.operand_stride > kMostStruct || given.operand_stride % 8) {
-    return text("its operands lie ", given.operand_stride, " bytes apart, an infeng_operand has ",
-                sizeof(infeng_operand));
+    return joined("its operands lie ", given.operand_stride, " bytes apart, an infeng_operand has ",
+                  sizeof(infeng_operand));
   }
   if (given.args_size < sizeof(infeng_args) || given.args_size > INFENG_MOST_ARGS || given.args_size % 8 != 0) {
-    return text("its arguments have ", given.args_size, " bytes, possible are multiples of 8 up to ",
-                int{INFENG_MOST_ARGS});
+    return joined("its arguments have ", given.args_size, " bytes, possible are multiples of 8 up to ",
+                  int{INFENG_MOST_ARGS});
   }
   Layout layout(given.args_size);
   const auto* bytes = reinterpret_cast<const char*>(given.operands);
@@ -146,7 +139,7 @@ Registered add_op(infeng_op* given) {
   if (given == nullptr) return {"", "it is NULL"};
   const uint32_t size = given->struct_size;
   if (size < sizeof *given || size > kMostStruct) {
-    return {"", text("it says that it has ", size, " bytes, this ABI knows ", sizeof *given)};
+    return {"", joined("it says that it has ", size, " bytes, this ABI knows ", sizeof *given)};
   }
   if (!is_word(given->name)) return {"", "it has no name of small letters, digits and _"};
   Brought op;
@@ -165,7 +158,7 @@ Registered add_op(infeng_op* given) {
     given->number = other->kind.number;
     return {op.name, ""};
   }
-  if (known.ops.size() == kMostOps) return {op.name, text("libraries describe ", kMostOps, " ops already")};
+  if (known.ops.size() == kMostOps) return {op.name, joined("libraries describe ", kMostOps, " ops already")};
   Brought& kept = known.ops.emplace_back(std::move(op));
   settle(kept, INFENG_OP_FOREIGN + static_cast<uint32_t>(known.ops.size() - 1));
   given->number = kept.kind.number;

@@ -10,6 +10,8 @@
 
 namespace infeng {
 
+constexpr uint32_t kMostStruct = 4096;  // far beyond any struct of the ABI: a larger size of a library's is garbage
+
 // What became of an op that a library lists.
 struct Registered {
   std::string name;   // "" for an op without a name

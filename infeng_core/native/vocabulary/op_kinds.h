@@ -1,4 +1,4 @@
-// The ops: their names, and the operands of row ops; the core's own and those that libraries describe.
+// The names of ops and the operands of row ops. Ops are the core's own, or libraries describe them.
 #pragma once
 
 #include <infeng/abi.h>

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from infeng_core.api import BACKENDS
@@ -35,3 +37,22 @@ def in_formats(weight: str | None, cache: str | None) -> dict[str, Any]:
     """Return the settings of an engine whose weights and cache have these formats; None: the default."""
     more: dict[str, Any] = {"model__format": weight, "model__formats": {}} if weight else {}
     return more | ({"kv_cache__dtype": cache} if cache else {})
+
+
+def asked_in_formats(
+    plan: Plan,
+    op: str,
+    weights: Iterable[str | None],
+    caches: Iterable[str | None],
+    settings: Mapping[str, Any] = MappingProxyType({}),
+) -> Iterator[Problem]:
+    """Yield each problem of an op that engines over the model ask in each of these formats of weights and cache.
+
+    None stands for the engine's default format. settings: as in ``asked_by_model``.
+    """
+    seen: set[Problem] = set()
+    for weight, cache in product(weights, caches):
+        for asked in asked_by_model(plan, {**settings, **in_formats(weight, cache)}):
+            if asked.op == op and asked not in seen:
+                seen.add(asked)
+                yield asked

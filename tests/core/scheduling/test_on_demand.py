@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 
 import pytest
+from scheduler_parts import Adapters, Reference
 
 from infeng_core.batch import Batch, Limits, RunningRequest
 from infeng_core.errors import PluginError
@@ -17,7 +18,7 @@ from infeng_core.scheduling.policy import Policy, Served
 from infeng_core.scheduling.prefix import PrefixTree
 from infeng_core.scheduling.prefix_cache import PrefixCache
 from infeng_core.scheduling.scheduler import MOST_DISPLACED, Scheduler
-from infeng_core.scheduling.step_budget import LEAST_CHUNK, UNKNOWN_CHUNK
+from infeng_core.scheduling.step_budget import LEAST_CHUNK, UNKNOWN_CHUNK, StepBudget
 
 
 def sequence(id_: int, prompt: int, new: int, priority: int = 0) -> RunningRequest:
@@ -250,3 +251,17 @@ def test_a_policy_may_ask_how_much_of_a_request_is_cached():
             pass
         assert (one.cached > 0) == (id_ == 7)
     assert set(found) == {0, one.cached}
+
+
+def test_room_for_prompts_counts_the_runs_of_rows_between_which_adapters_begin():
+    registry = Adapters(4)
+    registry.resident = dict.fromkeys(registry.names.values(), 0)
+    budget = StepBudget(StepShape(0, 0, 0), 64, 4, CostModel(), None)
+    ranges = []
+    for id_, firsts in enumerate([None, None, (0, 10), (5, 5)]):
+        one = sequence(id_, 16, 4)
+        one.adapters = Reference(registry, ("a", "b"), (1.0, 1.0), firsts)
+        assert one.adapters.acquire()
+        assert budget.take(one, 4) == 16
+        ranges.append(budget.shape.adapters)
+    assert ranges == [2, 2, 2 + 1 + 2, 5 + 2]

@@ -171,3 +171,12 @@ def test_the_keys_behind_a_turn_are_the_same_in_every_process() -> None:
     keys = [entry.key for entry in tree.entries()]
     assert keys[0] == KEY
     assert [key.hex()[:16] for key in keys[1:]] == ["de51353c9f13ea8a"] * 2
+
+
+def test_the_oldest_root_comes_first_and_turns_after_all_roots() -> None:
+    tree = PrefixTree(BlockPool(16))
+    for key in (KEY, OTHER * 32):
+        tree.insert(key, tokens_of([1, 2]), tree.pool.allocate(2), [(1, ONE)] if key == KEY else ())
+    assert [(entry.key in (KEY, OTHER * 32), entry.depth) for entry in tree.entries()] == [
+        *((True, 0), (True, 0), (True, 1), (False, 0))
+    ]

@@ -63,18 +63,10 @@ struct Layernorm {
     const float *w = row_of<float>(args.weight, 0), *b = row_of<float>(args.bias, 0);
     float* out = args.out.data ? row_of<float>(args.out, row) : nullptr;
     const F mean = mean_of(x, k), r = inverse_deviation(x, k, mean, args.eps);
-    for (int64_t column = 0; column < k; column += kWidestGroup) {
-      const int width = int(min_of(kWidestGroup, k - column));
-      alignas(64) float y[kWidestGroup];
-      for (int c = 0; c < width; c += kLanes) {
-        const int64_t at = column + c;
-        const F d = V::sub(V::load(x + at, width - c), mean);
-        V::store(y + c, V::fma(V::mul(d, r), V::load(w + at, width - c), V::load(b + at, width - c)));
-      }
-      quantize_part<V>(args.common, row, column, width, y, kept);
-      for (int c = 0; out && c < width; c += kLanes) V::store(out + column + c, V::load(y + c), width - c);
-    }
-    quantize_rows<V>(args.common, row, k, k, kept);
+    const auto value = [&](int64_t c, int n) INFENG_INLINE_LAMBDA {
+      return V::fma(V::mul(V::sub(V::load(x + c, n), mean), r), V::load(w + c, n), V::load(b + c, n));
+    };
+    finish_columns<V>(args.common, row, k, value, out, kept);
   }
 };
 

@@ -200,6 +200,21 @@ INFENG_INLINE void quantize_rows(const infeng_args& args, int64_t row, int64_t k
   }
 }
 
+// Writes the k values of row `row` of an op whose list is of QUANTIZE alone: value(c, n) is columns [c, c + 16), n of
+// which exist. `out` may be NULL, or the row that `value` reads: 256 columns are read before they are written.
+template <Vector V, class Value>
+INFENG_INLINE void finish_columns(const infeng_args& args, int64_t row, int64_t k, const Value& value, float* out,
+                                  float* kept) {
+  for (int64_t column = 0; column < k; column += kWidestGroup) {
+    const int width = int(min_of(kWidestGroup, k - column));
+    alignas(64) float y[kWidestGroup];
+    for (int c = 0; c < width; c += kLanes) V::store(y + c, value(column + c, width - c));
+    quantize_part<V>(args, row, column, width, y, kept);
+    for (int c = 0; out && c < width; c += kLanes) V::store(out + column + c, V::load(y + c), width - c);
+  }
+  quantize_rows<V>(args, row, k, k, kept);
+}
+
 }  // namespace
 }  // namespace infeng
 #endif  // INFENG_OPS_QUANTIZE_H

@@ -63,19 +63,11 @@ struct Rmsnorm {
     const int64_t k = args.x.shape[args.x.ndim - 1];
     const float* w = row_of<float>(args.weight, 0);
     const auto r = root_mean_square<V>(x, k, args.eps);
-    const auto weight = [&](int64_t c, int64_t n) INFENG_INLINE_LAMBDA {
-      const auto v = V::load(w + c, int(n));
-      return args.offset != 0.0f ? V::add(V::set(args.offset), v) : v;
+    const auto value = [&](int64_t c, int n) INFENG_INLINE_LAMBDA {
+      const auto weight = V::load(w + c, n);
+      return V::mul(V::mul(V::load(x + c, n), r), args.offset != 0.0f ? V::add(V::set(args.offset), weight) : weight);
     };
-    for (int64_t column = 0; column < k; column += kWidestGroup) {
-      const int width = int(min_of(kWidestGroup, k - column));
-      alignas(64) float y[kWidestGroup];
-      for (int c = 0; c < width; c += kLanes)
-        V::store(y + c, V::mul(V::mul(V::load(x + column + c, width - c), r), weight(column + c, width - c)));
-      quantize_part<V>(args.common, row, column, width, y, kept);
-      for (int c = 0; out && c < width; c += kLanes) V::store(out + column + c, V::load(y + c), width - c);
-    }
-    quantize_rows<V>(args.common, row, k, k, kept);
+    finish_columns<V>(args.common, row, k, value, out, kept);
   }
 };
 

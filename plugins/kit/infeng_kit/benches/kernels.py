@@ -27,7 +27,7 @@ from infeng_kit.benches.pairs import Pair
 from infeng_kit.cases import Case, reference
 from infeng_kit.checks.library import own_states
 from infeng_kit.conformance import cut, fits, suite
-from infeng_kit.model_problems import asked_by_model, in_formats
+from infeng_kit.model_problems import asked_in_formats
 
 if TYPE_CHECKING:
     from infeng_kit.plan import Plan
@@ -88,24 +88,22 @@ class Kernels:
                     self.left_out.append(f"kernel {kernel.name}: {why}")
 
     def _of(self, kernel: Kernel, chosen: Sequence[Case], own: Sequence[str]) -> Iterator[Pair]:
-        config, seen = self._without.config, set()
+        config = self._without.config
         weights = self._formats((case.fields.get("weight") for case in chosen), own, config.model.format)
         caches = self._formats((case.fields.get("kv") for case in chosen), (), config.kv_cache.dtype)
         settings = {"threads__count": self._threads}
-        for weight in weights:
-            for cache in caches:
-                for asked in asked_by_model(self._plan, settings | in_formats(weight, cache)):
-                    if asked.op != kernel.op or asked in seen or not fits(kernel, asked):
-                        continue
-                    seen.add(asked)
-                    low, high = asked.rows
-                    for rows in self._rows:
-                        if low <= rows <= high:
-                            with contextlib.suppress(NoJudgeError, NativeError):
-                                yield self._pair(kernel, asked, rows)
+        for asked in asked_in_formats(self._plan, kernel.op, weights, caches, settings):
+            low, high = asked.rows
+            for rows in self._rows if fits(kernel, asked) else ():
+                if low <= rows <= high:
+                    with contextlib.suppress(NoJudgeError, NativeError):
+                        yield self._pair(kernel, asked, rows)
 
     def _formats(self, accepted: Iterable[str | None], own: Sequence[str], default: str) -> list[str | None]:
-        """Return the formats in which a kernel is measured, of those that it accepts; [None] where it has none."""
+        """Return the formats in which a kernel is measured.
+
+        They are some of those that it accepts; a kernel whose op has no format is measured once: [None].
+        """
         every = [one for one in dict.fromkeys(accepted) if one is not None]
         if not every:
             return [None]

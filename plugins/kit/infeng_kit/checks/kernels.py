@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from functools import partial
-from itertools import product
 from typing import TYPE_CHECKING
 
 from infeng_core.api.formats import BUILTIN, format_lookup, use_families
@@ -14,7 +13,7 @@ from infeng_core.api.kernels import Kernel, NoJudgeError, Problem, plain_kernel,
 from infeng_kit.cases import Case
 from infeng_kit.checks.library import own_states
 from infeng_kit.conformance import ROWS, different, different_at_size, fits, suite
-from infeng_kit.model_problems import asked_by_model, in_formats
+from infeng_kit.model_problems import asked_in_formats
 from infeng_kit.report import failed, ok, skipped
 
 if TYPE_CHECKING:
@@ -102,12 +101,7 @@ def _problems(plan: Plan, kernel: Kernel, chosen: list[Case]) -> Iterator[Proble
         return
     weights = dict.fromkeys(case.fields.get("weight") for case in chosen)
     caches = dict.fromkeys(case.fields.get("kv") for case in chosen)
-    seen: set[Problem] = set()
-    for weight, cache in product(weights or (None,), caches or (None,)):
-        for asked in asked_by_model(plan, in_formats(weight, cache)):
-            if asked.op == kernel.op and asked not in seen:
-                seen.add(asked)
-                yield asked
+    yield from asked_in_formats(plan, kernel.op, weights or (None,), caches or (None,))
 
 
 def _of_widths(plan: Plan, op: str) -> Iterator[Problem]:
