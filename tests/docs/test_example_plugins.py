@@ -39,7 +39,7 @@ from infeng_core.plug.manager import Plugins
 from infeng_core.requests.request import Request, SamplingParams
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
-COMPILED = ("kernel", "format")
+COMPILED = ("kernel", "format", "op")
 PYTHON = {p.parents[1].name: p for p in EXAMPLES.glob("*/infeng_*/plugin.yaml") if p.parts[-3] not in COMPILED}
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
 
