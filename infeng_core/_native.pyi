@@ -61,7 +61,7 @@ class Problem:
         experts: int = 0,
         top_k: int = 0,
     ) -> None:
-        """``epilogues`` in their order, those with scalars as (name, scalar, limit); ``v_head_dim`` 0: as ``head_dim``."""
+        """``epilogues`` in their order, with scalars as (name, scalar, limit); ``v_head_dim`` 0: as ``head_dim``."""
     op: str
     weight: str | None
     act: str | None

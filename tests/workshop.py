@@ -61,7 +61,7 @@ class Workshop:
 
     def plugin(
         self, name: str, source: str = "embed.c", content: bytes | None = None, yaml_text: str | None = None,
-        features: list[str] | None = None, kernels: list[object] | None = None, abi: str = "0.10", **macros: object,
+        features: list[str] | None = None, kernels: list[object] | None = None, abi: str = "0.11", **macros: object,
     ) -> Path:  # fmt: skip
         """Write plugin ``name`` and return its plugin.yaml; ``macros`` as in data/embed.c."""
         op = source.partition(".")[0]

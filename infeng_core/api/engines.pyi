@@ -13,7 +13,16 @@ from infeng_core.backends.interface import (
     NotFiniteError,
 )
 from infeng_core.backends.saved_prefixes import PrefixEntry, PrefixStore
-from infeng_core.batch import BLOCK_TOKENS, NOT_FINITE, AdapterHandle, Batch, Limits, RunningRequest, Segment
+from infeng_core.batch import (
+    BLOCK_TOKENS,
+    NOT_FINITE,
+    AdapterHandle,
+    AdapterRows,
+    Batch,
+    Limits,
+    RunningRequest,
+    Segment,
+)
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
 from infeng_core.formats.adapters.stacked import unpack_stacked
 from infeng_core.scheduling.blocks import BlockPool
@@ -31,9 +40,9 @@ from infeng_core.scheduling.tables import Needs
 from infeng_core.telemetry.observers import Observer, Stage, StepReport
 
 __all__ = [
-    "BLOCK_TOKENS", "NOT_FINITE", "NUMERICS", "AdapterHandle", "Backend", "Batch", "BlockAccess", "BlockPool",
-    "BoundOp", "CostModel", "Drafter", "Executable", "FirstCome", "HiddenStates", "InterruptedStepError", "Limits",
-    "LoraPart", "LoraTensor", "Measurable", "Measured", "Needs", "NotFiniteError", "Observer", "PackedAdapter",
-    "Policy", "PrefixCache", "PrefixEntry", "PrefixStore", "PrefixTree", "RunningRequest", "Scheduler", "Schedulers",
-    "Segment", "Served", "Stage", "StepReport", "limits_of", "rows_of_prompt", "unpack_stacked", "windows_of",
+    "BLOCK_TOKENS", "NOT_FINITE", "NUMERICS", "AdapterHandle", "AdapterRows", "Backend", "Batch", "BlockAccess",
+    "BlockPool", "BoundOp", "CostModel", "Drafter", "Executable", "FirstCome", "HiddenStates", "InterruptedStepError",
+    "Limits", "LoraPart", "LoraTensor", "Measurable", "Measured", "Needs", "NotFiniteError", "Observer",
+    "PackedAdapter", "Policy", "PrefixCache", "PrefixEntry", "PrefixStore", "PrefixTree", "RunningRequest", "Scheduler",
+    "Schedulers", "Segment", "Served", "Stage", "StepReport", "limits_of", "rows_of_prompt", "unpack_stacked", "windows_of",
 ]  # fmt: skip

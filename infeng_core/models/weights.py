@@ -130,7 +130,7 @@ class TensorSpec:
 class VectorSpec:
     """A vector of ``size`` f32 values, made of one or more (rows,) parts; columns without a part are 0."""
 
-    name: str
+    name: str  # in artifacts, and for the ops that read it
     size: int
     parts: tuple[Part, ...]
 

@@ -55,7 +55,7 @@ class KernelLibrary(Record):
 
 
 class Command(Protocol):
-    """``infeng <name>``."""
+    """A command of `infeng`, by its name."""
 
     name: str
     help: str

@@ -49,12 +49,12 @@ ARCHES = ("x86_64", "aarch64")
 
 
 class _Abi(Kind):
-    """A version such as "0.10"; a YAML number loses zeros, so it must be text."""
+    """A version such as "0.11"; a YAML number loses zeros, so it must be text."""
 
     def check(self, value: object) -> tuple[int, int]:
         major, dot, minor = value.partition(".") if isinstance(value, str) else ("", "", "")
         if not (dot and major.isdigit() and minor.isdigit()):
-            raise ValueError(f'expected a version in quotes such as "0.10", found {value!r}')
+            raise ValueError(f'expected a version in quotes such as "0.11", found {value!r}')
         return int(major), int(minor)
 
 
@@ -177,7 +177,7 @@ def _checked(document: Document) -> PluginManifest:
             raise ManifestError(document.place(()), f"`{key}` is missing")
     if "library" in top and "abi" not in top:
         raise ManifestError(
-            document.place(("library",)), "a library needs `abi`", 'add the ABI it is built for: abi: "0.10"'
+            document.place(("library",)), "a library needs `abi`", 'add the ABI it is built for: abi: "0.11"'
         )
     api = top.get("api", (API_VERSION, 0))
     if api[0] == API_VERSION and api[1] > API_MINOR:

@@ -16,6 +16,7 @@ class Served(NamedTuple):
     prompt_rows: int
     """Computed positions of its prompt, without those found in the cache."""
     new_tokens: int
+    """Tokens that were drawn for it."""
 
 
 class Policy(Protocol):

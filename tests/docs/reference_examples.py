@@ -131,6 +131,6 @@ from infeng_core.api.formats import Part
 
 # The k of the second head in a tensor that has, for each of two heads, 16 rows of q, of k and of v.
 part = Part("query_key_value.weight", 16, first_panel=3, begin=64, of=96)
-assert part.span == slice(64, 80) and part.columns()[0] == 48 and part.shape(64) == (96, 64)
+assert part.span == slice(64, 80, 1) and part.columns()[0] == 48 and part.shape(64) == (96, 64)
 """,
 }

@@ -32,7 +32,7 @@ def routed(scores: NDArray[np.float32], top_k: int, *, chosen: bool) -> tuple[ND
     program = program_of(rows)
     logits, x, out = program.buffer(experts), program.buffer(16), program.buffer(16, copies=top_k)
     routing = program.routing(experts=experts, top_k=top_k)
-    kernels = bound("route", rows, act="f32", n=experts, k=16, heads=top_k)
+    kernels = bound("route", rows, act="f32", k=16, experts=experts, top_k=top_k)
     program.route(kernels, logits, x, out, routing=routing, columns=16, share_of_chosen=chosen)
     program.view(logits)[:] = scores
     program.view(x)[:] = np.arange(rows)[:, None]
@@ -82,7 +82,7 @@ def test_results_of_experts_are_added_in_order() -> None:
     rows, top_k, n = 5, 3, 40
     program, random = program_of(rows), np.random.RandomState(2)
     x, out, routing = program.buffer(n, copies=top_k), program.buffer(n), program.routing(experts=4, top_k=top_k)
-    program.combine(bound("combine", rows, n=n, k=n, heads=top_k), x, n, out, routing=routing)
+    program.combine(bound("combine", rows, n=n, k=n, top_k=top_k), x, n, out, routing=routing)
     _, weights, places, _ = program.view_routing(routing)
     weights[:] = random.standard_normal((rows, top_k))
     places[:] = random.permutation(rows * top_k).reshape(rows, top_k)
@@ -126,7 +126,7 @@ def test_each_expert_adds_its_own_bias_before_its_gates_join() -> None:
     program, random = program_of(rows), np.random.RandomState(4)
     logits, x, copies = program.buffer(experts), program.buffer(64), program.buffer(64, copies=2)
     out, routing = program.buffer(n // 2, copies=2), program.routing(experts=experts, top_k=2)
-    route = bound("route", rows, act="f32", n=experts, k=64, heads=2)
+    route = bound("route", rows, act="f32", k=64, experts=experts, top_k=2)
     program.route(route, logits, x, copies, routing=routing, columns=64, share_of_chosen=True)
     panels, size = experts * 2, native.panel_bytes("f32", 64)
     weight = native.Weight("f32", experts * n, 64, panels, size, native.Arena(panels * size, huge_pages=False))

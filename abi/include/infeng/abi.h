@@ -212,8 +212,9 @@ typedef struct infeng_team {
   uint32_t struct_size;
   int32_t cpu_count;
   const int32_t* cpus; /* (cpu_count) CPUs on which the workers run */
-  /* Calls part(context, i, worker) once for each i in [0, count), on all workers, and returns the first status that is
-   * not OK once all calls have ended; after one that is not, no further part begins. A part has no team. */
+  /* Calls part(context, i, worker) once for each i in [0, count), on all workers, and returns once all calls have
+   * ended. After a status that is not OK no further part begins, and the first such status is returned. A part has no
+   * team. */
   infeng_status (*each)(const struct infeng_team* team, int64_t count, infeng_part part, void* context);
   /* Nonzero once the step is cancelled: `run` and its parts may end early, with any status. */
   int32_t (*is_cancelled)(const struct infeng_team* team);

@@ -91,7 +91,10 @@ def first_difference(
 
     bound: how far a value may be off, as a fraction of the largest magnitude in its array; 0: bytes must be equal.
     """
-    places = ((name, _exact(one, other) if bound == 0 else _close(one, other, bound)) for (name, one), (_, other) in zip(wanted, found, strict=True))
+    places = (
+        (name, _exact(one, other) if bound == 0 else _close(one, other, bound))
+        for (name, one), (_, other) in zip(wanted, found, strict=True)
+    )
     return next((f"{name} {place}" for name, place in places if place is not None), None)
 
 

@@ -146,7 +146,7 @@ void bind_kernel(py::module_& m) {
       .def_readonly("features", &Kernel::features)
       .def_property_readonly("numerics", [](const Kernel& k) { return name_of(Vocabulary::numerics, k.abi.numerics); })
       .def_property_readonly("kind", [](const Kernel& k) { return name_of(Vocabulary::kind, k.abi.kind); })
-      .def_property_readonly("bound", &Kernel::bound)
+      .def_readonly("bound", &Kernel::bound)
       .def_property_readonly("priority", [](const Kernel& k) { return k.abi.priority; })
       .def_property_readonly("fuses", [](const Kernel& k) { return epilogue_names(k.abi.fuses, k.abi.handles); })
       .def_property_readonly("handles", [](const Kernel& k) { return need_names(k.abi.handles); })

@@ -80,8 +80,9 @@ def bindings(header: Path, attributes: str = "") -> str:
     version = f"{constants['INFENG_ABI_MAJOR']}.{constants['INFENG_ABI_MINOR']}"
     parts = [HEAD.format(version=version, attributes=attributes)]
     for name, value in constants.items():
-        kind = "infeng_status" if name in _first_enum(text) else "u32"
+        kind = "infeng_status" if name in _first_enum(text) else "f32" if "." in value else "u32"
         parts.append(f"pub const {name}: {kind} = {value};")
+    parts += [f"pub type {name} = {_function_type(result, taken)};" for result, name, taken in re.findall(_ALIAS, text)]
     parts += [_function(*found) for found in re.findall(_MACRO, text)]
     parts += [_struct(name, body) for body, name in re.findall(_STRUCT, text)]
     return "\n".join(parts) + "\n"
@@ -108,6 +109,7 @@ def _assertion(kind: str, inner: str) -> str:
     return f"assert!(offset_of!({struct}, {name}) == {offset} && size_of_field!({struct}, {name}) == {size});"
 
 
+_ALIAS = re.compile(r"^typedef ([\w ]+) \(\*(\w+)\)\(([^)]*)\);", re.MULTILINE)
 _STRUCT = re.compile(r"typedef struct \w+ \{(.*?)\n\} (\w+);", re.DOTALL)
 
 
@@ -127,7 +129,7 @@ def _number(text: str, kind: str) -> str:
 
 def _constants(text: str) -> Iterator[tuple[str, str]]:
     """Yield the names and numbers of defines and enums."""
-    yield from re.findall(r"^#define (INFENG_\w+) (\d+|0x[0-9a-fA-F]+)u?\s*$", text, re.MULTILINE)
+    yield from re.findall(r"^#define (INFENG_\w+) (\d+\.\d+|\d+|0x[0-9a-fA-F]+)[uf]?\s*$", text, re.MULTILINE)
     for body in re.findall(r"enum \{(.*?)\}", text, re.DOTALL):
         yield from re.findall(r"(\w+) = (\w+)", body)
 
@@ -148,10 +150,7 @@ def _declared(item: str) -> str:
     """Return a field or a parameter as ``name: type``."""
     function = _FUNCTION.match(item)
     if function:
-        parameters = [p.strip() for p in function["parameters"].split(",")]
-        taken = ", ".join(_pointed(p) for p in parameters if p != "void")
-        result = "" if function["result"].strip() == "void" else f" -> {_type(function['result'])}"
-        return f'{function["name"]}: Option<unsafe extern "C" fn({taken}){result}>'
+        return f"{function['name']}: {_function_type(function['result'], function['parameters'])}"
     field = _FIELD.match(item)
     if field is None:
         raise ValueError(f"abi.h: unknown form of a field: {item}")
@@ -159,6 +158,13 @@ def _declared(item: str) -> str:
     for size in reversed(re.findall(r"\[(\w+)\]", field["dims"])):
         kind = f"[{kind}; {size} as usize]"
     return f"{KEYWORDS.get(field['name'], field['name'])}: {kind}"
+
+
+def _function_type(result: str, parameters: str) -> str:
+    """Return the type of a pointer to a function, which may be NULL."""
+    taken = ", ".join(_pointed(p.strip()) for p in parameters.split(",") if p.strip() != "void")
+    returned = "" if result.strip() == "void" else f" -> {_type(result)}"
+    return f'Option<unsafe extern "C" fn({taken}){returned}>'
 
 
 def _pointed(parameter: str) -> str:

@@ -243,12 +243,12 @@ def test_info_shows_one_plugin_without_loading_it(infeng, workshop, monkeypatch)
     assert (status, err) == (0, "")
     for pattern in (
         r"^name +first$",
-        r"^library +abi 0\.10$",
+        r"^library +abi 0\.11$",
         r"^library +sha256 [0-9a-f]{64}$",
         r"^  embed_tiny +embed$",
     ):
         assert re.search(pattern, out, re.MULTILINE), pattern
-    assert json.loads(infeng("plugins", "info", "first", "--json")[1])["library"]["abi"] == "0.10"
+    assert json.loads(infeng("plugins", "info", "first", "--json")[1])["library"]["abi"] == "0.11"
     status, _, err = infeng("plugins", "info", "frist")
     assert (status, err) == (1, "infeng: error: plugin frist: not installed: did you mean `first`?\n")
 

@@ -79,7 +79,7 @@ def test_the_engine_continues_and_names_the_faulty_library(workshop, monkeypatch
         workshop.selector(path, kernels__strict=True)
 
 
-@pytest.mark.parametrize(("abi", "said"), [("0.9", "built for 0.10 or later"), ("1.0", "this engine has 0.11")])
+@pytest.mark.parametrize(("abi", "said"), [("0.9", "built for 0.11 or later"), ("1.0", "this engine has 0.11")])
 def test_a_library_whose_yaml_names_a_refused_abi_is_not_tried(workshop, monkeypatch, abi, said):
     monkeypatch.setattr(trial.Trial, "open", lambda _: pytest.fail("it was tried"))
     plugins = workshop.plugins(workshop.plugin("elder", abi=abi), kernels__order=["elder", "reference"])

@@ -9,6 +9,7 @@
 static float* row_of(const infeng_tensor* t, int64_t m) { return (float*)t->data + m * t->strides[0]; }
 static int32_t accepts(const infeng_problem* problem) { return problem->struct_size == sizeof *problem; }
 static int64_t one(const infeng_args* args, int32_t phase) { return (void)phase, args->rows > 0; }
+static int64_t rows(const infeng_args* args, int32_t phase) { return (void)phase, args->rows; }
 static infeng_status private_memory(const infeng_problem* problem, infeng_workspace* out) {
   (void)problem;
   out->per_worker = 64;
@@ -44,7 +45,7 @@ static infeng_status show_row(void* context, int64_t m, infeng_worker* worker) {
   return INFENG_NOT_FINITE;
 }
 
-#define RUN(name)                                                                                              \
+#define RUN(name) \
   static infeng_status name(const infeng_args* args, int32_t phase, int64_t first, int64_t last, infeng_worker* worker)
 
 static infeng_status run_rows(const infeng_args* args, infeng_worker* worker, int64_t bad) {
@@ -72,8 +73,7 @@ RUN(until_cancelled) {
 /* A kernel of tiles has no team. */
 RUN(alone) {
   (void)phase;
-  for (int64_t m = first; m < last; ++m)
-    row_of(&((const infeng_epilogue_args*)args)->out, m)[0] = worker->team == NULL;
+  for (int64_t m = first; m < last; ++m) row_of(&((const infeng_epilogue_args*)args)->out, m)[0] = worker->team == NULL;
   return INFENG_OK;
 }
 
@@ -132,17 +132,25 @@ static infeng_status pack(const infeng_weight* weight, void* out, int64_t out_by
   return INFENG_OK;
 }
 
-#define KERNEL(name_, op_, kind_, run_, ...)                                                                        \
-  {.struct_size = sizeof(infeng_kernel), .op = INFENG_OP_##op_, .name = name_, .features = "",                      \
-   .kind = INFENG_KIND_##kind_, .accepts = accepts, .tiles = one, .run = run_, .workspace = private_memory, __VA_ARGS__}
+#define KERNEL(name_, op_, kind_, tiles_, run_, ...) \
+  {.struct_size = sizeof(infeng_kernel),             \
+   .op = INFENG_OP_##op_,                            \
+   .name = name_,                                    \
+   .features = "",                                   \
+   .kind = INFENG_KIND_##kind_,                      \
+   .accepts = accepts,                               \
+   .tiles = tiles_,                                  \
+   .run = run_,                                      \
+   .workspace = private_memory,                      \
+   __VA_ARGS__}
 static const infeng_kernel kernels[] = {
-    KERNEL("in_parts", EPILOGUE, WHOLE, in_parts, .numerics = INFENG_NUMERICS_EXACT),
-    KERNEL("fails_in_parts", EPILOGUE, WHOLE, fails_in_parts, .numerics = INFENG_NUMERICS_EXACT),
-    KERNEL("until_cancelled", EPILOGUE, WHOLE, until_cancelled, .numerics = INFENG_NUMERICS_EXACT),
-    KERNEL("alone", EPILOGUE, TILES, alone, .numerics = INFENG_NUMERICS_EXACT),
-    KERNEL("state", LINEAR, TILES, show_state, .numerics = INFENG_NUMERICS_APPROX, .bound = 0.0078125f, .create = create,
-           .destroy = free, .prepare = prepare, .pack_size = pack_size, .pack = pack),
-    KERNEL("weightless", EPILOGUE, TILES, show_weightless, .numerics = INFENG_NUMERICS_APPROX, .create = create,
+    KERNEL("in_parts", EPILOGUE, WHOLE, one, in_parts, .numerics = INFENG_NUMERICS_EXACT),
+    KERNEL("fails_in_parts", EPILOGUE, WHOLE, one, fails_in_parts, .numerics = INFENG_NUMERICS_EXACT),
+    KERNEL("until_cancelled", EPILOGUE, WHOLE, one, until_cancelled, .numerics = INFENG_NUMERICS_EXACT),
+    KERNEL("alone", EPILOGUE, TILES, rows, alone, .numerics = INFENG_NUMERICS_EXACT),
+    KERNEL("state", LINEAR, TILES, one, show_state, .numerics = INFENG_NUMERICS_APPROX, .bound = 0.0078125f,
+           .create = create, .destroy = free, .prepare = prepare, .pack_size = pack_size, .pack = pack),
+    KERNEL("weightless", EPILOGUE, TILES, one, show_weightless, .numerics = INFENG_NUMERICS_APPROX, .create = create,
            .destroy = free),
 };
 enum { COUNT = sizeof kernels / sizeof kernels[0] };

@@ -183,7 +183,8 @@ def test_problems_are_compared_and_printed_by_value():
     assert (make().epilogues, make().rows, make().weight, make().kv) == (["bias"], (1, 8), "int4-g64", None)
     assert repr(make()) == (
         "Problem('linear', weight='int4-g64', act='int8-g64', kv=None, epilogues=('bias',), needs=(), "
-        "rows=(1, 8), n=64, k=9, context=0, heads=0, kv_heads=0, head_dim=0, v_head_dim=0, workers=1)"
+        "rows=(1, 8), n=64, k=9, context=0, heads=0, kv_heads=0, head_dim=0, v_head_dim=0, workers=1, "
+        "experts=0, top_k=0)"
     )
 
 

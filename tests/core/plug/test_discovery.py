@@ -184,10 +184,10 @@ WRONG = {
     "infeng_plugin: 1\nversion: 1\n": "plugin.yaml:1: `name` is missing",
     "infeng_plugin: 1\nname: x\n": "plugin.yaml:1: `version` is missing",
     "infeng_plugin: 1\nname: x\nversion: 1\nlibrary: x.so\n":
-        'plugin.yaml:4: library: a library needs `abi`: add the ABI it is built for: abi: "0.10"',
+        'plugin.yaml:4: library: a library needs `abi`: add the ABI it is built for: abi: "0.11"',
     "infeng_plugin: 1\nname: x\nversion: 1\nabi: 0.9\n":
-        'plugin.yaml:4: abi: expected a version in quotes such as "0.10", found 0.9',
-    'infeng_plugin: 1\nname: x\nversion: 1\nabi: "0.10"\nlibrary: ../x.so\n':
+        'plugin.yaml:4: abi: expected a version in quotes such as "0.11", found 0.9',
+    'infeng_plugin: 1\nname: x\nversion: 1\nabi: "0.11"\nlibrary: ../x.so\n':
         "plugin.yaml:5: library: not a bare file name: put the library beside its plugin.yaml",
     "infeng_plugin: 1\nname: x\nversion: 1\nrequires: {features: avx2}\n":
         "plugin.yaml:4: requires.features: expected a list, found text",

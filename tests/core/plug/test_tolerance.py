@@ -205,7 +205,7 @@ def test_names_that_no_file_can_have_are_errors_and_no_crash(
     install: Any, capsys: pytest.CaptureFixture[str], length: int
 ) -> None:
     install("shout", yaml=GOOD.replace("infeng_{name}.hooks", "x" * length))
-    install("whisper", yaml=GOOD + f'abi: "0.10"\nlibrary: {"x" * length}\n')
+    install("whisper", yaml=GOOD + f'abi: "0.11"\nlibrary: {"x" * length}\n')
     assert "shout" in said(capsys, "plugins", "list")
     assert discover().plugin("whisper").reason.code == "invalid"
     assert len(fingerprint(discover().plugin("shout"))) == 64

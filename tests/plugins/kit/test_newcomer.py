@@ -32,7 +32,7 @@ def test_the_page_s_commands_lead_to_a_kernel_that_the_engine_uses(tmp_path: Pat
     said = [run(words, python, tmp_path) for words in commands]
     assert "\ngreen: " in said[1]
     assert re.search(r"^  > +my-norm/rmsnorm_c +chosen", said[3], re.MULTILINE)
-    assert re.search(r"^  kernel rmsnorm_c +rmsnorm, rows 1, .* us ", said[4], re.MULTILINE)
+    assert re.search(r"^kernel rmsnorm_c +rmsnorm, rows 1, .* us ", said[4], re.MULTILINE)
     listed = json.loads(run(["infeng", "plugins", "list", "--json"], python, tmp_path))
     assert {"my-norm": "ready"}.items() <= {item["name"]: item["state"] for item in listed}.items()
 

@@ -71,7 +71,8 @@ INFENG_NOINLINE void finish_row(const infeng_args& args, uint32_t from, const in
         column /= 2;
         width /= 2;
         if (e->function == INFENG_FUNCTION_SWIGLU)
-          join_gates<V>(cur, width, [e](auto g, auto u) INFENG_INLINE_LAMBDA { return swiglu<V>(g, u, e->scalar, e->limit); });
+          join_gates<V>(cur, width,
+                        [e](auto g, auto u) INFENG_INLINE_LAMBDA { return swiglu<V>(g, u, e->scalar, e->limit); });
         else if (e->function == INFENG_FUNCTION_GELU_TANH)
           join_gates<V>(cur, width, [](auto g, auto u) INFENG_INLINE_LAMBDA { return V::mul(gelu_tanh<V>(g), u); });
         else

@@ -57,7 +57,11 @@ def _compare_cases(kernel: Kernel, part: str, chosen: list[Case], teller: Teller
     kinds.append(("adapters", sum(case.adapters is not None for case in chosen)))
     with_ = ", ".join(f"{count} with {kind}" for kind, count in kinds if count)
     other = "the reference" if judge is None else f"the plain kernel {judge.name}"
-    same = f"equals {other} byte for byte" if kernel.numerics == "exact" else f"is within {kernel.bound:.2g} of the largest result of {other}"
+    same = (
+        f"equals {other} byte for byte"
+        if kernel.numerics == "exact"
+        else f"is within {kernel.bound:.2g} of the largest result of {other}"
+    )
     same = f"is the plain kernel of {kernel.op} and repeats itself" if judge == kernel else same
     teller.line(ok(part, f"{same} in {len(chosen)} cases{f' ({with_})' if with_ else ''}"))
 

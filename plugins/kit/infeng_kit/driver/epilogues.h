@@ -133,7 +133,7 @@ template <class Args>
 struct State {
   Args a{};
   List list;
-  const infeng_args& finish(int64_t rows) {
+  infeng_args& finish(int64_t rows) {
     a.common.struct_size = sizeof a;
     a.common.rows = rows;
     a.common.epilogue_count = uint32_t(list.kinds.size());

@@ -61,10 +61,14 @@ class Workers {
 
   infeng_worker next(bool with_team) {
     const int index = turn_++ % kCount;
-    return {sizeof(infeng_worker),  index,
-            kCount,                 sizeof message,
-            shared_.as<void>(),     scratch_[size_t(index)].as<void>(),
-            message,                with_team ? &team_.abi : nullptr};
+    return {sizeof(infeng_worker),
+            index,
+            kCount,
+            sizeof message,
+            shared_.as<void>(),
+            scratch_[size_t(index)].as<void>(),
+            message,
+            with_team ? &team_.abi : nullptr};
   }
   bool intact() const {
     return shared_.intact() && std::all_of(scratch_.begin(), scratch_.end(), [](const Bytes& b) { return b.intact(); });

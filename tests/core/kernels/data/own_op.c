@@ -84,7 +84,7 @@ static infeng_status run_fast(const infeng_args* args, int32_t phase, int64_t fi
     blend_row((const blend_args*)args, m);
 #ifdef FUSED
     for (uint32_t e = 0; e < args->epilogue_count; e++) {
-      for (int64_t i = 0; i < ((const blend_args*)args)->x.shape[1]; i++) out[i] *= FUSED(args->epilogues[e]->a);
+      for (int64_t i = 0; i < ((const blend_args*)args)->x.shape[1]; i++) out[i] *= FUSED(args->epilogues[e]->scalar);
     }
 #endif
     ON_FAST(m);
