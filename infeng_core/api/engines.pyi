@@ -44,5 +44,6 @@ __all__ = [
     "BlockPool", "BoundOp", "CostModel", "Drafter", "Executable", "FirstCome", "HiddenStates", "InterruptedStepError",
     "Limits", "LoraPart", "LoraTensor", "Measurable", "Measured", "Needs", "NotFiniteError", "Observer",
     "PackedAdapter", "Policy", "PrefixCache", "PrefixEntry", "PrefixStore", "PrefixTree", "RunningRequest", "Scheduler",
-    "Schedulers", "Segment", "Served", "Stage", "StepReport", "limits_of", "rows_of_prompt", "unpack_stacked", "windows_of",
+    "Schedulers", "Segment", "Served", "Stage", "StepReport", "limits_of", "rows_of_prompt", "unpack_stacked",
+    "windows_of",
 ]  # fmt: skip

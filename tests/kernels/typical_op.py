@@ -129,5 +129,5 @@ def elements(fields: problems.Fields) -> int:
     if fields["op"] in ("rope", "kv_append", "attention"):
         heads = fields["kv_heads"] + fields.get("heads", fields["kv_heads"])
         return int(heads * fields["head_dim"] * (CONTEXT if fields["op"] == "attention" else 1))
-    outputs = {"linear": fields["n"], "shrink": RANK}.get(fields["op"], 1)
+    outputs = {"linear": fields.get("n"), "shrink": RANK}.get(fields["op"], 1)
     return int(fields["k"] * outputs)

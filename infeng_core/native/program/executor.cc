@@ -121,6 +121,7 @@ void Step::run_tiles(int worker, int64_t first, int64_t last) {
   } catch (...) {  // kernels must not throw, but an exception here would end the process
     fail_with(worker, INFENG_INTERNAL, nullptr, "the kernel threw a C++ exception");
   }
+  seat.worker.team = nullptr;
   if (status != INFENG_OK) fail_with(worker, status, nullptr, nullptr);
 }
 

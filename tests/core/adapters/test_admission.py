@@ -9,7 +9,7 @@ import re
 import pytest
 from adapter_parts import info, until
 
-from infeng_core.batch import Limits, RunningRequest, adapter_rows
+from infeng_core.batch import Limits, RunningRequest, Segment, adapter_rows
 from infeng_core.errors import AdapterError
 from infeng_core.requests.request import Request
 from infeng_core.scheduling.blocks import BlockPool
@@ -240,22 +240,19 @@ def test_rows_of_the_same_adapters_become_one_range():
         def __init__(self, reference):
             self.adapters = reference
 
-    class Piece:
-        pos0 = 0
-
-        def __init__(self, begin, end, reference):
-            self.row_begin, self.row_end, self.sequence = begin, end, Row(reference)
+    def piece(begin, end, reference):
+        return Segment(Row(reference), begin, end, pos0=0, sampled=1)
 
     a, b = "handle a", "handle b"
     pieces = [
-        Piece(0, 1, None),
-        Piece(1, 4, Reference((a, 1.0))),
-        Piece(4, 5, Reference((a, 1.0))),
-        Piece(5, 6, Reference((a, 0.5))),
-        Piece(6, 7, None),
-        Piece(7, 8, Reference((a, 1.0), (b, 2.0))),
-        Piece(8, 9, Reference((a, 1.0), (b, 2.0))),
-        Piece(9, 12, Reference((b, 2.0), (a, 1.0))),
+        piece(0, 1, None),
+        piece(1, 4, Reference((a, 1.0))),
+        piece(4, 5, Reference((a, 1.0))),
+        piece(5, 6, Reference((a, 0.5))),
+        piece(6, 7, None),
+        piece(7, 8, Reference((a, 1.0), (b, 2.0))),
+        piece(8, 9, Reference((a, 1.0), (b, 2.0))),
+        piece(9, 12, Reference((b, 2.0), (a, 1.0))),
     ]
     assert [tuple(rows) for rows in adapter_rows(pieces)] == [
         (1, 5, a, 1.0), (5, 6, a, 0.5), (7, 9, a, 1.0), (7, 9, b, 2.0), (9, 12, b, 2.0), (9, 12, a, 1.0)

@@ -315,6 +315,47 @@ void share_a_pool(const std::vector<float>& expected) {
   canceller.join();
 }
 
+// Phases of all workers and phases of one that lends the others in turn; every worker counts each of its shares.
+class Lender final : public Job {
+ public:
+  Lender(Pool& pool, int phases) : pool_(pool), left_(phases), counts_(static_cast<size_t>(pool.threads())) {}
+
+  Next advance(int) override {
+    if (left_-- == 0) return Next::end;
+    is_alone_ = left_ % 2 != 0;
+    return is_alone_ && pool_.threads() > 1 ? Next::alone : Next::everyone;
+  }
+  void work(int worker) override {
+    if (!is_alone_) return count(this, worker);
+    for (int i = 0; i < 3; ++i) pool_.lend(&Lender::count, this);
+  }
+  bool counted(int64_t times) const {
+    return std::all_of(counts_.begin(), counts_.end(), [&](int64_t count) { return count == times; });
+  }
+
+ private:
+  static void count(void* self, int worker) { ++static_cast<Lender*>(self)->counts_[static_cast<size_t>(worker)]; }
+
+  Pool& pool_;
+  int left_;
+  bool is_alone_ = false;
+  std::vector<int64_t> counts_;  // plain numbers: a phase and a loan must each be seen as ended by the next
+};
+
+void lend_workers() {
+  for (int threads = 1; threads <= 5; ++threads) {
+    for (int spin : {0, 50}) {
+      Pool pool(threads, false, spin);
+      for (int phases : {1, 2, 400}) {
+        Lender job(pool, phases);
+        pool.run(pool.lock(), job);
+        expect(job.counted((phases + 1) / 2 + 3 * (phases / 2)),
+               "a worker missed its share of a loan, or had it twice");
+      }
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -343,6 +384,7 @@ int main(int argc, char** argv) {
         fuzz(model, static_cast<unsigned>(threads), 300);
       }
     }
+    lend_workers();
     share_a_pool(expected);
     move_blocks(expected);
     attach_and_drop(adapted);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from collections import Counter
@@ -180,11 +181,13 @@ def calls_of_a_step(engine: Engine) -> Counter[str]:
         elif event == "c_call":
             calls[f"C {argument.__name__}"] += 1
 
+    gc.disable()  # a collection calls whoever asked to be told of it
     sys.setprofile(count)
     try:
         engine.step()
     finally:
         sys.setprofile(None)
+        gc.enable()
     stream.cancel()
     return calls
 
