@@ -25,7 +25,7 @@ def installed(name: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    "share", [pytest.param("0.25", marks=pytest.mark.slow), pytest.param("1", marks=pytest.mark.nightly)]
+    "share", [pytest.param("0.1", marks=pytest.mark.slow), pytest.param("1", marks=pytest.mark.nightly)]
 )
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_all_kernels_of_a_library_pass_in_the_driver(name: str, share: str, driver: Path) -> None:

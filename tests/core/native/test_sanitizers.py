@@ -7,13 +7,8 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param("address,undefined", marks=pytest.mark.slow),
-        pytest.param("thread", marks=pytest.mark.nightly),  # the compiler takes minutes for each
-    ],
-)
+@pytest.mark.nightly  # the compiler takes minutes for each
+@pytest.mark.parametrize("kind", ["address,undefined", "thread"])
 def test_the_executor_and_calibration_are_clean_under_a_sanitizer(kind):
     root = Path(__file__).parents[3]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
