@@ -559,8 +559,8 @@ def test_the_quantizer_leaves_scales_beyond_fp16_to_the_core(tiny: Path, tmp_pat
 @pytest.mark.slow
 def test_the_wheels_build_install_and_are_used(tiny: Path, tmp_path: Path) -> None:
     sources = [shutil.copytree(path.parents[1], tmp_path / name) for name, path in PYTHON.items()]
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", str(tmp_path / "site")]
-    subprocess.run([*pip, *map(str, sources)], check=True)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--target", str(tmp_path / "site"), *map(str, sources)], check=True)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
 
     def infeng(*words: object) -> str:

@@ -118,8 +118,8 @@ inline LoraSegments shrinking(int64_t rows, uint32_t format, int64_t k) {
     random_rows(half, rows);
     half.fields.rank = int32_t(random_rank());
     half.fields.dtype = format == INFENG_WEIGHT_F32    ? INFENG_F32
-                        : format == INFENG_WEIGHT_BF16 ? INFENG_BF16
-                                                       : INFENG_I8;
+                        : format == INFENG_WEIGHT_BF16 ? uint32_t{INFENG_BF16}
+                                                       : uint32_t{INFENG_I8};
     half.fields.weight = chance(0.5) ? 1.0f : normal();
     const int64_t padded = up(half.fields.rank, 16), whole = up(half.fields.rank - 8, 16);
     half.a = stacked(format, whole, padded > whole, k);
