@@ -20,6 +20,7 @@ from typing import Any
 from docs.reference_examples import EXAMPLES, OF_HOOKS
 from infeng_convert.interfaces import hooks as of_conversion
 
+from infeng_core.plug import hookspecs
 from infeng_core.plug.hookspecs import HOOKS, Hook
 
 PAGE = Path(__file__).parents[2] / "docs" / "plugin-reference.md"
@@ -61,6 +62,11 @@ def _hooks_of(module: Any) -> list[Hook[Any]]:
     return [found for found in vars(module).values() if isinstance(found, Hook)]
 
 
+def _module_of(hook: Hook[Any]) -> Any:
+    """Return the module that declares a hook."""
+    return of_conversion if hook in _hooks_of(of_conversion) else hookspecs
+
+
 def _found(name: str) -> type:
     """Return a type that plugins may import."""
     module = next(api for api in APIS if name in importlib.import_module(api).__all__)
@@ -94,9 +100,7 @@ def _hook(hook: Hook[Any]) -> str:
 
 def _about_hook(hook: Hook[Any]) -> str:
     """Return the docstring after the hook's own line."""
-    module = (
-        of_conversion if hook in _hooks_of(of_conversion) else importlib.import_module("infeng_core.plug.hookspecs")
-    )
+    module = _module_of(hook)
     return next(
         (text for name, text in _after(ast.parse(inspect.getsource(module)).body) if getattr(module, name) is hook), ""
     )
@@ -106,9 +110,7 @@ def _about_factory(hook: Hook[Any]) -> str:
     """Return what a hook of factories calls them with."""
     if hook.gives != "factories":
         return ""
-    module = (
-        of_conversion if hook in _hooks_of(of_conversion) else importlib.import_module("infeng_core.plug.hookspecs")
-    )
+    module = _module_of(hook)
     name = "".join(word.capitalize() for word in hook.singular.replace("scheduler", "policy").split())
     texts = dict(_after(ast.parse(inspect.getsource(module)).body))
     return texts.get(f"{name}Factory", "")

@@ -24,14 +24,13 @@ from infeng_core.api import Plugins, UsageError, load_config
 from infeng_core.api.inspection import library_states
 from infeng_core.api.kernels import REFERENCE, detect
 from infeng_kit.building import SANITIZERS
-from infeng_kit.report import Line, failed, ok, skipped
+from infeng_kit.report import UNEQUAL, Line, failed, ok, skipped
 
 SOURCE = Path(__file__).parent / "driver" / "main.cc"
 SECONDS = 3600
 """A run of all kernels of a library at most."""
 MOST_BYTES = 4 << 20
 """Output of a run at most; a library that writes more is killed."""
-REPAIR = "compare the order of additions, the rounding and the tails of rows with docs/numerics.md"
 OTHERWISE = "try it in `infeng plugins check` of its project, on a processor that has what it needs"
 _COUNT = re.compile(r"(\S+) +(\d+) of (\d+) cases equal")
 _SKIPPED = re.compile(r"(\S+) +skipped: (.+)")
@@ -126,7 +125,7 @@ def _of_kernel(name: str, equal: int, cases: int, faults: list[str]) -> Line:
     if not cases:
         return failed(part, "it accepts no case of its op", "look at accepts, fuses and handles")
     if equal < cases:
-        return failed(part, f"{cases - equal} of {cases} cases differ; {faults[0] if faults else ''}", REPAIR)
+        return failed(part, f"{cases - equal} of {cases} cases differ; {faults[0] if faults else ''}", UNEQUAL)
     return ok(part, f"equals the reference byte for byte in {cases} cases, in memory that ends where arrays end")
 
 

@@ -10,6 +10,9 @@ from infeng_core.api import printable
 
 State = Literal["ok", "failed", "skipped"]
 
+UNEQUAL = "compare the order of additions, the rounding and the tails of rows with docs/numerics.md"
+"""What to do where a kernel's results are not those of the reference."""
+
 
 @dataclass(frozen=True)
 class Line:

@@ -181,7 +181,7 @@ def calls_of_a_step(engine: Engine) -> Counter[str]:
         elif event == "c_call":
             calls[f"C {argument.__name__}"] += 1
 
-    gc.disable()  # a collection calls whoever asked to be told of it
+    gc.disable()  # a collection calls the functions that other packages registered for it
     sys.setprofile(count)
     try:
         engine.step()

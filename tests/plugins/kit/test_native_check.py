@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from infeng_abi import CFLAGS, include_dir
 from infeng_kit.native_check import SOURCE
+from kernels.driver import REFERENCE
 from kit_parts import checked, infeng
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "kernel"
@@ -33,10 +34,7 @@ def test_a_right_kernel_is_green_and_the_driver_runs_by_itself(tmp_path: Path) -
     assert found.status == 0
     [line] = found.lines
     assert line["part"] == "kernel rmsnorm_c" and "equals the reference byte for byte in" in line["text"]
-    import infeng_core
-
-    judge = Path(infeng_core.__file__).parent / "libinfeng_reference.so"
-    alone = subprocess.run([driver, judge, path], capture_output=True, text=True, check=True, env={})
+    alone = subprocess.run([driver, REFERENCE, path], capture_output=True, text=True, check=True, env={})
     assert alone.stdout.startswith("rmsnorm_c ") and alone.stdout.endswith(" cases equal\n")
 
 

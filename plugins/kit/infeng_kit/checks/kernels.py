@@ -14,14 +14,13 @@ from infeng_kit.cases import Case
 from infeng_kit.checks.library import own_states
 from infeng_kit.conformance import ROWS, different, different_at_size, fits, suite
 from infeng_kit.model_problems import asked_in_formats
-from infeng_kit.report import failed, ok, skipped
+from infeng_kit.report import UNEQUAL, failed, ok, skipped
 
 if TYPE_CHECKING:
     from infeng_kit.child import Teller
     from infeng_kit.plan import Plan
 
 FEATURES = "run the check on a processor that has them"
-REPAIR = "compare the order of additions, the rounding and the tails of rows with docs/numerics.md"
 
 
 def check(plan: Plan, name: str, teller: Teller) -> None:
@@ -51,7 +50,7 @@ def _compare_cases(kernel: Kernel, part: str, chosen: list[Case], teller: Teller
         return
     found = list(different(kernel, chosen, lambda case: teller.begin(f"kernel {kernel.name}, case {case}"), judge))
     if found:
-        teller.line(failed(part, f"{len(found)} of {len(chosen)} cases differ; {found[0]}", REPAIR))
+        teller.line(failed(part, f"{len(found)} of {len(chosen)} cases differ; {found[0]}", UNEQUAL))
         return
     kinds = [("steps", sum(bool(case.problem.epilogues) for case in chosen))]
     kinds.append(("adapters", sum(case.adapters is not None for case in chosen)))
@@ -81,7 +80,7 @@ def _compare_sizes(
             notice = partial(_notice, teller, kernel)
             found += different_at_size(kernel, asked, fields, notice, judge)
     if found:
-        teller.line(failed(part, f"at the sizes of {model}: {found[0]}", REPAIR))
+        teller.line(failed(part, f"at the sizes of {model}: {found[0]}", UNEQUAL))
     elif accepted:
         rows = ", ".join(map(str, ROWS))
         text = f"so it does at the sizes of {model}: {accepted} problems, {rows} rows, on one thread and two"

@@ -137,6 +137,25 @@ inline void check_epilogue(Checker& c) {
         }
 }
 
+// Draws what all norms have: with bit 0 of the variant a QUANTIZE step, with bit 1 gathered rows. Returns the problem.
+template <class NormState>
+infeng_problem norm_case(const infeng_kernel& kernel, NormState& s, int64_t rows, int64_t k, int variant) {
+  s.list = List(variant & 1 ? std::vector<uint32_t>{INFENG_EPILOGUE_QUANTIZE} : std::vector<uint32_t>{}, rows, k,
+                Activation::random_group(), chance(0.5));
+  s.rows = rows;
+  s.k = k;
+  s.x = floats((rows + 3) * k, variant == 1 ? 1e-30f : 1.0f);
+  s.weight = floats(k);
+  infeng_problem p = problem_of(kernel, rows);
+  p.n = p.k = k;
+  ask(p, s.list.kinds, s.list.rounding());
+  if (variant & 2) {
+    for (int64_t i = 0; i < rows; ++i) s.index.push_back(int32_t(pick(0, rows + 2)));
+    p.needs |= INFENG_NEED_BIT(INFENG_NEED_ROW_GATHER);
+  }
+  return p;
+}
+
 struct RmsnormState : State<infeng_rmsnorm_args> {
   int64_t rows = 0, k = 0;
   Bytes x, weight, out;
@@ -158,19 +177,8 @@ inline void check_rmsnorm(Checker& c) {
     for (const int64_t rows : {1, 4, 65})
       for (const int variant : {0, 1, 2, 3}) {
         RmsnormState s;
-        s.list = List(variant & 1 ? std::vector<uint32_t>{INFENG_EPILOGUE_QUANTIZE} : std::vector<uint32_t>{}, rows, k,
-                      Activation::random_group(), chance(0.5));
-        s.rows = rows;
-        s.k = k;
-        s.x = floats((rows + 3) * k, variant == 1 ? 1e-30f : 1.0f);
-        s.weight = floats(k);
+        infeng_problem p = norm_case(c.kernel, s, rows, k, variant);
         s.out = Bytes(variant == 3 ? 0 : rows * k * 4, 0x33);
-        if (variant & 2)
-          for (int64_t i = 0; i < rows; ++i) s.index.push_back(int32_t(pick(0, rows + 2)));
-        infeng_problem p = problem_of(c.kernel, rows);
-        p.n = p.k = k;
-        ask(p, s.list.kinds, s.list.rounding());
-        if (variant & 2) p.needs |= INFENG_NEED_BIT(INFENG_NEED_ROW_GATHER);
         if (c.wants(p)) c.compare(p, s, text("k %ld rows %ld variant %ld", k, rows, variant));
         s.a.offset = 1.0f;
         p.needs |= INFENG_NEED_BIT(INFENG_NEED_NORM_OFFSET);
@@ -202,21 +210,10 @@ inline void check_layernorm(Checker& c) {
     for (const int64_t rows : {1, 4, 65})
       for (const int variant : {0, 1, 2, 3, 4}) {  // 4: in place
         LayernormState s;
-        s.list = List(variant & 1 ? std::vector<uint32_t>{INFENG_EPILOGUE_QUANTIZE} : std::vector<uint32_t>{}, rows, k,
-                      Activation::random_group(), chance(0.5));
-        s.rows = rows;
-        s.k = k;
+        const infeng_problem p = norm_case(c.kernel, s, rows, k, variant);
         s.in_place = variant == 4;
-        s.x = floats((rows + 3) * k, variant == 1 ? 1e-30f : 1.0f);
-        s.weight = floats(k);
         s.bias = floats(k);
         s.out = Bytes(variant >= 3 ? 0 : rows * k * 4, 0x33);
-        if (variant & 2)
-          for (int64_t i = 0; i < rows; ++i) s.index.push_back(int32_t(pick(0, rows + 2)));
-        infeng_problem p = problem_of(c.kernel, rows);
-        p.n = p.k = k;
-        ask(p, s.list.kinds, s.list.rounding());
-        if (variant & 2) p.needs |= INFENG_NEED_BIT(INFENG_NEED_ROW_GATHER);
         if (c.wants(p)) c.compare(p, s, text("k %ld rows %ld variant %ld", k, rows, variant));
       }
 }
