@@ -89,10 +89,21 @@ class Workspace(NamedTuple):
     per_worker: int
     align: int
 
+class Device:
+    """A device on which a library's kernels compute, with memory of its own."""
+
+    library: str  # the name of the library
+    name: str  # such as "NVIDIA H200"; "" if the machine has none
+    why: str  # it has none
+    def memory(self) -> tuple[int, int]:
+        """Return the bytes that are free, and all bytes; raises NativeError."""
+
 class Kernel:
     """One kernel of an opened library; keeps the library alive."""
 
     library: str
+    device: Device | None  # None: the host
+    siblings: list[Kernel]  # all kernels of its library
     name: str
     op: str
     features: list[str]
@@ -109,6 +120,7 @@ class Library:
     name: str
     version: str
     path: str
+    device: Device | None  # on which its kernels compute; None: the host
     abi: tuple[int, int]
     kernels: list[Kernel]
     formats: list[str]  # weight formats that it brings or reads
@@ -200,6 +212,7 @@ class KvCache:
         v_head_dim: int = 0,
         block_tokens: int = 16,
         pages: Pages = ...,
+        device: Device | None = None,
     ) -> None:
         """``v_head_dim``: the size of a head of v; 0: as ``head_dim``."""
     nbytes: int
@@ -352,10 +365,12 @@ class Program:
         context: int,
         tables: int = 1,
         pages: Pages = ...,
+        device: Device | None = None,
     ) -> None:
         """``tables``: of cache blocks, that each sequence has; an op over a cache names the one that it reads.
 
-        ``pages``: of adapters, and of weights that kernels want in a layout of their own.
+        ``pages``: of adapters, and of weights that kernels want in a layout of their own. ``device``: of all kernels;
+        values, adapters and copies of weights are in its memory.
         """
     def buffer(self, columns: int, *, samples: bool = False, copies: int = 1) -> int:
         """``copies``, here and below: rows for what so many experts get of each row."""
@@ -587,8 +602,14 @@ class Program:
 
         Any thread may call this; without a run it does nothing.
         """
-    def view(self, buffer: int) -> NDArray[np.float32]:
-        """Return a buffer as (max rows, columns) float32, without padding; writable, overwritten by the next run."""
+    def view(self, buffer: int, *, fetched: bool = False) -> NDArray[np.float32]:
+        """Return a buffer as (max rows, columns) float32, without padding; writable, overwritten by the next run.
+
+        On a device, it is a copy that is written to the device before each run and read after it. ``fetched``: only
+        ``fetch`` reads it.
+        """
+    def fetch(self, buffer: int, rows: int) -> None:
+        """Read the first ``rows`` rows of a buffer from the device into its view; on the host there is nothing to do."""
     def view_activation(self, activation: int) -> ActivationView: ...
     scratch_bytes: int
     scratch_is_intact: bool  # no kernel has written behind the memory that its workspace asked for

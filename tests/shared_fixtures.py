@@ -29,10 +29,17 @@ def own_cache(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def quiet_environment(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """Nothing of the user's settings, and ``cache``."""
-    for name in [name for name in os.environ if name.startswith("INFENG_") and name != "INFENG_TEST_DATA"]:
+    """Nothing of the user's settings, and ``cache``. ``INFENG_TEST_DEVICE`` has all engines compute on a GPU.
+
+    It is a value of ``cuda.device``: ``emulated``, or the number of a GPU.
+    """
+    kept = ("INFENG_TEST_DATA", "INFENG_TEST_DEVICE")
+    for name in [name for name in os.environ if name.startswith("INFENG_") and name not in kept]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("INFENG_CACHE", str(cache))
+    if device := os.environ.get("INFENG_TEST_DEVICE"):
+        monkeypatch.setenv("INFENG_BACKEND_USE", "cuda")
+        monkeypatch.setenv("INFENG_CUDA_DEVICE", device)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,9 @@ from infeng_core.backends.interface import (
     Measurable,
     Measured,
     NotFiniteError,
+    device_of,
 )
+from infeng_core.backends.native.executable import NativeBackend
 from infeng_core.backends.saved_prefixes import PrefixEntry, PrefixStore
 from infeng_core.batch import (
     BLOCK_TOKENS,
@@ -42,8 +44,8 @@ from infeng_core.telemetry.observers import Observer, Stage, StepReport
 __all__ = [
     "BLOCK_TOKENS", "NOT_FINITE", "NUMERICS", "AdapterHandle", "AdapterRows", "Backend", "Batch", "BlockAccess",
     "BlockPool", "BoundOp", "CostModel", "Drafter", "Executable", "FirstCome", "HiddenStates", "InterruptedStepError",
-    "Limits", "LoraPart", "LoraTensor", "Measurable", "Measured", "Needs", "NotFiniteError", "Observer",
-    "PackedAdapter", "Policy", "PrefixCache", "PrefixEntry", "PrefixStore", "PrefixTree", "RunningRequest", "Scheduler",
-    "Schedulers", "Segment", "Served", "Stage", "StepReport", "limits_of", "rows_of_prompt", "unpack_stacked",
+    "Limits", "LoraPart", "LoraTensor", "Measurable", "Measured", "NativeBackend", "Needs", "NotFiniteError",
+    "Observer", "PackedAdapter", "Policy", "PrefixCache", "PrefixEntry", "PrefixStore", "PrefixTree", "RunningRequest", "Scheduler",
+    "Schedulers", "Segment", "Served", "Stage", "StepReport", "device_of", "limits_of", "rows_of_prompt", "unpack_stacked",
     "windows_of",
 ]  # fmt: skip

@@ -166,7 +166,11 @@ class Backend(Protocol):
 
     @property
     def uses_kernels(self) -> bool:
-        """Whether the backend uses kernels; if not, no kernel library is opened."""
+        """Whether the backend uses kernels; if not, no kernel library is opened.
+
+        A backend may also have ``device(config)``, which returns the name of the library on whose device its kernels
+        compute; without it, they compute on the host.
+        """
 
     def block_bytes(self, shape: ModelConfig, config: EngineConfig) -> int:
         """Return the bytes of one block of the key/value cache, 16 positions in the layers of one group.
@@ -187,3 +191,9 @@ class Backend(Protocol):
 
         selector: None where the backend uses no kernels.
         """
+
+
+def device_of(backend: Backend, config: EngineConfig) -> str | None:
+    """Return the library on whose device the kernels of ``backend`` compute; None: the host."""
+    find = getattr(backend, "device", None)
+    return None if find is None else find(config)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from infeng_core.adapters.names import base_names
 from infeng_core.adapters.registry import Registry
-from infeng_core.backends.interface import Backend, Executable
+from infeng_core.backends.interface import Backend, Executable, device_of
 from infeng_core.backends.saved_prefixes import SavedPrefixes
 from infeng_core.batch import Limits
 from infeng_core.engine.in_flight import InFlight
@@ -87,7 +87,7 @@ def assemble(reference: str, config: EngineConfig, times: StartupTimes, plugins:
     _require_parts(config, plugins)
     backend: Backend = plugins.get(BACKENDS, config.backend.use)
     times.record("plugins")
-    selector = Selector(plugins, config, cpu) if backend.uses_kernels else None
+    selector = Selector(plugins, config, cpu, device_of(backend, config)) if backend.uses_kernels else None
     times.record("kernels")
     model = load(reference, config, plugins)
     times.record("weights", {"convert": model.conversion_seconds})

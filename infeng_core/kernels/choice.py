@@ -56,12 +56,18 @@ class Decision:
 class Selector:
     """Chooses kernels for one engine. ``decisions`` keeps one decision per distinct problem, in order."""
 
-    def __init__(self, plugins: Plugins, config: EngineConfig, cpu: Cpu) -> None:
-        """Raises KernelError if the manifest forces a kernel that does not exist or cannot run here."""
+    def __init__(self, plugins: Plugins, config: EngineConfig, cpu: Cpu, device: str | None = None) -> None:
+        """Raises KernelError if the manifest forces a kernel that does not exist or cannot run here.
+
+        device: the library on whose device all kernels compute; None: the host.
+        """
         self.config = config
         self.cpu = cpu
         self._plugins = plugins
+        self._device = device
         self.states = library_states(plugins)
+        self.device = self._opened_device()
+        """The device on which all kernels compute; None: the host."""
         self._by_name = {state.name: state for state in self.states}
         self._first_use = FirstUse(self._by_name[REFERENCE], self.states, cpu)
         self._lock = Lock.read(config.kernels.lock) if config.kernels.lock else None
@@ -127,6 +133,17 @@ class Selector:
         self.seconds += perf_counter() - begin
         return self._blamed(kernel, problem, reason) is READY
 
+    def _opened_device(self) -> _native.Device | None:
+        if self._device is None:
+            return None
+        state = next((state for state in self.states if state.name == self._device), None)
+        if state is None or state.native is None or state.native.device is None:
+            why = f"its library {self._device} is not there" if state is None else str(state.reason)
+            raise KernelError("the backend's device", why, "infeng doctor shows what is missing")
+        if not state.native.device.name:
+            raise KernelError(f"device of {self._device}", state.native.device.why, "use another backend")
+        return state.native.device
+
     def is_refused(self, kernel: _native.Kernel) -> bool:
         """Return whether ``kernel`` has failed, perhaps after it was chosen, and must not be used."""
         return (kernel.library, kernel.name) in self._first_use.refused
@@ -183,6 +200,8 @@ class Selector:
         """Return why ``kernel`` cannot serve ``problem``, or None."""
         if unusable := self._objection_to_all(state, kernel):
             return unusable
+        if (kernel.device.library if kernel.device else None) != self._device:
+            return Reason("other_device", f"computes on {state.name if kernel.device else 'the host'}")
         if target is not None and target not in (state.name, f"{state.name}/{kernel.name}"):
             return Reason("not_forced", f"kernels.force says {target}")
         if target is None and rank(state.name, self.config) == len(self.config.kernels.order):

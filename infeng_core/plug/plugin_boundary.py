@@ -82,6 +82,7 @@ def wrong(value: Any, owed: Any) -> str:
 
     Containers are checked deeply; objects in them are checked at their use.
     """
+    owed = _spelled_out(owed)
     origin, inner = get_origin(owed) or owed, get_args(owed)
     if origin is Any or _is_protocol(origin):
         return ""
@@ -113,6 +114,14 @@ def wrong(value: Any, owed: Any) -> str:
         is_other = bool(kind) and kind[0] is not Any and value.dtype != kind[0]
         return f"is of {value.dtype}, not {kind[0].__name__}" if is_other else ""
     return f"is {_show(value)}, not {getattr(origin, '__name__', origin)}"
+
+
+def _spelled_out(hint: Any) -> Any:
+    """Return an annotation in place of its alias: from Python 3.12 on, ``NDArray[T]`` of NumPy is one."""
+    while hasattr(alias := get_origin(hint) or hint, "__value__"):
+        inner = get_args(hint)
+        hint = alias.__value__[inner] if inner else alias.__value__
+    return hint
 
 
 class Held:

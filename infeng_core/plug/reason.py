@@ -31,6 +31,7 @@ CODES = {
     "approximate": "its results are not exact and the manifest asks for exact ones",
     "cannot_fuse": "it cannot take the epilogues of this operation",
     "cannot_handle": "it does not know something that this operation needs",
+    "other_device": "it computes on another device than the backend",
     "declines": "it does not accept this problem",
     "wrong_result": "its result differs from the reference's",
     "failed": "it returned an error when tried",

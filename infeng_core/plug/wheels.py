@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from infeng_core.errors import closest, unknown_key_remedy
 
 WHEELS: Mapping[str, Mapping[str, str]] = {
-    "backends": {"numpy": "infeng-numpy"},
+    "backends": {"cuda": "infeng-cuda", "numpy": "infeng-numpy"},
     "calibrators": {"text": "infeng-calibrate"},
     "converters": {"artifacts": "infeng-convert"},
     "commands": {

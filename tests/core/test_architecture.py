@@ -142,7 +142,7 @@ def module_imports(path: Path, modules: Collection[str]) -> Iterator[str]:
 NATIVE = ROOT / "infeng_core" / "native"
 NATIVE_KNOWS = {
     "machine": set(),
-    "weights": set(),
+    "weights": {"machine"},
     "sampling": set(),
     "vocabulary": {"weights"},
     "library": {"machine", "vocabulary", "weights"},

@@ -665,6 +665,27 @@ typedef struct infeng_bound_weight {
   const infeng_weight* weight;
 } infeng_bound_weight;
 
+/* DEVICE, an infeng_device, extends the description of a library whose kernels compute on a device with memory of its
+ * own. All kernels of a program are then the library's. Data (of tensors, weights, caches and all arrays of numbers that
+ * args or segments point to) is memory of the device; structs and arrays of structs are the host's, and kernels, all of
+ * them WHOLE, read them in `run` only. `run` may queue its work, which begins after all that was queued before.
+ * The functions may be called on any thread. */
+enum { INFENG_EXTENSION_DEVICE = (int)(INFENG_EXTENSION_REQUIRED | 3u) };
+enum { INFENG_COPY_TO_DEVICE = 1, INFENG_COPY_TO_HOST = 2, INFENG_COPY_ON_DEVICE = 3 };
+
+typedef struct infeng_device {
+  infeng_extension head;
+  /* Writes the device's name, such as "NVIDIA H200", and returns INFENG_OK; or why the machine has none. */
+  infeng_status (*describe)(char* text, int32_t size);
+  /* Zeroed memory, aligned to 256 bytes; INFENG_OUT_OF_RANGE if there is not enough. */
+  infeng_status (*allocate)(int64_t bytes, void** out, infeng_worker* worker);
+  void (*release)(void* memory); /* may wait for what is queued */
+  /* Copies after all that was queued before; returns once `from` may change and the host can read `to`. */
+  infeng_status (*copy)(void* to, const void* from, int64_t bytes, int32_t direction, infeng_worker* worker);
+  infeng_status (*wait)(infeng_worker* worker); /* until all that was queued is done; returns its first error */
+  infeng_status (*memory)(int64_t* free_bytes, int64_t* total_bytes);
+} infeng_device;
+
 #ifdef __cplusplus
 }
 #endif

@@ -113,6 +113,7 @@ def plan(
             context=limits.context,
             tables=len(groups),
             pages=pages or _native.Pages(),
+            device=selector.device,
         )
         planner = Planner(model, graph, limits, selector, pool.threads, dtype, kept, groups)
         logits = planner.build(program, cache, config.kv_cache.dtype)
@@ -127,9 +128,10 @@ class NativeExecutable:
     def __init__(self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector) -> None:
         """Start threads, take memory and bind every op."""
         shape = model.config
-        cpu = selector.cpu
+        cpu, device = selector.cpu, selector.device
         where = cpu.place(config.threads, model.nbytes)
-        pool = _native.Pool(where.workers, pin=where.pinned, cpus=where.mask)
+        # A device's kernels are queued by one thread.
+        pool = _native.Pool(where.workers, pin=where.pinned, cpus=where.mask) if device is None else _native.Pool(1)
         pages = placement.pages(config.memory, cpu.topology, where)
         self._model = model  # keeps the weights' memory alive
         layers = places(layer_groups(shape)) if any(limits.windows) else shape.layers
@@ -140,15 +142,17 @@ class NativeExecutable:
             kv_heads=shape.kv_heads,
             head_dim=shape.head_dim,
             pages=pages,
+            device=device,
         )
         placement.report(self._cache.place_error)
         self._dtype = config.adapters.dtype if config.adapters.max_resident else None
         self._program, planner, logits = plan(model, config, limits, selector, pool, self._cache, pages)
         self._program.finish()
         self._head_norms = planner.head_norms
-        self._logits = self._program.view(logits)[:, : shape.vocab]
+        self._buffers = logits, planner.hidden
+        self._logits = self._program.view(logits, fetched=True)[:, : shape.vocab]
         hidden = planner.hidden
-        self._hidden = None if hidden is None else self._program.view(hidden)[:, : shape.hidden]
+        self._hidden = None if hidden is None else self._program.view(hidden, fetched=True)[:, : shape.hidden]
         self._rows = 0  # of the last run
         self._bound = planner.binder.bound_ops()
         self._ops = tuple(
@@ -170,6 +174,7 @@ class NativeExecutable:
         except _native.NativeError as error:
             raise _failure(error) from error
         self._rows = len(batch.tokens)
+        self._program.fetch(self._buffers[0], len(batch.sample_rows))
         return self._logits[: len(batch.sample_rows)]
 
     @property
@@ -179,7 +184,8 @@ class NativeExecutable:
 
     def hidden_states(self) -> NDArray[np.float32]:
         """Return the head's input of all rows of the last run, (rows, hidden) float32, valid until the next."""
-        assert self._hidden is not None  # has_hidden_states is true
+        assert self._hidden is not None and self._buffers[1] is not None  # has_hidden_states is true
+        self._program.fetch(self._buffers[1], self._rows)
         return self._hidden[: self._rows]
 
     @property

@@ -49,7 +49,8 @@ class OneOp:
         self._steps = Steps(case, steps)
         self.rows, self.context = self._steps.most, self._steps.context
         pool, random = pool or _small_pool(), np.random.default_rng(SEED)
-        self.program = self._steps.program(pool)
+        device = None if kernel is None else kernel.device
+        self.program = self._steps.program(pool, device)
         lora = None if adapters is None else Lora(self.program, adapters, self.rows, random)
         self._operands = Operands(self.program, random, is_sampled=self._steps.is_gathered)
         self._ops = Ops(
@@ -58,8 +59,10 @@ class OneOp:
             pool,
             self._steps,
             self._operands,
-            Judges(reference, others, self.rows),
+            # All kernels of a program compute on one device.
+            Judges(reference.kernels if kernel is None or device is None else kernel.siblings, others, self.rows),
             lora,
+            device=device,
             copies=copies,
             is_timed=calls > 1,
             like=None if like is None else like._ops,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from infeng_core import _native
-from infeng_core._native import Kernel, Library
+from infeng_core._native import Kernel
 from infeng_core.kernels import problems
 from infeng_core.kernels.check.steps import asked
 from infeng_core.kernels.problems import Fields
@@ -23,7 +23,7 @@ class NoJudgeError(LookupError):
 class Judges:
     """The kernels of a reference, for programs of up to ``rows`` rows."""
 
-    def __init__(self, reference: Library, others: Sequence[Kernel], rows: int) -> None:
+    def __init__(self, reference: Sequence[Kernel], others: Sequence[Kernel], rows: int) -> None:
         """``others``: kernels that replace the reference's, each for its op."""
         self._reference, self._others = reference, {other.op: other for other in others}
         self._rows = rows
@@ -39,7 +39,7 @@ class Judges:
         if op in self._others:
             return self.bound(self._others[op])
         problem = problems.problem({"op": op, "rows": [1, self._rows], **fields})
-        for kernel in self._reference.kernels:
+        for kernel in self._reference:
             if kernel.op == op and kernel.accepts(problem):
                 return self.bound(kernel)
         raise NoJudgeError(f"the reference has no kernel for {problems.describe(problem)}")

@@ -43,6 +43,8 @@ class Operands:
         self._held: list[tuple[NDArray[Any], NDArray[Any] | float]] = []  # buffers, and their content before a run
         self._watched: list[_Watched] = []
         self._results: list[tuple[str, NDArray[Any], bool]] = []  # and whether its rows are the rows of a step
+        self._refreshers: list[Callable[[], None]] = []
+        self._writers: list[Callable[[], None]] = []
 
     # Before and after a run.
 
@@ -50,14 +52,18 @@ class Operands:
         """Restore the content that every operand has before a run."""
         for view, values in self._held:
             view[:] = values
+        for write in self._writers:
+            write()
 
     def seen(self) -> list[NDArray[Any]]:
         """Return a copy of all watched memory."""
+        self._refresh()
         return [watched.memory.copy() for watched in self._watched]
 
     def damage(self, before: Sequence[NDArray[Any]], rows: int) -> str | None:
         """Return a description of the first forbidden write by a run of ``rows`` rows; ``before``: ``seen`` before
         the run."""
+        self._refresh()
         found = None
         for watched, old in zip(self._watched, before, strict=True):
             changed = watched.memory != old
@@ -69,6 +75,16 @@ class Operands:
     def results(self, rows: int) -> Arrays:
         """Return copies of the outputs of a run of ``rows`` rows, by name."""
         return [(name, (array[:rows] if by_row else array).copy()) for name, array, by_row in self._results]
+
+    def copied(self, read: Callable[[], None], write: Callable[[], None]) -> None:
+        """Register a copy of a device's memory: ``read`` is called before it is compared, ``write`` when it is
+        filled."""
+        self._refreshers.append(read)
+        self._writers.append(write)
+
+    def _refresh(self) -> None:
+        for refresher in self._refreshers:
+            refresher()
 
     def hold(self, view: NDArray[Any], values: NDArray[Any] | float) -> None:
         """Fill ``view`` with ``values`` before every run."""

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from infeng_core import _native
-from infeng_core._native import Epilogue, Kernel, KvCache, Pool, Program, Weight
+from infeng_core._native import Device, Epilogue, Kernel, KvCache, Pool, Program, Weight
 from infeng_core.kernels.check.judges import Judges
 from infeng_core.kernels.check.lora import Lora, a_form
 from infeng_core.kernels.check.operands import Operands
@@ -35,6 +36,7 @@ class Ops:
         judges: Judges,
         lora: Lora | None,
         *,
+        device: Device | None,
         copies: int,
         is_timed: bool,
         like: Ops | None,
@@ -45,7 +47,7 @@ class Ops:
         """
         self._case, self._program, self._pool, self._steps = case, program, pool, steps
         self._operands, self._judges, self._lora = operands, judges, lora
-        self._copies, self._is_timed, self._like = copies, is_timed, like
+        self._device, self._copies, self._is_timed, self._like = device, copies, is_timed, like
         self._needs = frozenset(asked(case)["needs"])
         self.vocabulary = 1
         """Of an embedding."""
@@ -156,8 +158,9 @@ class Ops:
         width = self._kv_columns()
         kv, x = self._cache(), self._operands.input("f32", 2 * width)
         for layer in range(self._copies):
-            self._operands.hold(kv.layer(layer), 0)
-            self._operands.result("cache", kv.layer(layer), by_row=False)
+            view = self._layer(kv, layer)
+            self._operands.hold(view, 0)
+            self._operands.result("cache", view, by_row=False)
         columns = {"k_column": 0, "v_column": width}
         return lambda call: self._program.kv_append(self._bound, x, kv, call % self._copies, **columns)
 
@@ -169,7 +172,7 @@ class Ops:
             self._append(kv)
         self._kv = kv
         for layer in range(self._copies):
-            self._operands.watch("the cache", kv.layer(layer))
+            self._operands.watch("the cache", self._layer(kv, layer))
         steps, columns = self._epilogues(heads * self._case.get("v_head_dim", size))
         out = self._operands.output(columns)
         more: dict[str, Any] = {"window": self._steps.window, "scale": float(np.float32(1.0 / np.sqrt(size)))}
@@ -239,7 +242,27 @@ class Ops:
 
     def _cache(self) -> KvCache:
         sizes = {name: self._case[name] for name in ("kv_heads", "head_dim", "v_head_dim") if name in self._case}
-        return KvCache(self._case["kv"], layers=self._copies, blocks=sum(self._steps.blocks), **sizes)
+        more = {"layers": self._copies, "blocks": sum(self._steps.blocks), "device": self._device}
+        return KvCache(self._case["kv"], **more, **sizes)
+
+    def _layer(self, kv: KvCache, layer: int) -> NDArray[np.uint8]:
+        """Return a layer as (blocks, kv heads, bytes): a view, or of a device a copy that is kept up to date."""
+        if self._device is None:
+            return kv.layer(layer)
+        blocks = np.arange(sum(self._steps.blocks), dtype=np.int32)
+        copy = np.zeros((len(blocks), self._case["kv_heads"], kv.block_bytes // self._case["kv_heads"]), np.uint8)
+        if self._copies > 1:
+            raise NotImplementedError("layers of a device's cache")
+
+        def read() -> None:
+            copy[:] = self._program.read_blocks(kv, blocks).reshape(copy.shape)
+
+        def write() -> None:
+            self._program.write_blocks(kv, blocks, copy.reshape(len(blocks), -1))
+
+        read()
+        self._operands.copied(read, write)
+        return copy
 
     def _kv_columns(self) -> int:
         size = self._case["head_dim"]
@@ -253,7 +276,8 @@ class Ops:
             fields["needs"] = ["head_sizes"]
         rows, context = min(max(self._steps.lengths), 512), self._steps.context
         width = self._kv_columns()
-        program = Program(self._pool, max_rows=rows, max_samples=1, max_segments=1, context=context)
+        most = {"max_rows": rows, "max_samples": 1, "max_segments": 1, "context": context}
+        program = Program(self._pool, **most, device=self._device)
         kernel = self._judges.of("kv_append", context=context, **fields)[0][1]
         x = program.buffer(2 * width)
         for layer in range(self._copies):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core._native import Pool, Program
+from infeng_core._native import Device, Pool, Program
 from infeng_core.kernels.problems import Fields
 
 BLOCK = 16  # rows of a panel, positions of a cache block
@@ -59,11 +59,12 @@ class Steps:
         """The blocks of the cache that each sequence has."""
         return [up(length) // BLOCK for length in self.lengths]
 
-    def program(self, pool: Pool) -> Program:
+    def program(self, pool: Pool, device: Device | None = None) -> Program:
         """Return a program with room for every step."""
         rows = self.most + BEYOND if self.is_gathered else self.most
         segments = len(self.lengths)
-        return Program(pool, max_rows=rows, max_samples=self.most, max_segments=segments, context=self.context)
+        most = {"max_rows": rows, "max_samples": self.most, "max_segments": segments, "context": self.context}
+        return Program(pool, **most, device=device)
 
     def batch(self, step: Sequences, vocabulary: int = 1, *, is_op: bool = True) -> Batch:
         """Return tokens, positions, segments, block tables and sampled rows of a step.

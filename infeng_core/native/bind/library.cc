@@ -7,6 +7,7 @@
 #include "bind/records.h"
 #include "error.h"
 #include "library/library.h"
+#include "machine/device.h"
 #include "program/problem.h"
 #include "vocabulary/names.h"
 
@@ -138,9 +139,17 @@ void bind_problem(py::module_& m) {
       });
 }
 
+py::list kernels_of(const Library& library) {
+  py::list kernels;
+  for (const auto& kernel : library.kernels) kernels.append(std::const_pointer_cast<Kernel>(kernel));
+  return kernels;
+}
+
 void bind_kernel(py::module_& m) {
   py::class_<Kernel, std::shared_ptr<Kernel>>(m, "Kernel", "One kernel of an opened library.")
       .def_property_readonly("library", [](const Kernel& k) { return k.library->name; })
+      .def_property_readonly("device", [](const Kernel& k) { return k.library->device; })
+      .def_property_readonly("siblings", [](const Kernel& k) { return kernels_of(*k.library); })
       .def_readonly("name", &Kernel::name)
       .def_property_readonly("op", [](const Kernel& k) { return name_of(Vocabulary::op, k.abi.op); })
       .def_readonly("features", &Kernel::features)
@@ -174,6 +183,11 @@ void bind_library(py::module_& m) {
   m.attr("ABI_SINCE") = INFENG_ABI_SINCE;
   bind_problem(m);
   bind_kernel(m);
+  py::class_<Device, std::shared_ptr<Device>>(m, "Device", "A device on which a library's kernels compute.")
+      .def_property_readonly("library", &Device::library)
+      .def_property_readonly("name", [](const Device& d) { return d.describe().name; })
+      .def_property_readonly("why", [](const Device& d) { return d.describe().why; })
+      .def("memory", &Device::memory, "Return the bytes that are free, and all bytes. Raises NativeError.");
   py::class_<Library, std::shared_ptr<Library>>(m, "Library", "A kernel library; it stays loaded for ever.")
       .def_readonly("name", &Library::name)
       .def_readonly("version", &Library::version)
@@ -182,14 +196,9 @@ void bind_library(py::module_& m) {
       .def_readonly("ops", &Library::ops)
       .def_readonly("faults", &Library::faults)
       .def_readonly("unknown", &Library::unknown)
+      .def_readonly("device", &Library::device)
       .def_property_readonly("abi", [](const Library& l) { return std::make_pair(l.abi_major, l.abi_minor); })
-      .def_property_readonly("kernels",
-                             [](const Library& l) {
-                               py::list kernels;
-                               for (const auto& kernel : l.kernels)
-                                 kernels.append(std::const_pointer_cast<Kernel>(kernel));
-                               return kernels;
-                             })
+      .def_property_readonly("kernels", &kernels_of)
       .def("__repr__", [](const Library& l) { return "<Library " + l.name + " " + l.version + ">"; });
   m.def(
       "open_library",

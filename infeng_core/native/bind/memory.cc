@@ -123,12 +123,12 @@ void bind_kv_cache(py::module_& m) {
   m.attr("CACHE_FORMATS") = py::tuple(formats);
   py::class_<KvCache, std::shared_ptr<KvCache>>(m, "KvCache", "Key/value blocks of all layers in one arena.")
       .def(py::init([](const std::string& format, int64_t layers, int64_t blocks, int64_t kv_heads, int64_t head_dim,
-                       int64_t v_head_dim, int64_t block_tokens, const Pages& pages) {
+                       int64_t v_head_dim, int64_t block_tokens, const Pages& pages, std::shared_ptr<Device> device) {
              return std::make_shared<KvCache>(number_of(Vocabulary::kv, format), layers, blocks, kv_heads, head_dim,
-                                              v_head_dim == 0 ? head_dim : v_head_dim, block_tokens, pages);
+                                              v_head_dim == 0 ? head_dim : v_head_dim, block_tokens, pages, device);
            }),
            "format"_a, py::kw_only(), "layers"_a, "blocks"_a, "kv_heads"_a, "head_dim"_a, "v_head_dim"_a = 0,
-           "block_tokens"_a = 16, "pages"_a = Pages{})
+           "block_tokens"_a = 16, "pages"_a = Pages{}, "device"_a = py::none())
       .def_static(
           "bytes_per_block",
           [](const std::string& format, int64_t layers, int64_t kv_heads, int64_t head_dim, int64_t v_head_dim,
@@ -143,7 +143,9 @@ void bind_kv_cache(py::module_& m) {
       .def(
           "layer",
           [](const py::object& self, int64_t index) {
-            const infeng_kv_cache layer = self.cast<const KvCache&>().layer(index);
+            const auto& cache = self.cast<const KvCache&>();
+            if (cache.is_on_device()) fail(kBad, "the cache is on a device: use read_blocks()");
+            const infeng_kv_cache layer = cache.layer(index);
             return py::array_t<uint8_t>({int64_t{layer.block_count}, int64_t{layer.kv_heads}, layer.head_stride},
                                         {layer.block_stride, layer.head_stride, int64_t{1}},
                                         static_cast<uint8_t*>(layer.base), self);

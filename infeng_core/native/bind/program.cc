@@ -43,13 +43,11 @@ class BoundProgram : public Program {
     const auto known = copies_.find(object.ptr());
     if (known != copies_.end()) return known->second.second;
     Constant constant{array.data(), array.size(), nullptr};
-    if (!always_copied && reinterpret_cast<uintptr_t>(array.data()) % kLine == 0) {
+    if (!always_copied && device() == nullptr && reinterpret_cast<uintptr_t>(array.data()) % kLine == 0) {
       constant.owner = hold_buffer(array, what).owner;
       return constant;
     }
-    float* values = take_constant(array.size());
-    std::memcpy(values, array.data(), static_cast<size_t>(array.nbytes()));
-    constant.data = values;
+    constant.data = copy_constant(array.data(), array.size());
     // Keeping the object alive keeps its address, the key, unique while ops are added.
     copies_.emplace(object.ptr(), std::make_pair(object, constant));
     return constant;
@@ -203,27 +201,35 @@ py::array_t<T> rows_of(T* data, int64_t rows, int64_t columns, int64_t stride, c
   return py::array_t<T>({rows, columns}, {stride * kSize, kSize}, data, owner);
 }
 
-py::array_t<float> view(const py::object& self, int id) {
-  const Value& value = self.cast<const BoundProgram&>().value(id);
+py::array_t<float> view(const py::object& self, int id, bool fetched) {
+  auto& program = self.cast<BoundProgram&>();
+  const Value& value = program.value(id);
   if (value.quantized) fail(kBad, "value ", id, " is an activation: use view_activation()");
-  return rows_of(value.x, value.rows, value.columns, value.stride, self);
+  float* const x = program.seen(value.x, value.rows * value.stride, fetched);
+  return rows_of(x, value.rows, value.columns, value.stride, self);
 }
 
 py::object view_routing(const py::object& self, int id) {
-  const auto& program = self.cast<const BoundProgram&>();
+  auto& program = self.cast<BoundProgram&>();
+  program.show_routing(id);
   const Routing& routing = program.routing_of(id);
+  const auto& [chosen, weights, places, begin] = routing.for_host;
   const int64_t k = routing.top_k, rows = program.limits().rows;
-  return records::routing_view(rows_of(routing.chosen, rows, k, k, self), rows_of(routing.weights, rows, k, k, self),
-                               rows_of(routing.places, rows, k, k, self),
-                               rows_of(routing.begin, 1, routing.experts + 1, routing.experts + 1, self));
+  return records::routing_view(rows_of(chosen, rows, k, k, self), rows_of(weights, rows, k, k, self),
+                               rows_of(places, rows, k, k, self),
+                               rows_of(begin, 1, routing.experts + 1, routing.experts + 1, self));
 }
 
 py::object view_activation(const py::object& self, int id) {
-  const Value& value = self.cast<const BoundProgram&>().value(id);
+  auto& program = self.cast<BoundProgram&>();
+  const Value& value = program.value(id);
   if (!value.quantized) fail(kBad, "value ", id, " is a buffer: use view()");
-  return records::activation_view(rows_of(value.q, value.rows, value.stride, value.q_stride, self),
-                                  rows_of(value.scale, value.rows, value.groups, value.group_stride, self),
-                                  rows_of(value.sum, value.rows, value.groups, value.group_stride, self));
+  int8_t* const q = program.seen(value.q, value.rows * value.q_stride);
+  float* const scale = program.seen(value.scale, value.rows * value.group_stride);
+  int32_t* const sum = program.seen(value.sum, value.rows * value.group_stride);
+  return records::activation_view(rows_of(q, value.rows, value.stride, value.q_stride, self),
+                                  rows_of(scale, value.rows, value.groups, value.group_stride, self),
+                                  rows_of(sum, value.rows, value.groups, value.group_stride, self));
 }
 
 void bind_epilogue(py::module_& m) {
@@ -396,12 +402,13 @@ void bind_program(py::module_& m) {
                 "A flat list of ops bound to kernels; ``run`` executes one step without touching Python.");
   program
       .def(py::init([](std::shared_ptr<Pool> pool, int64_t max_rows, int64_t max_samples, int64_t max_segments,
-                       int64_t context, int64_t tables, const Pages& pages) {
+                       int64_t context, int64_t tables, const Pages& pages, std::shared_ptr<Device> device) {
              return std::make_shared<BoundProgram>(std::move(pool),
-                                                   Limits{max_rows, max_samples, max_segments, context, tables}, pages);
+                                                   Limits{max_rows, max_samples, max_segments, context, tables}, pages,
+                                                   std::move(device));
            }),
            py::arg("pool").none(false), py::kw_only(), "max_rows"_a, "max_samples"_a, "max_segments"_a, "context"_a,
-           "tables"_a = 1, "pages"_a = Pages{})
+           "tables"_a = 1, "pages"_a = Pages{}, "device"_a = py::none())
       .def("buffer", &Program::buffer, "columns"_a, py::kw_only(), "samples"_a = false, "copies"_a = 1)
       .def("routing", &Program::routing, py::kw_only(), "experts"_a, "top_k"_a,
            "Make room for the result of one route op at a time; return its id.")
@@ -433,8 +440,11 @@ void bind_program(py::module_& m) {
            "Copy whole blocks to others; waits for a step.")
       .def("cancel", &Program::cancel,
            "Make a run in flight stop between two ranges of tiles (any thread); it raises NativeError \"cancelled\".")
-      .def("view", &view, "buffer"_a,
-           "Return a buffer as (max rows, columns) float32, without padding; a view that the next run overwrites.")
+      .def("view", &view, "buffer"_a, py::kw_only(), "fetched"_a = false,
+           "Return a buffer as (max rows, columns) float32, without padding; a view that the next run overwrites. Of a "
+           "device, it is a copy that each run brings up to date; ``fetched``: only ``fetch`` does.")
+      .def("fetch", &Program::fetch, "buffer"_a, "rows"_a, py::call_guard<py::gil_scoped_release>(),
+           "Read the first rows of a device's buffer into its view; nothing to do on the host.")
       .def("view_activation", &view_activation, "activation"_a,
            "Return (q (rows, k padded to 64), scale (rows, groups), sum (rows, groups)), views.")
       .def("view_routing", &view_routing, "routing"_a,

@@ -12,6 +12,7 @@
 
 #include "error.h"
 #include "machine/cpu.h"
+#include "machine/device.h"
 #include "machine/fpstate.h"
 #include "vocabulary/foreign_ops.h"
 #include "vocabulary/names.h"
@@ -21,6 +22,7 @@ namespace infeng {
 namespace {
 
 constexpr int kMaxLinks = 64;
+constexpr auto kDevice = static_cast<uint32_t>(INFENG_EXTENSION_DEVICE);
 constexpr int32_t kMaxKernels = 4096;
 constexpr int32_t kMaxOps = 256;
 constexpr size_t kMaxName = 128;
@@ -36,8 +38,8 @@ struct GuardedDesc {
 };
 constexpr unsigned char kGuardByte = 0xA5;
 
-// Returns the type of a required extension that this core does not know; 0 if there is none.
-uint32_t check_chain(const std::string& path, const char* owner, const infeng_extension* link) {
+// Returns the type of a required extension that this core does not know, or that is not `known`; 0 if there is none.
+uint32_t check_chain(const std::string& path, const char* owner, const infeng_extension* link, uint32_t known = 0) {
   uint32_t required = 0;
   for (int links = 0; link != nullptr; link = link->next) {
     if (++links > kMaxLinks) {
@@ -47,7 +49,7 @@ uint32_t check_chain(const std::string& path, const char* owner, const infeng_ex
     if (link->size < sizeof(infeng_extension) || link->size > kMostStruct) {
       fail("bad_extension", path, ": an extension of ", owner, " says it has ", link->size, " bytes");
     }
-    if (link->type & INFENG_EXTENSION_REQUIRED) required = link->type;
+    if (link->type & INFENG_EXTENSION_REQUIRED && link->type != known) required = link->type;
   }
   return required;
 }
@@ -244,6 +246,18 @@ std::vector<ListedOp> read_ops(Library& library, const infeng_library_desc& desc
   return found;
 }
 
+void read_device(Library& library, const infeng_library_desc& desc) {
+  for (const infeng_extension* link = desc.next; link != nullptr; link = link->next) {
+    if (link->type != kDevice) continue;
+    const auto& abi = *reinterpret_cast<const infeng_device*>(link);
+    const bool is_whole = link->size >= sizeof abi && abi.describe != nullptr && abi.allocate != nullptr && abi.release != nullptr &&
+                          abi.copy != nullptr && abi.wait != nullptr && abi.memory != nullptr;
+    if (!is_whole) fail("null_function", library.path, ": its device lacks a function");
+    library.device = std::make_shared<Device>(library.name, abi);
+    return;
+  }
+}
+
 std::shared_ptr<Library> read_library(const std::string& path, infeng_library_fn entry, const infeng_host& host) {
   GuardedDesc guarded{};
   std::memset(guarded.guard, kGuardByte, sizeof guarded.guard);
@@ -259,7 +273,7 @@ std::shared_ptr<Library> read_library(const std::string& path, infeng_library_fn
          sizeof desc);
   }
   check_numerics(path, desc);
-  if (const uint32_t type = check_chain(path, "the library", desc.next)) {
+  if (const uint32_t type = check_chain(path, "the library", desc.next, kDevice)) {
     fail("bad_extension", path, ": the library requires extension ", type & ~INFENG_EXTENSION_REQUIRED,
          ", which this core does not know; update infeng-core");
   }
@@ -280,10 +294,14 @@ std::shared_ptr<Library> read_library(const std::string& path, infeng_library_fn
   if (desc.kernel_count < 0 || desc.kernel_count > kMaxKernels || (desc.kernel_count > 0 && desc.kernels == nullptr)) {
     fail("bad_struct", path, ": lists ", desc.kernel_count, " kernels");
   }
+  read_device(*library, desc);
   std::set<std::string> names;
   for (int32_t i = 0; i < desc.kernel_count; ++i) {
     auto kernel = read_kernel(*library, desc.kernels[i], i, ops);
     if (kernel == nullptr) continue;
+    if (library->device != nullptr && kernel->abi.kind != INFENG_KIND_WHOLE) {
+      fail("bad_struct", path, ": kernel ", kernel->name, " is not WHOLE, as kernels of a device are");
+    }
     if (!names.insert(kernel->name).second) fail("bad_struct", path, ": has two kernels named ", kernel->name);
     library->kernels.push_back(std::move(kernel));
   }

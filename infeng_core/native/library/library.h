@@ -9,6 +9,7 @@
 
 namespace infeng {
 
+class Device;
 class Library;
 
 // A kernel of an opened library. Fields of a newer ABI minor than the library's are NULL.
@@ -43,6 +44,7 @@ class Library {
   std::vector<std::string> ops;      // names of the ops that it describes
   std::vector<std::string> faults;   // what it describes wrongly: "op clip: it has 0 operands, possible are 1 to 16"
   std::vector<std::string> unknown;  // what it lists and this core does not know: "op 17 of kernel layernorm"
+  std::shared_ptr<Device> device;    // on which its kernels compute; NULL: the host
 };
 
 // Opens `path` and reads its description. `features`: the CPU features that it may use, comma separated. The same file

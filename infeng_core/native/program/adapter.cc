@@ -31,8 +31,8 @@ void check_size(const std::string& where, const char* what, const Bytes& bytes, 
 // Checks and lays out every array before copying any, because the arena needs its size first.
 class Adapter::Builder {
  public:
-  Builder(Adapter& adapter, const Lora& lora, const AdapterSpec& spec, const Pages& pages)
-      : adapter_(adapter), lora_(lora), spec_(spec), pages_(pages) {}
+  Builder(Adapter& adapter, const Program& program, const AdapterSpec& spec)
+      : adapter_(adapter), lora_(program.lora()), spec_(spec), pages_(program.pages()), device_(program.device()) {}
 
   void build() {
     adapter_.program_ = lora_.program();
@@ -129,7 +129,13 @@ class Adapter::Builder {
     out->columns = static_cast<int32_t>(round_up(embedding.rank, kPanel));
     adapter_.embedding_.rank = embedding.rank;
     adapter_.embedding_.scaling = embedding.scaling;
-    put(embedding.a, adapter_.embedding_.a);
+    if (device_ == nullptr) {
+      put(embedding.a, adapter_.embedding_.a);
+    } else {  // the host gathers its rows
+      const auto* values = static_cast<const float*>(embedding.a.data);
+      adapter_.embedding_values_.assign(values, values + slot.k * embedding.rank);
+      adapter_.embedding_.a = adapter_.embedding_values_.data();
+    }
     pieces_.push_back({out.get(), size_, size_});
     add_parts(name, slot, embedding.rank, {embedding.part}, *out);
     adapter_.tensors_[index] = std::move(out);
@@ -209,17 +215,21 @@ class Adapter::Builder {
   }
 
   void copy() {
-    adapter_.arena_ = std::make_shared<Arena>(size_, size_ >= kHugePage, pages_);
-    std::byte* base = adapter_.arena_->data();
+    adapter_.memory_ = std::make_shared<Storage>(size_, device_, size_ >= kHugePage, pages_);
+    std::byte* base = adapter_.memory_->data();
+    std::vector<std::byte> staged(device_ == nullptr ? 0 : static_cast<size_t>(size_));
+    std::byte* const to = device_ == nullptr ? base : staged.data();
     for (const Copy& each : copies_) {
-      std::memcpy(base + each.at, each.from.data, static_cast<size_t>(each.from.nbytes));
+      std::memcpy(to + each.at, each.from.data, static_cast<size_t>(each.from.nbytes));
       *each.to = base + each.at;
     }
+    if (device_ != nullptr) adapter_.memory_->write(base, staged.data(), size_);
     for (const Piece& piece : pieces_) piece.tensor->piece = {base + piece.begin, piece.end - piece.begin};
   }
 
   void keep_layouts(size_t module, const std::shared_ptr<Weight>& weight) {
-    weight->owner = adapter_.arena_;
+    weight->owner = adapter_.memory_;
+    weight->device = device_.get();
     for (const Binding& binding : lora_.modules()[module].op->bindings) {
       adapter_.replacements_[module]->weights.push_back(in_layout_of(*binding.kernel, weight, pages_));
     }
@@ -235,6 +245,7 @@ class Adapter::Builder {
   const Lora& lora_;
   const AdapterSpec& spec_;
   const Pages& pages_;
+  const DevicePtr& device_;
   int64_t size_ = 0;
   std::vector<Copy> copies_;
   std::vector<Piece> pieces_;
@@ -249,7 +260,7 @@ Adapter::Adapter(const Program& program, const AdapterSpec& spec) : id_(next_id(
     fail(kBad, "the adapter is stored as ", name_of(Vocabulary::dtype, spec.dtype), ", the program reads ",
          name_of(Vocabulary::dtype, lora.dtype()));
   }
-  Builder(*this, lora, spec, program.pages()).build();
+  Builder(*this, program, spec).build();
 }
 
 }  // namespace infeng

@@ -82,7 +82,7 @@ struct Replacement {
   Bytes vector;
 };
 
-// An immutable copy of an adapter's arrays in one arena; any number of steps may read it at once.
+// An immutable copy of an adapter's arrays in one piece of memory; any number of steps may read it at once.
 class Adapter {
  public:
   // May be called by any thread after the program's finish(). Throws Error "invalid_argument" naming the array that
@@ -91,7 +91,7 @@ class Adapter {
 
   uint64_t id() const { return id_; }  // unique in the process, never used again
   uint64_t program() const { return program_; }
-  int64_t nbytes() const { return arena_->nbytes(); }
+  int64_t nbytes() const { return memory_->nbytes(); }
   // Whether its products may be scaled by a weight: it only adds, and neither replaces nor rescales what the base
   // model computes.
   bool is_weighable() const { return is_weighable_; }
@@ -111,7 +111,8 @@ class Adapter {
   uint64_t program_;
   bool is_weighable_ = true;
   bool replaces_ = false;
-  std::shared_ptr<Arena> arena_;
+  std::shared_ptr<Storage> memory_;
+  std::vector<float> embedding_values_;  // of a device's adapter, for the host
   std::vector<std::unique_ptr<AdapterTensor>> tensors_;
   std::vector<int32_t> widest_;                             // by slot
   std::vector<std::unique_ptr<Replacement>> replacements_;  // by module

@@ -52,6 +52,7 @@ void Program::take(const Batch& batch) {
 
 void Program::take_segments(const Batch& batch) {
   segment_count_ = static_cast<int64_t>(batch.segments.size()) / 4;
+  tables_used_ = 0;
   if (segment_count_ > limits_.segments) {
     fail(kBad, "segments: at most ", limits_.segments, ", not ", segment_count_);
   }
@@ -77,18 +78,20 @@ void Program::take_segments(const Batch& batch) {
     }
     for (int64_t t = 0; t < limits_.tables; ++t) {
       const int64_t place = t * limits_.segments + s;
-      segments_[place] = {begin, end, pos0, pos0 + (end - begin), tables_ + place * table_stride_};
-      if (has_cache_) take_table(batch, s, t, first + t * blocks_of(limits_.context));
+      int32_t* const blocks = tables_ + tables_used_;
+      segments_[place] = {begin, end, pos0, pos0 + (end - begin), arrays_.for_kernels(blocks)};
+      if (!has_cache_) continue;
+      tables_used_ += round_up(blocks_of(pos0 + (end - begin)), kPanel);
+      take_table(batch, s, t, first + t * blocks_of(limits_.context), blocks);
     }
   }
   if (covered != rows_) fail(kBad, "segments: cover ", covered, " of ", rows_, " rows");
 }
 
 // Copies and checks the block table of one segment, from index `first` of block_tables on.
-void Program::take_table(const Batch& batch, int64_t segment, int64_t table, int64_t first) {
+void Program::take_table(const Batch& batch, int64_t segment, int64_t table, int64_t first, int32_t* blocks) {
   const infeng_kv_segment& to = segments_[table * limits_.segments + segment];
   const Sight& sight = sights_[static_cast<size_t>(table)];
-  int32_t* const blocks = tables_ + (table * limits_.segments + segment) * table_stride_;
   const int64_t needed = blocks_of(to.length);
   const auto available = static_cast<int64_t>(batch.block_tables.size());
   if (first < 0 || first > available || needed > available - first) {
@@ -125,8 +128,44 @@ void Op::set_rows(int64_t begin, int64_t count) {
   rows_set = begin == 0 ? count : -1;
 }
 
+// Copies what the host wrote for this step: the batch, and values that the host sees.
+void Program::begin_on_device() {
+  const auto* const end = reinterpret_cast<const std::byte*>(tables_ + tables_used_);
+  device_->upload(arrays_.device, arrays_.host, end - arrays_.host);
+  for (const Shadow& each : shadows_) {
+    if (!each.fetched) device_->upload(each.device, each.host, each.nbytes);
+  }
+}
+
+// Waits for the step, and copies the values that the host sees. Throws the device's error unless the step failed anyway.
+void Program::end_on_device(bool failed) {
+  try {
+    device_->wait();
+    for (const Shadow& each : shadows_) {
+      if (!each.fetched) device_->download(each.host, each.device, each.nbytes);
+    }
+  } catch (const Error&) {
+    if (!failed) throw;
+  }
+}
+
+// Brings the host's copy of a routing up to date once ROUTE has run: the calls of experts depend on it.
+void Program::read_routing(const Routing& routing) {
+  device_->download(routing.for_host.begin, routing.for_kernels.begin, (routing.experts + 1) * 4);
+  device_->download(routing.for_host.places, routing.for_kernels.places, rows_ * routing.top_k * 4);
+}
+
+void Program::patch_lora() {
+  const Value& u = value(u_);
+  if (device_ == nullptr) return lora_.patch(tokens_, u.x, u.stride);
+  if (!lora_.changes_embeddings()) return lora_.patch(tokens_, nullptr, u.stride);
+  embedded_u_.assign(static_cast<size_t>(rows_ * u.stride), 0.0f);
+  lora_.patch(tokens_, embedded_u_.data(), u.stride);
+  device_->upload(u.x, embedded_u_.data(), rows_ * u.stride * static_cast<int64_t>(sizeof(float)));
+}
+
 void Program::patch() {
-  if (lora_.is_open()) lora_.patch(tokens_, value(u_).x, value(u_).stride);
+  if (lora_.is_open()) patch_lora();
   for (const auto& each : ops_) {
     Op& op = *each;
     int64_t rows = op.samples ? samples_ : rows_ * op.row_copies;

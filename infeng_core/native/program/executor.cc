@@ -43,6 +43,7 @@ class Step final : public Job {
   bool enter(int worker);
   bool next_op(int worker);
   bool prepare(int worker);
+  void read_routing();
   bool next_phase(int worker);
   void mark(int worker, int64_t now);
   void open(int worker);
@@ -83,6 +84,7 @@ class Step final : public Job {
   int32_t phases_ = 0;
   int64_t tiles_ = 0;
   int64_t slot_ = -1;  // the phase's slot in the profile; -1: no phase is open
+  bool knows_routing_ = true;  // whether the host has the latest
   int64_t begin_;      // ticks at which the phase, or the gap between two, began
   int publisher_ = 0;  // the worker that began the phase
 
@@ -118,10 +120,12 @@ void Step::run_tiles(int worker, int64_t first, int64_t last) {
   try {
     status = op_->routing != nullptr ? program_.expert_calls_.run(first, last, &seat.worker)
                                      : op_->kernel->abi.run(&op_->args.common, phase_, first, last, &seat.worker);
+    if (profile_ != nullptr && program_.device_ != nullptr) program_.device_->wait();
   } catch (...) {  // kernels must not throw, but an exception here would end the process
     fail_with(worker, INFENG_INTERNAL, nullptr, "the kernel threw a C++ exception");
   }
   seat.worker.team = nullptr;
+  if (op_->problem.op == INFENG_OP_ROUTE) knows_routing_ = program_.device_ == nullptr;
   if (status != INFENG_OK) fail_with(worker, status, nullptr, nullptr);
 }
 
@@ -179,6 +183,12 @@ bool Step::prepare(int worker) {
   return status == INFENG_OK;
 }
 
+// On a device, ROUTE runs when its result is needed.
+void Step::read_routing() {
+  if (!knows_routing_) program_.read_routing(*op_->routing);
+  knows_routing_ = true;
+}
+
 // Moves to the op's next slice, or to the next op that has rows in this step. Sets `phases_` to -1 if it cannot run.
 bool Step::next_op(int worker) {
   const auto& ops = program_.ops_;
@@ -191,6 +201,7 @@ bool Step::next_op(int worker) {
   }
   phase_ = -1;
   if (op_->routing != nullptr) {
+    read_routing();
     phases_ = program_.expert_calls_.make(*op_, program_.rows_, program_.lora_) ? 1 : -1;
     return true;
   }
@@ -216,6 +227,9 @@ bool Step::next_phase(int worker) {
       if (!countable) fail_with(worker, INFENG_INTERNAL, nullptr, "its tile count is negative or beyond 2^31");
       if (tiles_ != 0) return countable;
     }
+  } catch (const Error& error) {
+    fail_with(worker, INFENG_INTERNAL, nullptr, error.what());
+    return false;
   } catch (...) {
     fail_with(worker, INFENG_INTERNAL, nullptr, "the kernel threw a C++ exception");
     return false;
@@ -337,8 +351,10 @@ void Program::run(const Batch& batch) {
   take(batch);
   patch();
   for (int i = 0; i < pool_->threads(); ++i) seats_[i].message[0] = '\0';
+  if (device_ != nullptr) begin_on_device();
   Step step(*this, begin);
   pool_->run(held, step);
+  if (device_ != nullptr) end_on_device(step.failed());
   if (profile_ != nullptr) profile_->add_step(rows_, begin, step.end());
   if (step.failed()) throw_failure(step.failure());
   if (cancelled_.load(std::memory_order_relaxed)) fail("cancelled", "the step was cancelled");

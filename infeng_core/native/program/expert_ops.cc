@@ -55,10 +55,15 @@ int Program::routing(int64_t experts, int64_t top_k) {
   auto made = std::make_unique<Routing>();
   made->experts = experts;
   made->top_k = top_k;
-  made->chosen = memory_.take_array<int32_t>(limits_.rows * top_k);
-  made->weights = memory_.take_array<float>(limits_.rows * top_k);
-  made->places = memory_.take_array<int32_t>(limits_.rows * top_k);
-  made->begin = memory_.take_array<int32_t>(experts + 1);
+  const int64_t copies = limits_.rows * top_k;
+  Routing::Arrays& arrays = made->for_kernels;
+  arrays = {values_memory_.take_array<int32_t>(copies), values_memory_.take_array<float>(copies),
+            values_memory_.take_array<int32_t>(copies), values_memory_.take_array<int32_t>(experts + 1)};
+  made->for_host = arrays;
+  if (device_ != nullptr) {
+    made->for_host = {memory_.take_array<int32_t>(copies), memory_.take_array<float>(copies),
+                      memory_.take_array<int32_t>(copies), memory_.take_array<int32_t>(experts + 1)};
+  }
   routings_.push_back(std::move(made));
   return static_cast<int>(routings_.size()) - 1;
 }
@@ -92,10 +97,10 @@ void Program::route(Bindings kernels, int logits, int x, int out, const RouteSpe
   track(op, op.in);
   args.in = &op.in;
   args.out = &op.copies;
-  args.experts = routing.chosen;
-  args.weights = routing.weights;
-  args.places = routing.places;
-  args.begin = routing.begin;
+  args.experts = routing.for_kernels.chosen;
+  args.weights = routing.for_kernels.weights;
+  args.places = routing.for_kernels.places;
+  args.begin = routing.for_kernels.begin;
   args.top_k = static_cast<int32_t>(routing.top_k);
   args.share = spec.share_of_chosen ? INFENG_SHARE_CHOSEN : INFENG_SHARE_ALL;
   op.problem.act_format = quantized ? INFENG_ACT_INT8_G64 : INFENG_ACT_F32;
@@ -115,8 +120,8 @@ void Program::combine(Bindings kernels, int x, int64_t columns, int routing, int
   const Routing& from = routing_of(routing);
   check_apart("combine", x, out);
   args.x = matrix(operand(x, "combine: x", false, columns, false, from.top_k), columns);
-  args.weights = from.weights;
-  args.places = from.places;
+  args.weights = from.for_kernels.weights;
+  args.places = from.for_kernels.places;
   args.top_k = static_cast<int32_t>(from.top_k);
   if (shared >= 0) {
     check_apart("combine", shared, out);

@@ -39,13 +39,13 @@ bool ExpertCalls::sort_rows(const Routing& routing, int64_t rows) {
   const int64_t copies = rows * routing.top_k;
   std::fill_n(rows_.begin(), copies, -1);
   for (int64_t i = 0; i < copies; ++i) {
-    const int64_t place = routing.places[i];
+    const int64_t place = routing.for_host.places[i];
     if (place < 0 || place >= copies) return false;
     rows_[static_cast<size_t>(place)] = static_cast<int32_t>(i / routing.top_k);
   }
   for (int64_t e = 0; e < routing.experts; ++e) {
-    for (int64_t i = routing.begin[e]; i < routing.begin[e + 1]; ++i) {
-      const int32_t before = i == routing.begin[e] ? -1 : rows_[static_cast<size_t>(i - 1)];
+    for (int64_t i = routing.for_host.begin[e]; i < routing.for_host.begin[e + 1]; ++i) {
+      const int32_t before = i == routing.for_host.begin[e] ? -1 : rows_[static_cast<size_t>(i - 1)];
       if (rows_[static_cast<size_t>(i)] <= before) return false;
     }
   }
@@ -54,7 +54,7 @@ bool ExpertCalls::sort_rows(const Routing& routing, int64_t rows) {
 
 void ExpertCalls::fill(ExpertCall& call, const Op& op, int64_t expert, Lora& lora) const {
   const Routing& routing = *op.routing;
-  const int64_t begin = routing.begin[expert], count = routing.rows_of(expert);
+  const int64_t begin = routing.for_host.begin[expert], count = routing.rows_of(expert);
   const Binding& binding = op.binding_of(count);
   call.kernel = binding.kernel.get();
   call.in = op.in;
@@ -76,7 +76,7 @@ void ExpertCalls::fill(ExpertCall& call, const Op& op, int64_t expert, Lora& lor
 
 void ExpertCalls::fill_linear(ExpertCall& call, const Op& op, int64_t expert, Lora& lora) const {
   const Routing& routing = *op.routing;
-  const int64_t begin = routing.begin[expert], count = routing.rows_of(expert);
+  const int64_t begin = routing.for_host.begin[expert], count = routing.rows_of(expert);
   const Binding& binding = op.binding_of(count);
   call.weight = binding.weight->abi;
   call.weight.panels /= routing.experts;
@@ -128,7 +128,7 @@ bool ExpertCalls::make(Op& op, int64_t rows, Lora& lora) {
   used_ = 0;
   op.use(op.bindings.front());
   int64_t tiles = 0, most = 0;
-  if (routing.begin[0] != 0 || routing.begin[routing.experts] != rows * routing.top_k) return false;
+  if (routing.for_host.begin[0] != 0 || routing.for_host.begin[routing.experts] != rows * routing.top_k) return false;
   for (int64_t e = 0; e < routing.experts; ++e) {
     if (routing.rows_of(e) < 0 || routing.rows_of(e) > rows) return false;
   }

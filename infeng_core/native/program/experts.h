@@ -17,12 +17,16 @@ struct Op;
 struct Routing {
   int64_t experts = 0;
   int64_t top_k = 0;
-  int32_t* chosen = nullptr;  // (rows, top_k): experts
-  float* weights = nullptr;   // (rows, top_k): their shares
-  int32_t* places = nullptr;  // (rows, top_k): places of the copies, which are sorted by expert
-  int32_t* begin = nullptr;   // (experts + 1): expert e has places [begin[e], begin[e + 1])
+  struct Arrays {
+    int32_t* chosen = nullptr;  // (rows, top_k): experts
+    float* weights = nullptr;   // (rows, top_k): their shares
+    int32_t* places = nullptr;  // (rows, top_k): places of the copies, which are sorted by expert
+    int32_t* begin = nullptr;   // (experts + 1): expert e has places [begin[e], begin[e + 1])
+  };
+  Arrays for_kernels;
+  Arrays for_host;  // on a device, the host's copies of `places` and `begin`; else the same
 
-  int64_t rows_of(int64_t expert) const { return begin[expert + 1] - begin[expert]; }
+  int64_t rows_of(int64_t expert) const { return for_host.begin[expert + 1] - for_host.begin[expert]; }
   int64_t used() const;
 };
 

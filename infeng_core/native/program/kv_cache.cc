@@ -1,7 +1,5 @@
 #include "program/kv_cache.h"
 
-#include <cstring>
-
 #include "error.h"
 #include "vocabulary/cache_formats.h"
 
@@ -59,10 +57,10 @@ int64_t total_bytes(const infeng_kv_cache& shape, int64_t layers) {
 }  // namespace
 
 KvCache::KvCache(uint32_t format, int64_t layers, int64_t blocks, int64_t kv_heads, int64_t head_dim,
-                 int64_t v_head_dim, int64_t block_tokens, const Pages& pages)
+                 int64_t v_head_dim, int64_t block_tokens, const Pages& pages, const DevicePtr& device)
     : shape_(shape_of(format, blocks, kv_heads, head_dim, v_head_dim, block_tokens)),
       layers_(layers),
-      arena_(total_bytes(shape_, layers), true, pages) {}
+      memory_(total_bytes(shape_, layers), device, true, pages) {}
 
 int64_t KvCache::bytes_per_block(uint32_t format, int64_t layers, int64_t kv_heads, int64_t head_dim,
                                  int64_t v_head_dim, int64_t block_tokens) {
@@ -74,7 +72,7 @@ infeng_kv_cache KvCache::layer(int64_t index) const {
     fail(kBad, "the cache has ", layers_, " layers, there is no layer ", index);
   }
   infeng_kv_cache cache = shape_;
-  cache.base = arena_.data() + index * layer_bytes();
+  cache.base = memory_.data() + index * layer_bytes();
   return cache;
 }
 
@@ -88,18 +86,18 @@ void KvCache::check_blocks(std::span<const int32_t> blocks) const {
 
 void KvCache::read_blocks(std::span<const int32_t> blocks, std::byte* data, int64_t stride) const {
   check_blocks(blocks);
-  const auto size = static_cast<size_t>(shape_.block_stride);
+  const int64_t size = shape_.block_stride;
   for (const int32_t index : blocks) {
-    for (int64_t l = 0; l < layers_; ++l) std::memcpy(data + l * shape_.block_stride, block(l, index), size);
+    for (int64_t l = 0; l < layers_; ++l) memory_.read(data + l * size, block(l, index), size);
     data += stride;
   }
 }
 
 void KvCache::write_blocks(std::span<const int32_t> blocks, const std::byte* data, int64_t stride) {
   check_blocks(blocks);
-  const auto size = static_cast<size_t>(shape_.block_stride);
+  const int64_t size = shape_.block_stride;
   for (const int32_t index : blocks) {
-    for (int64_t l = 0; l < layers_; ++l) std::memcpy(block(l, index), data + l * shape_.block_stride, size);
+    for (int64_t l = 0; l < layers_; ++l) memory_.write(block(l, index), data + l * size, size);
     data += stride;
   }
 }
@@ -110,10 +108,10 @@ void KvCache::copy_blocks(std::span<const int32_t> source, std::span<const int32
   if (source.size() != target.size()) {
     fail(kBad, source.size(), " blocks to copy to ", target.size());
   }
-  const auto size = static_cast<size_t>(shape_.block_stride);
+  const int64_t size = shape_.block_stride;
   for (size_t i = 0; i < source.size(); ++i) {
     if (source[i] == target[i]) continue;
-    for (int64_t l = 0; l < layers_; ++l) std::memcpy(block(l, target[i]), block(l, source[i]), size);
+    for (int64_t l = 0; l < layers_; ++l) memory_.move(block(l, target[i]), block(l, source[i]), size);
   }
 }
 

@@ -15,7 +15,7 @@ class KvCache {
  public:
   // Heads of k and of v may differ in size.
   KvCache(uint32_t format, int64_t layers, int64_t blocks, int64_t kv_heads, int64_t head_dim, int64_t v_head_dim,
-          int64_t block_tokens, const Pages& pages = {});
+          int64_t block_tokens, const Pages& pages = {}, const DevicePtr& device = nullptr);
 
   // Bytes of one block in all layers.
   static int64_t bytes_per_block(uint32_t format, int64_t layers, int64_t kv_heads, int64_t head_dim,
@@ -36,17 +36,18 @@ class KvCache {
   int64_t block_bytes() const { return layers_ * shape_.block_stride; }
   int64_t nbytes() const { return layers_ * layer_bytes(); }
   const infeng_kv_cache& shape() const { return shape_; }
-  int place_error() const { return arena_.place_error(); }
+  int place_error() const { return memory_.place_error(); }
+  bool is_on_device() const { return memory_.is_on_device(); }
 
  private:
   void check_blocks(std::span<const int32_t> blocks) const;
   std::byte* block(int64_t layer, int32_t index) const {
-    return arena_.data() + layer * layer_bytes() + index * shape_.block_stride;
+    return memory_.data() + layer * layer_bytes() + index * shape_.block_stride;
   }
 
   infeng_kv_cache shape_;  // of layer 0, without a base
   int64_t layers_;
-  Arena arena_;
+  Storage memory_;
 };
 
 }  // namespace infeng

@@ -18,11 +18,38 @@ struct PackedWeight : Weight {
   std::shared_ptr<const Weight> source;  // held because its address is part of the copy's key
 };
 
+struct UploadedWeight : Weight {
+  UploadedWeight(const Weight& from, const DevicePtr& device)
+      : Weight(from), memory(device, from.abi.panels * from.abi.panel_bytes) {
+    device->upload(memory.data(), from.abi.data, memory.nbytes());
+    abi.data = memory.data();
+    this->device = device.get();
+  }
+  DeviceMemory memory;
+};
+
+// Programs share a device's copy of a weight, too.
+std::shared_ptr<const Weight> on_device(const DevicePtr& device, const std::shared_ptr<const Weight>& weight) {
+  if (weight->device == device.get()) return weight;
+  using Key = std::tuple<const Device*, const void*, uint32_t, int64_t, int64_t>;
+  static auto& copies = *new std::map<Key, std::weak_ptr<const UploadedWeight>>;
+  static auto& mutex = *new std::mutex;
+  const std::lock_guard lock(mutex);
+  const infeng_weight& abi = weight->abi;
+  auto& known = copies[Key(device.get(), abi.data, abi.format, abi.panels, abi.k)];
+  if (auto copy = known.lock()) return copy;
+  const auto copy = std::make_shared<const UploadedWeight>(*weight, device);
+  known = copy;
+  std::erase_if(copies, [](const auto& each) { return each.second.expired(); });
+  return copy;
+}
+
 }  // namespace
 
 std::shared_ptr<const Weight> in_layout_of(const Kernel& kernel, const std::shared_ptr<const Weight>& weight,
                                            const Pages& pages) {
   const infeng_kernel& abi = kernel.abi;
+  if (kernel.library->device != nullptr) return on_device(kernel.library->device, weight);
   if (abi.pack_size == nullptr || abi.pack == nullptr) return weight;
   uint64_t layout = 0;
   const int64_t nbytes = abi.pack_size(&weight->abi, &layout);

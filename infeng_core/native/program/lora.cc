@@ -298,6 +298,13 @@ void Lora::gather(const int32_t* tokens, float* u, int64_t stride) const {
   }
 }
 
+bool Lora::changes_embeddings() const {
+  if (embedding_slot_ < 0) return false;
+  const size_t place = slots_[static_cast<size_t>(embedding_slot_)].first;
+  return std::any_of(ranges_.begin(), ranges_.end(),
+                     [place](const Range& range) { return range.adapter->tensor(place) != nullptr; });
+}
+
 bool Lora::replaces(const Op& op) const {
   if (!replaces_ || op.module < 0) return false;
   return std::any_of(ranges_.begin(), ranges_.end(), [&](const Range& range) {

@@ -80,6 +80,8 @@ class Lora {
   void take(std::span<const AdapterRows> adapters, int64_t rows, std::span<const int32_t> samples);
   void patch(const int32_t* tokens, float* u, int64_t stride);
 
+  // Whether adapters of the step change the embeddings, so that patch() writes to u.
+  bool changes_embeddings() const;
   bool replaces(const Op& op) const;
   // Returns the replacement for the op's row `begin`, NULL if it uses the op's own weight; `end` becomes the end of the
   // rows that share it.

@@ -15,7 +15,7 @@ void Program::embed(Bindings kernels, std::shared_ptr<const Weight> weight, int 
   auto draft_op = draft(INFENG_OP_EMBED, std::move(kernels), false);
   Op& op = *draft_op;
   infeng_embed_args& args = op.args.embed;
-  args.ids = op.index = tokens_;
+  args.ids = op.index = arrays_.for_kernels(tokens_);
   op.index_at = &args.ids;
   args.weight = &weight->abi;
   op.weight_at = &args.weight;
@@ -47,7 +47,7 @@ void Program::rmsnorm(Bindings kernels, int x, const Constant& weight, float eps
     args.x = matrix(operand(x, "rmsnorm", false, k, spec.gather ? false : samples), k);
   }
   if (spec.gather) {
-    args.row_index = op.index = sample_rows_;  // x has all rows of the batch, so its view is not tracked
+    args.row_index = op.index = arrays_.for_kernels(sample_rows_);  // x has all rows of the batch, so its view is not tracked
     op.index_at = &args.row_index;
     op.need(INFENG_NEED_ROW_GATHER);
   } else {
@@ -139,7 +139,7 @@ void Program::row_op(uint32_t number, Bindings kernels, int64_t columns, const R
     } else if (is_index(each)) {
       if (given.gather) {
         op.need(INFENG_NEED_ROW_GATHER);
-        *reinterpret_cast<const int32_t**>(args + each.offset) = sample_rows_;
+        *reinterpret_cast<const int32_t**>(args + each.offset) = arrays_.for_kernels(sample_rows_);
       }
     } else if (each.kind == OperandKind::vector) {
       const Constant constant = take(given.vectors, each);
@@ -185,7 +185,7 @@ void Program::rope(Bindings kernels, int x, int64_t heads_q, int64_t heads_k, in
   args.sin = infeng_matrix(const_cast<float*>(sin.data), INFENG_F32, table_rows, half, half);
   keep(cos);
   keep(sin);
-  args.positions = positions_;
+  args.positions = arrays_.for_kernels(positions_);
   args.q_norm = take_vector(spec.q_norm, head_dim, "rope: the norm of q");
   args.k_norm = take_vector(spec.k_norm, head_dim, "rope: the norm of k");
   args.q_scale = take_vector(spec.q_scale, table_rows, "rope: the scale of q");
@@ -207,7 +207,7 @@ void Program::rope(Bindings kernels, int x, int64_t heads_q, int64_t heads_k, in
     op.second_offset = round_up(head_dim, kPanel) * 4;
     op.vector_bytes = 2 * op.second_offset;
     op.index_at = &args.positions;
-    op.index = positions_;
+    op.index = args.positions;
     use_module(op, module);
   }
   ops_.push_back(std::move(draft_op));

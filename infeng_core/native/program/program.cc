@@ -25,8 +25,13 @@ void check_limit(const char* what, int64_t value, int64_t least) {
 
 }  // namespace
 
-Program::Program(std::shared_ptr<Pool> pool, const Limits& limits, Pages pages)
-    : pool_(std::move(pool)), limits_(limits), pages_(std::move(pages)) {
+Program::Program(std::shared_ptr<Pool> pool, const Limits& limits, Pages pages, DevicePtr device)
+    : pool_(std::move(pool)),
+      limits_(limits),
+      pages_(std::move(pages)),
+      device_(std::move(device)),
+      device_memory_(device_),
+      values_memory_(device_ == nullptr ? memory_ : device_memory_) {
   check_limit("max_rows", limits.rows, 1);
   check_limit("max_samples", limits.samples, 0);
   check_limit("max_segments", limits.segments, 1);
@@ -37,10 +42,15 @@ Program::Program(std::shared_ptr<Pool> pool, const Limits& limits, Pages pages)
   }
   positions_limit_ = limits.context;
   table_stride_ = round_up(limits.context, kBlockTokens * kPanel) / kBlockTokens;
-  tokens_ = memory_.take_array<int32_t>(limits.rows);
-  positions_ = memory_.take_array<int32_t>(limits.rows);
-  sample_rows_ = memory_.take_array<int32_t>(limits.samples);
-  tables_ = memory_.take_array<int32_t>(limits.tables * limits.segments * table_stride_);
+  // One behind the other, in one piece, so that one copy takes all that is in use to a device.
+  const int64_t each = round_up(limits.rows, kPanel), samples = round_up(limits.samples, kPanel);
+  const int64_t all = 2 * each + samples + limits.tables * limits.segments * table_stride_;
+  tokens_ = memory_.take_array<int32_t>(all);
+  positions_ = tokens_ + each;
+  sample_rows_ = positions_ + each;
+  tables_ = sample_rows_ + samples;
+  arrays_.host = reinterpret_cast<std::byte*>(tokens_);
+  if (device_ != nullptr) arrays_.device = reinterpret_cast<std::byte*>(device_memory_.take_array<int32_t>(all));
   segments_ = memory_.take_array<infeng_kv_segment>(limits.tables * limits.segments);
   sights_.resize(static_cast<size_t>(limits.tables));
 }
@@ -90,11 +100,11 @@ int Program::add_value(int64_t columns, bool samples, bool quantized, int64_t co
     value.group_stride = round_up(value.groups, kLine / 4);
     // The stride is an odd number of lines: at powers of two, rows would compete for a few sets of the caches.
     value.q_stride = value.stride / kLine % 2 == 0 ? value.stride + kLine : value.stride;
-    value.q = memory_.take_array<int8_t>(value.rows * value.q_stride);
-    value.scale = memory_.take_array<float>(value.rows * value.group_stride);
-    value.sum = memory_.take_array<int32_t>(value.rows * value.group_stride);
+    value.q = values_memory_.take_array<int8_t>(value.rows * value.q_stride);
+    value.scale = values_memory_.take_array<float>(value.rows * value.group_stride);
+    value.sum = values_memory_.take_array<int32_t>(value.rows * value.group_stride);
   } else {
-    value.x = memory_.take_array<float>(value.rows * value.stride);
+    value.x = values_memory_.take_array<float>(value.rows * value.stride);
   }
   values_.push_back(value);
   return static_cast<int>(values_.size()) - 1;
@@ -105,6 +115,36 @@ const Value& Program::value(int id) const {
     fail(kBad, "there is no buffer ", id, "; the program has ", values_.size());
   }
   return values_[static_cast<size_t>(id)];
+}
+
+void* Program::shadow(void* array, void* host, int64_t nbytes, bool fetched) {
+  if (device_ == nullptr) return array;
+  for (Shadow& known : shadows_) {
+    if (known.device != array) continue;
+    known.fetched = known.fetched && fetched;
+    return known.host;
+  }
+  if (host == nullptr) host = memory_.take(nbytes);
+  shadows_.push_back({array, host, nbytes, fetched});
+  return host;
+}
+
+void Program::fetch(int id, int64_t rows) {
+  if (device_ == nullptr) return;
+  const Value& from = value(id);
+  const int64_t count = std::min(rows, from.rows) * from.stride;
+  float* const host = seen(from.x, from.rows * from.stride, true);
+  device_->download(host, from.x, count * static_cast<int64_t>(sizeof(float)));
+}
+
+void Program::show_routing(int id) {
+  const Routing& routing = routing_of(id);
+  const auto& [chosen, weights, places, begin] = routing.for_host;
+  const int64_t copies = limits_.rows * routing.top_k * 4;
+  shadow(routing.for_kernels.chosen, chosen, copies, false);
+  shadow(routing.for_kernels.weights, weights, copies, false);
+  shadow(routing.for_kernels.places, places, copies, false);
+  shadow(routing.for_kernels.begin, begin, (routing.experts + 1) * 4, false);
 }
 
 void Program::finish() {
@@ -144,6 +184,17 @@ void* Program::take_scratch(int64_t nbytes, int64_t align) {
   guards_.push_back(data + nbytes);
   std::memset(data + nbytes, kGuard, kLine);
   return data;
+}
+
+const float* Program::copy_constant(const float* values, int64_t count) {
+  float* const copy = values_memory_.take_array<float>(count);
+  const int64_t nbytes = count * static_cast<int64_t>(sizeof(float));
+  if (device_ != nullptr) {
+    device_->upload(copy, values, nbytes);
+  } else {
+    std::memcpy(copy, values, static_cast<size_t>(nbytes));
+  }
+  return copy;
 }
 
 bool Program::scratch_is_intact() const {
@@ -189,6 +240,11 @@ void Program::bind_kernels(Op& op, infeng_workspace& most) {
   const int64_t all = op.samples ? limits_.samples : limits_.rows * op.row_copies;
   for (Binding& binding : op.bindings) {
     const Kernel& kernel = *binding.kernel;
+    if (kernel.library->device != device_) {
+      const auto place = [](const DevicePtr& device) { return device == nullptr ? "the host" : device->library(); };
+      fail("not_accepted", kernel.full_name(), ": computes on ", place(kernel.library->device), ", the program on ",
+           place(device_));
+    }
     op.problem.rows_min = std::min(rows + 1, std::max<int64_t>(all, 1));
     op.problem.rows_max = std::max(op.problem.rows_min, std::min(binding.rows, all));
     rows = binding.rows;
@@ -206,8 +262,8 @@ void Program::bind_kernels(Op& op, infeng_workspace& most) {
     const bool has_own_weight = binding.weight != nullptr && op.routing == nullptr;
     binding.instance = kernel.instance(op.problem, has_own_weight ? &binding.weight->abi : nullptr);
     const infeng_workspace wanted = kernel.workspace(op.problem);
-    // Calls for several experts run at the same time.
-    if (op.routing != nullptr && (kernel.abi.kind != INFENG_KIND_TILES || kernel.abi.phases != nullptr ||
+    // Calls for several experts run at the same time, but on a device.
+    if (op.routing != nullptr && device_ == nullptr && (kernel.abi.kind != INFENG_KIND_TILES || kernel.abi.phases != nullptr ||
                                   kernel.abi.prepare != nullptr || wanted.shared > 0 || binding.weight != op.weight)) {
       fail(
           "not_accepted", kernel.full_name(),

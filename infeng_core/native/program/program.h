@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "library/library.h"
+#include "machine/device.h"
 #include "program/experts.h"
 #include "program/kv_cache.h"
 #include "program/lora.h"
@@ -236,6 +237,24 @@ struct alignas(64) Seat {
   char message[200];
 };
 
+// Arrays that a step hands to kernels: memory of the host and, for a device, its copy there.
+struct BatchArrays {
+  std::byte* host = nullptr;
+  std::byte* device = nullptr;  // NULL: kernels read the host's
+  template <class T>
+  T* for_kernels(T* array) const {
+    return device == nullptr ? array : reinterpret_cast<T*>(device + (reinterpret_cast<std::byte*>(array) - host));
+  }
+};
+
+// The host's copy of an array on a device.
+struct Shadow {
+  void* device;
+  void* host;
+  int64_t nbytes;
+  bool fetched;  // fetch() alone copies it
+};
+
 // The arrays of one step.
 struct Batch {
   std::span<const int32_t> tokens;             // (rows)
@@ -249,8 +268,9 @@ struct Batch {
 
 class Program {
  public:
-  // `pages`: placement of adapters and of weights in a kernel's own layout.
-  Program(std::shared_ptr<Pool> pool, const Limits& limits, Pages pages = {});
+  // `pages`: placement of adapters and of weights in a kernel's own layout. `device`: on which its kernels compute, and
+  // in whose memory values, caches and adapters are; NULL: the host.
+  Program(std::shared_ptr<Pool> pool, const Limits& limits, Pages pages = {}, DevicePtr device = nullptr);
 
   // Makes room for adapters stored as `dtype` whose stacked ranks take up to `columns` on one row. Call it before any
   // op is added.
@@ -326,17 +346,29 @@ class Program {
   const Routing& routing_of(int id) const;  // throws Error "invalid_argument"
   const Limits& limits() const { return limits_; }
   const Pages& pages() const { return pages_; }
+  const DevicePtr& device() const { return device_; }
   const Lora& lora() const { return lora_; }
   bool is_finished() const { return finished_; }
   // False after a kernel wrote beyond the memory that its workspace asked for.
   bool scratch_is_intact() const;
-  int64_t scratch_bytes() const { return memory_.taken(); }
+  int64_t scratch_bytes() const { return memory_.taken() + (device_ == nullptr ? 0 : values_memory_.taken()); }
+
+  // Returns the host's view of `count` elements of a value: the value itself or, of a device, a copy. The copy is written
+  // to the device before each step and read after it, unless it is `fetched`: then fetch() alone reads it.
+  template <class T>
+  T* seen(T* array, int64_t count, bool fetched = false) {
+    return static_cast<T*>(shadow(array, nullptr, count * static_cast<int64_t>(sizeof(T)), fetched));
+  }
+  // Reads the first `rows` rows of a buffer into the host's view of it, after a step.
+  void fetch(int id, int64_t rows);
+  // Lets the host see a routing after each step, and before it.
+  void show_routing(int id);
   int64_t op_count() const { return static_cast<int64_t>(ops_.size()); }
   const Op& op(int64_t index) const { return *ops_[static_cast<size_t>(index)]; }
 
  protected:
-  // Memory for a constant; it lives as long as the program and counts in scratch_bytes().
-  float* take_constant(int64_t count) { return memory_.take_array<float>(count); }
+  // A copy of a constant, for kernels; it lives as long as the program and counts in scratch_bytes().
+  const float* copy_constant(const float* values, int64_t count);
 
  private:
   friend class Step;
@@ -362,11 +394,16 @@ class Program {
   void keep(const Constant& constant) { owners_.push_back(constant.owner); }
   void bind_kernels(Op& op, infeng_workspace& most);
   void* take_scratch(int64_t nbytes, int64_t align);
+  void* shadow(void* array, void* host, int64_t nbytes, bool fetched);
+  void begin_on_device();
+  void end_on_device(bool failed);
+  void read_routing(const Routing& routing);
 
   void take(const Batch& batch);
   void take_segments(const Batch& batch);
-  void take_table(const Batch& batch, int64_t segment, int64_t table, int64_t first);
+  void take_table(const Batch& batch, int64_t segment, int64_t table, int64_t first, int32_t* blocks);
   void patch();
+  void patch_lora();
   bool next_slice(Op& op);
   void join_slices(Op& op);
   void use_module(Op& op, const std::string& name);
@@ -377,7 +414,11 @@ class Program {
   std::shared_ptr<Pool> pool_;
   Limits limits_;
   const Pages pages_;
+  const DevicePtr device_;
   Bump memory_;
+  Bump device_memory_;    // of values and constants on a device
+  Bump& values_memory_;   // one of these two
+  BatchArrays arrays_;    // the batch of the step
   std::vector<Value> values_;
   std::vector<std::unique_ptr<Routing>> routings_;  // ops point at them
   ExpertCalls expert_calls_;                        // of the op that runs
@@ -402,8 +443,9 @@ class Program {
   int32_t* tokens_ = nullptr;
   int32_t* positions_ = nullptr;
   int32_t* sample_rows_ = nullptr;
-  int32_t* tables_ = nullptr;  // (tables, segments, table_stride_)
+  int32_t* tables_ = nullptr;  // (tables, segments, table_stride_), all in use one behind the other
   int64_t table_stride_ = 0;
+  int64_t tables_used_ = 0;                // integers of tables_
   infeng_kv_segment* segments_ = nullptr;  // (tables, segments)
   uint32_t* block_step_ = nullptr;         // (blocks) the last step that wrote to each block
   uint32_t step_ = 0;
@@ -418,10 +460,12 @@ class Program {
   std::map<int64_t, int> copies_u_;   // copies of each row -> their u
   Op* route_for_adapters_ = nullptr;  // a ROUTE that waits for its SHRINK
   int32_t* slice_index_ = nullptr;    // (rows) ids or row indices of one slice
+  std::vector<float> embedded_u_;     // u of the embeddings, on its way to a device
 
   Seat* seats_ = nullptr;            // (threads)
   std::vector<const char*> guards_;  // the guard line behind each piece of scratch memory
   Shares shares_;                    // of the phase that runs
+  std::vector<Shadow> shadows_;
   std::unique_ptr<Profile> profile_;
   std::atomic<bool> cancelled_{false};
   std::atomic<int> in_flight_{0};

@@ -116,9 +116,10 @@ bool Program::next_slice(Op& op) {
   op.slice_end = end;
   op.set_rows(begin, end - begin);
   op.rows_set = -1;
-  const auto index = [&](const int32_t* all) {  // a copy, to be 64-byte aligned wherever the slice begins
+  const auto index = [&](const int32_t* all) {  // for the host a copy, to be 64-byte aligned wherever the slice begins
+    if (device_ != nullptr) return all + begin;
     std::memcpy(slice_index_, all + begin, static_cast<size_t>(end - begin) * sizeof *all);
-    return slice_index_;
+    return static_cast<const int32_t*>(slice_index_);
   };
   const auto place = static_cast<size_t>(op.kernel_index);
   if (op.index_at != nullptr) *op.index_at = index(op.index);

@@ -97,6 +97,22 @@ int64_t Arena::huge_bytes() const {
   return total;
 }
 
+Storage::Storage(int64_t nbytes, const DevicePtr& device, bool huge_pages, const Pages& pages) {
+  if (device != nullptr) {
+    on_device_.emplace(device, nbytes);
+  } else {
+    arena_.emplace(nbytes, huge_pages, pages);
+  }
+}
+
+void Storage::copy(void* to, const void* from, int64_t nbytes, int32_t direction) const {
+  if (on_device_) {
+    on_device_->device().copy(to, from, nbytes, direction);
+  } else {
+    std::memcpy(to, from, static_cast<size_t>(nbytes));
+  }
+}
+
 void* Bump::take(int64_t nbytes, int64_t align) {
   if (nbytes < 0 || align <= 0 || align > kHugePage || (align & (align - 1)) != 0) {
     fail(kBad, "cannot take ", nbytes, " bytes aligned to ", align);
@@ -104,7 +120,7 @@ void* Bump::take(int64_t nbytes, int64_t align) {
   nbytes = round_up(nbytes > 0 ? nbytes : 1, kLine);
   int64_t at = round_up(used_, align);
   if (chunks_.empty() || at + nbytes > chunks_.back().nbytes()) {
-    chunks_.emplace_back(round_up(nbytes > kChunk ? nbytes : kChunk, kHugePage));
+    chunks_.emplace_back(round_up(nbytes > kChunk ? nbytes : kChunk, kHugePage), device_);
     at = 0;
   }
   used_ = at + nbytes;

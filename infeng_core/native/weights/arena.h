@@ -3,8 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
+#include "machine/device.h"
 #include "weights/pages.h"
 
 namespace infeng {
@@ -43,9 +46,35 @@ class Arena {
   int place_error_ = 0;
 };
 
+// An arena, or memory of a device.
+class Storage {
+ public:
+  // `device`: NULL for an arena.
+  Storage(int64_t nbytes, const DevicePtr& device, bool huge_pages = true, const Pages& pages = {});
+
+  std::byte* data() const { return on_device_ ? on_device_->data() : arena_->data(); }
+  int64_t nbytes() const { return on_device_ ? on_device_->nbytes() : arena_->nbytes(); }
+  int place_error() const { return arena_ ? arena_->place_error() : 0; }
+  bool is_on_device() const { return on_device_.has_value(); }
+
+  // Copy bytes from or to the host, or within the memory; a device does so after all work that was queued.
+  void write(std::byte* to, const void* from, int64_t nbytes) const { copy(to, from, nbytes, INFENG_COPY_TO_DEVICE); }
+  void read(void* to, const std::byte* from, int64_t nbytes) const { copy(to, from, nbytes, INFENG_COPY_TO_HOST); }
+  void move(std::byte* to, const std::byte* from, int64_t nbytes) const {
+    copy(to, from, nbytes, INFENG_COPY_ON_DEVICE);
+  }
+
+ private:
+  void copy(void* to, const void* from, int64_t nbytes, int32_t direction) const;
+
+  std::optional<Arena> arena_;
+  std::optional<DeviceMemory> on_device_;
+};
+
 // Allocates small, zeroed, 64-byte aligned pieces that live as long as the allocator.
 class Bump {
  public:
+  explicit Bump(DevicePtr device = nullptr) : device_(std::move(device)) {}
   void* take(int64_t nbytes, int64_t align = kLine);
   template <class T>
   T* take_array(int64_t count, int64_t align = kLine) {
@@ -54,7 +83,8 @@ class Bump {
   int64_t taken() const { return taken_; }
 
  private:
-  std::vector<Arena> chunks_;
+  const DevicePtr device_;
+  std::vector<Storage> chunks_;
   int64_t used_ = 0;
   int64_t taken_ = 0;
 };

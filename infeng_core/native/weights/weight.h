@@ -7,6 +7,8 @@
 
 namespace infeng {
 
+class Device;
+
 inline constexpr int64_t kPanel = 16;  // outputs of one panel
 inline constexpr int64_t kGroup = 64;  // inputs of one activation group; K is padded to it
 
@@ -35,6 +37,7 @@ uint32_t activation_of(uint32_t format, int64_t group);
 struct Weight {
   infeng_weight abi;
   std::shared_ptr<const void> owner;  // keeps `abi.data` alive
+  const Device* device = nullptr;     // in whose memory `abi.data` is; NULL: the host's
 };
 
 // Makes a weight after checking sizes and alignment; `available`: bytes from `data` on.

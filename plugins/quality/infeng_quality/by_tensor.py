@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from infeng_core.api import BACKENDS, Engine, EngineConfig, UsageError
+from infeng_core.api.engines import device_of
 from infeng_core.api.formats import LoadedModel
 from infeng_core.api.kernels import Selector
 from infeng_quality.scoring import Progress, Scores
@@ -48,7 +49,7 @@ def check(reference: LoadedModel, candidate: LoadedModel) -> None:
 def _running(engine: Engine, model: LoadedModel, config: EngineConfig) -> Iterator[Teacher]:
     """Yield a teacher of a model in memory, compiled under ``config``."""
     backend = engine.plugins.get(BACKENDS, config.backend.use)
-    selector = Selector(engine.plugins, config, engine.cpu) if backend.uses_kernels else None
+    selector = Selector(engine.plugins, config, engine.cpu, device_of(backend, config)) if backend.uses_kernels else None
     executable = backend.compile(model, config, engine.limits, selector)
     if selector is not None:
         selector.close()

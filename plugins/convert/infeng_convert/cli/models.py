@@ -21,6 +21,7 @@ from infeng_core.api import (
     config_from,
     say,
 )
+from infeng_core.api.engines import device_of
 from infeng_core.api.formats import gigabytes
 
 if TYPE_CHECKING:
@@ -114,7 +115,11 @@ class _Sizes:
 
         self._config, self._plugins = config, plugins
         self._backend = plugins.get(BACKENDS, config.backend.use)
-        self._selector = Selector(plugins, config, plugins.cpu) if self._backend.uses_kernels else None
+        self._selector = (
+            Selector(plugins, config, plugins.cpu, device_of(self._backend, config))
+            if self._backend.uses_kernels
+            else None
+        )
         self._own: int | None = None  # bytes of this process, once measured
 
     def facts(self, made: Survey) -> dict[str, Any]:
