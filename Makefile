@@ -11,7 +11,7 @@ MAKEFLAGS += --jobs=3
 SHELL     := /bin/bash
 
 # Wheels: the contract, the core and every plugin folder; `make demo` builds only what this processor runs.
-X86_ONLY   := avx2 avx512 amx onednn
+X86_ONLY   := avx2 avx512 amx cuda onednn
 ARM_ONLY   := neon
 PLUGINS    := $(sort $(patsubst plugins/%/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml)))
 MACHINE    := $(shell uname -m)
@@ -19,6 +19,8 @@ ELSEWHERE  := $(if $(filter x86_64,$(MACHINE)),,$(X86_ONLY)) $(if $(filter aarch
 PLUGINS    := $(filter-out $(ELSEWHERE),$(PLUGINS))
 # Wheels for another processor, which `make wheels` compiles where there is a cross compiler.
 CROSS      := $(if $(shell command -v aarch64-linux-gnu-g++),$(filter $(ARM_ONLY),$(ELSEWHERE)))
+# Kernels for GPUs take minutes, so only `make wheels` compiles them, where there is a compiler for them.
+GPUS       := $(if $(shell command -v nvcc),$(filter cuda,$(PLUGINS)))
 KERNELS     = $(shell sh .ci/kernels)
 sources     = $(shell find $(1) -type f -not -path '*/build/*' -not -name '*.pyc' 2>/dev/null)
 installed   = $(1:%=$(STAMPS)/%)
@@ -67,6 +69,8 @@ $(eval $(call wheel_rule,core,.,pyproject.toml meson.build meson.options $(call 
 $(foreach plugin,$(PLUGINS),$(eval $(call wheel_rule,$(plugin),plugins/$(plugin),$(call sources,plugins/$(plugin)) $(STAMPS)/abi)))
 $(foreach plugin,$(CROSS),$(eval $(call wheel_rule,$(plugin),plugins/$(plugin),$(call sources,plugins/$(plugin)) $(STAMPS)/abi,linux-aarch64,\
   --config-settings=setup-args=--cross-file="$(CURDIR)/plugins/neon/aarch64.ini")))
+$(foreach plugin,$(GPUS),$(eval $(call wheel_rule,$(plugin)-gpu,plugins/$(plugin),$(call sources,plugins/$(plugin)) $(STAMPS)/abi,,\
+  --config-settings=setup-args=-Dgpu=enabled)))
 
 $(STAMPS)/abi: $(STAMPS)/wheel-abi
 	$(call install_wheel,abi)
@@ -124,8 +128,9 @@ sanitize: $(STAMPS)/abi
 bench: setup
 	"$(BIN)/python" -P -m pytest --benchmark-only --benchmark-columns=min,median,iqr,rounds tests/bench
 
-wheels: $(call installed,wheel-abi wheel-core $(PLUGINS:%=wheel-%) $(CROSS:%=wheel-%) wheels)
-	@rm -rf dist && sh .ci/tag-wheels dist "$(WHEELS)"/*/*.whl && ls -1sh dist
+wheels: $(call installed,wheel-abi wheel-core $(patsubst %,wheel-%,$(filter-out $(GPUS),$(PLUGINS)) $(GPUS:%=%-gpu) $(CROSS)) wheels)
+	@rm -rf dist && sh .ci/tag-wheels dist $$(ls "$(WHEELS)"/*/*.whl $(GPUS:%=| grep -v /%/)) && ls -1sh dist
+	@$(if $(GPUS),,echo "left out, for want of nvcc: the kernels of infeng-cuda for GPUs")
 	@$(if $(filter-out $(CROSS),$(ELSEWHERE)),echo "left out, for want of a compiler for their processors: $(patsubst %,infeng-%,$(filter-out $(CROSS),$(ELSEWHERE)))")
 
 lint: setup $(STAMPS)/lint

@@ -1,0 +1,39 @@
+"""The backend ``cuda``: the native backend's programs, with all values, weights and caches in a GPU's memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from infeng_core.api import EngineConfig, PluginError
+from infeng_core.api.engines import NativeBackend
+from infeng_core.api.kernels import detect, open_library
+
+from .libraries import EMULATED, GPU, VARIABLE, path_of, wanted
+
+
+class CudaBackend(NativeBackend):
+    """Compiles a model's graph to a program whose kernels compute on a GPU."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        """``settings``: the section ``cuda`` of the manifest."""
+        self._settings = settings
+
+    def device(self, config: EngineConfig) -> str:
+        """Return the library whose device the kernels use; raises PluginError where this wheel lacks it."""
+        name = EMULATED if wanted(self._settings) == EMULATED else GPU
+        if not path_of(name).is_file():
+            why = "this infeng-cuda was built without a compiler for GPUs, so it has no kernels for them"
+            raise PluginError("backend cuda", why, "install a wheel that was built with nvcc, or use another backend")
+        if name == GPU:
+            os.environ[VARIABLE] = wanted(self._settings)
+        return name
+
+    def available_bytes(self) -> int | None:
+        """Return the bytes that the GPU leaves free; None where it cannot be asked."""
+        name = EMULATED if wanted(self._settings) == EMULATED else GPU
+        device = open_library(str(path_of(name)), ",".join(sorted(detect().features))).device
+        if device is None or not device.name:
+            return None
+        return device.memory()[0]
