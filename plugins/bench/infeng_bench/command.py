@@ -24,6 +24,7 @@ VERBS = {
     "zipf": "measure requests with many adapters, popular ones and others, beside other engines",
     "serve": "measure an engine, or a server, under traffic: latencies, goodput, fairness",
     "simulate": "run the scheduler under traffic on a virtual clock, policy against policy",
+    "hybrid": "simulate a mixture of experts on a CPU and a GPU together, by where its experts are computed",
     "memory": "measure what memory models take, beside what was said before they were made",
     "compare": "measure engines side by side, interleaved, with ratios pair by pair",
     "peers": "install, list and remove other engines, each in an environment of its own",

@@ -330,6 +330,25 @@ def rate(text: str) -> float:
     return _number(text, "requests a second above 0, or inf")
 
 
+def giga(text: str) -> float:
+    """Read a number of GB/s above 0, in bytes per second."""
+    return 1e9 * _number(text, "GB/s above 0", 1e9)
+
+
+def tera(text: str) -> float:
+    """Read a number of TMAC/s above 0, in multiply-adds per second."""
+    return 1e12 * _number(text, "TMAC/s above 0", 1e6)
+
+
+def up_to(most: float) -> Callable[[str], float]:
+    """Return what reads a number from 0 to ``most``."""
+
+    def read(text: str) -> float:
+        return 0.0 if text in ("0", "0.0") else _number(text, f"0 to {most:g}", most)
+
+    return read
+
+
 def counts(text: str) -> list[int]:
     """Read whole numbers separated by commas."""
     return [positive(part) for part in text.split(",")]
