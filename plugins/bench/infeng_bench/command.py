@@ -15,6 +15,7 @@ VERBS = {
     "decode": "measure decoding: tokens per second of sequences that hold a context",
     "prefill": "measure prefilling: tokens of prompts per second",
     "lora-tax": "measure what adapters cost: the same rows with and without them, in turn",
+    "experts": "measure the experts of a mixture's layers, beside those of kTransformers",
     "gemm-lora": "measure linears with adapters: fused, unfused and without",
     "pace": "measure decoding beside long prompts: the pace of tokens, and what a prompt loses",
     "prefix": "measure shared beginnings of prompts: first token computed, from memory, from disk",

@@ -84,7 +84,7 @@ def introduction(engine: Engine) -> dict[str, Any]:
         "vocab": engine.model.config.vocab,
         "adapter_dtype": config.adapters.dtype,
         "speculation": config.speculation.use,
-        "kernel_features": kernel_features(engine),
+        "kernel_features": kernel_features(engine.selector, engine.bound()),
     }
     return {
         "ready": True,

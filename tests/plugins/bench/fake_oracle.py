@@ -4,9 +4,8 @@ import json
 import sys
 
 FAILS = "--fail" in sys.argv
-print(
-    json.dumps({"ready": True, "engine": "torch", "version": "0", "types": {"linear": ["f32"], "attention": ["f32"]}})
-)
+TYPES = {"linear": ["f32"], "attention": ["f32"], "experts": ["int4", "int8"]}
+print(json.dumps({"ready": True, "engine": "torch", "version": "0", "types": TYPES}))
 sys.stdout.flush()
 made = 0
 for line in sys.stdin:

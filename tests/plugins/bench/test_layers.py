@@ -7,7 +7,8 @@ import infeng_bench
 import pytest
 
 ROOT = Path(infeng_bench.__file__).parent
-STANDALONE = ("peers/serve.py", "peers/slots.py", "peers/llama_rows.py", "kernels/oracle_torch.py")
+STANDALONE = ("peers/serve.py", "peers/slots.py", "peers/llama_rows.py", "kernels/oracle_torch.py",
+              "kernels/oracle_kt_kernel.py")  # fmt: skip
 LOWEST = ("stats", "reports/machine.py", "load/arrivals.py", "models/cache.py")
 
 

@@ -40,7 +40,7 @@ class Session:
         self.threads = engine.cpu.place(engine.config.threads, engine.model.nbytes).workers
         self.cost: Costs = costs(engine.model, engine.config.kv_cache.dtype)
         self._name = name
-        self._features = kernel_features(engine)
+        self._features = kernel_features(engine.selector, engine.bound())
         self._loaded = loaded
         self._ceilings = ceilings
         self._settings = list(settings)

@@ -18,14 +18,15 @@ from infeng_core.api import UsageError, cache_root, unknown_key_remedy
 if TYPE_CHECKING:
     from infeng_bench.kernels.linears import Linear
 
-SCRIPTS = {"torch": "oracle_torch.py"}  # oracle -> its program, a file that imports nothing of this project
+# Oracle -> its program, a file that imports nothing of this project.
+SCRIPTS = {"torch": "oracle_torch.py", "kt_kernel": "oracle_kt_kernel.py"}
 
-PEERS = {"torch": "transformers"}  # oracle -> the peer whose environment has it
+PEERS = {"torch": "transformers", "kt_kernel": "kt_kernel"}  # oracle -> the peer whose environment has it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``--against`` and ``--oracle-python``."""
-    help = f"measure in turn with: {', '.join(SCRIPTS)}"
+    help = "measure in turn with: torch"
     parser.add_argument("--against", action="append", default=[], metavar="ORACLE", help=help)
     parser.add_argument("--oracle-python", metavar="PYTHON", help="interpreter of the environment that has the oracle")
 
@@ -64,9 +65,9 @@ class OracleOp:
     calls: int
     nbytes: int
 
-    def once(self) -> float:
-        """Run it ``calls`` times and return the seconds."""
-        return float(self.oracle.ask({"run": self.id}, self.name)["seconds"])
+    def once(self, **more: int) -> float:
+        """Run it ``calls`` times and return the seconds. more: what its run takes besides."""
+        return float(self.oracle.ask({"run": self.id, **more}, self.name)["seconds"])
 
 
 class Oracle(EngineProcess):
@@ -89,13 +90,21 @@ class Oracle(EngineProcess):
         """Make causal attention. size: ``sequences, queries, context, heads, kv_heads, head_dim, copies``."""
         return self._made("attention", **size)
 
+    def experts(self, kind: str, **size: int) -> OracleOp:
+        """Make layers of experts of one number type. size: ``hidden, intermediate, experts, top_k, layers, rows``."""
+        [made] = self._made("experts", kind, **size)
+        return made
+
     def clear(self) -> None:
         """Free all ops."""
         self.ask({"clear": True}, "clearing")
 
-    def _made(self, op: str, **size: int) -> list[OracleOp]:
+    def _made(self, op: str, *kinds: str, **size: int) -> list[OracleOp]:
+        """Make an op in some number types, or in each of the oracle's; raises UsageError if it has no such op."""
         found = []
-        for kind in self.introduction["types"][op]:
+        if op not in self.introduction["types"]:
+            raise UsageError(self.name, f"it has no {op}", f"it has {', '.join(self.introduction['types'])}")
+        for kind in kinds or self.introduction["types"][op]:
             said = self.ask({"make": op, "type": kind, **size}, f"making {op}")
             found.append(OracleOp(self, said["id"], f"{self.name}/{said['name']}", kind, said["calls"], said["nbytes"]))
         return found

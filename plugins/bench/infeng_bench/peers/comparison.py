@@ -116,7 +116,7 @@ def limits(work: Work, rate: float, introduction: Mapping[str, Any], roofline: R
         rows = min(work.rows * work.context, details["max_rows"])
         nbytes = -(-work.rows * work.context // rows) * cost.step_bytes(rows)
         macs = cost.prefill_macs(work.rows, work.context)
-    peak = roofline.int8_of(_linear_features(introduction, rows))
+    peak = roofline.int8_of(linear_features(introduction, rows))
     return {
         "dram_fraction": nbytes / seconds / roofline.dram_bytes_per_s,
         "int8_fraction": macs / seconds / peak if peak else None,
@@ -132,7 +132,7 @@ def _mean_context(work: Work) -> float:
     return work.context + (work.steps + 1) / 2
 
 
-def _linear_features(introduction: Mapping[str, Any], rows: int) -> Collection[str]:
+def linear_features(introduction: Mapping[str, Any], rows: int) -> Collection[str]:
     """Return the features of the kernels bound to linears of integer weights at ``rows`` rows."""
     found: set[str] = set()
     for kernel in introduction["kernels"]:

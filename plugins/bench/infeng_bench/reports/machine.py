@@ -10,7 +10,10 @@ from infeng_core.api import kernels as kernels_api
 from infeng_core.api.kernels import Cpu, detect
 
 if TYPE_CHECKING:
-    from infeng_core.api import Engine
+    from collections.abc import Iterable
+
+    from infeng_core.api.engines import BoundOp
+    from infeng_core.api.kernels import Selector
 
 
 def machine(cpu: Cpu | None = None) -> dict[str, Any]:
@@ -42,14 +45,14 @@ def versions() -> dict[str, str]:
     return found
 
 
-def kernel_features(engine: Engine) -> dict[str, list[str]]:
-    """Return the processor features that each bound kernel, "library/kernel", may use.
+def kernel_features(selector: Selector | None, bound: Iterable[BoundOp]) -> dict[str, list[str]]:
+    """Return the processor features that each kernel of ``bound``, "library/kernel", may use.
 
     Kernels of a backend without kernel libraries are left out.
     """
-    states = {state.name: state for state in (engine.selector.states if engine.selector else ())}
+    states = {state.name: state for state in (selector.states if selector else ())}
     found = {}
-    for op in engine.bound():
+    for op in bound:
         state = states.get(op.library)
         if state is not None and state.native is not None:
             own = next((kernel.features for kernel in state.native.kernels if kernel.name == op.kernel), [])

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from infeng_bench.peers import NAMES, peer
+from infeng_bench.peers import NAMES, PARTS, peer
 from infeng_bench.peers.environment import Environment
 
 NAME = "peers"
@@ -18,7 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add install, list and remove."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     install = actions.add_parser("install", help="build environments under the user's cache")
-    install.add_argument("names", nargs="+", metavar="PEER", help=f"of {', '.join(NAMES)}")
+    install.add_argument("names", nargs="+", metavar="PEER", help=f"of {', '.join((*NAMES, *PARTS))}")
     install.add_argument("--force", action="store_true", help="build it anew even if it is there")
     remove = actions.add_parser("remove", help="delete environments")
     remove.add_argument("names", nargs="+", metavar="PEER")
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _list(as_json: bool) -> int:
     found: list[dict[str, Any]] = []
-    for name in NAMES:
+    for name in (*NAMES, *PARTS):
         environment = Environment(peer(name))
         found.append(
             {
