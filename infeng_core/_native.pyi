@@ -609,7 +609,7 @@ class Program:
         ``fetch`` reads it.
         """
     def fetch(self, buffer: int, rows: int) -> None:
-        """Read the first ``rows`` rows of a buffer from the device into its view; on the host there is nothing to do."""
+        """Read the first ``rows`` rows of a device's buffer into its view; on the host there is nothing to do."""
     def view_activation(self, activation: int) -> ActivationView: ...
     scratch_bytes: int
     scratch_is_intact: bool  # no kernel has written behind the memory that its workspace asked for

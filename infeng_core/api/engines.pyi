@@ -43,9 +43,9 @@ from infeng_core.telemetry.observers import Observer, Stage, StepReport
 
 __all__ = [
     "BLOCK_TOKENS", "NOT_FINITE", "NUMERICS", "AdapterHandle", "AdapterRows", "Backend", "Batch", "BlockAccess",
-    "BlockPool", "BoundOp", "CostModel", "Drafter", "Executable", "FirstCome", "HiddenStates", "InterruptedStepError",
-    "Limits", "LoraPart", "LoraTensor", "Measurable", "Measured", "NativeBackend", "Needs", "NotFiniteError",
-    "Observer", "PackedAdapter", "Policy", "PrefixCache", "PrefixEntry", "PrefixStore", "PrefixTree", "RunningRequest", "Scheduler",
-    "Schedulers", "Segment", "Served", "Stage", "StepReport", "device_of", "limits_of", "rows_of_prompt", "unpack_stacked",
-    "windows_of",
+    "BlockPool", "BoundOp", "CostModel", "Drafter", "Executable", "FirstCome", "HiddenStates",
+    "InterruptedStepError", "Limits", "LoraPart", "LoraTensor", "Measurable", "Measured", "NativeBackend", "Needs",
+    "NotFiniteError", "Observer", "PackedAdapter", "Policy", "PrefixCache", "PrefixEntry", "PrefixStore",
+    "PrefixTree", "RunningRequest", "Scheduler", "Schedulers", "Segment", "Served", "Stage", "StepReport",
+    "device_of", "limits_of", "rows_of_prompt", "unpack_stacked", "windows_of",
 ]  # fmt: skip

@@ -32,6 +32,6 @@ __all__ = [
     "A_FORMATS", "CACHE_FORMATS", "NEEDS", "REFERENCE", "WEIGHT_ACTS", "Cpu", "Footprint", "HugePages", "Kernel",
     "KvCache", "Library", "NoJudgeError", "OneOp", "Outline", "Pool", "Problem", "Program", "RandomAdapters",
     "Selector", "Sequences", "a_form", "asked", "closure", "describe", "detect", "first_difference", "footprint",
-    "huge_pages", "is_gated", "machine", "memory", "open_library", "peak_rss", "plain_kernel", "plan", "problem", "proc", "row_ops",
-    "row_ranges", "sequences", "shape_and_formats", "sub_grid", "variants",
+    "huge_pages", "is_gated", "machine", "memory", "open_library", "peak_rss", "plain_kernel", "plan", "problem",
+    "proc", "row_ops", "row_ranges", "sequences", "shape_and_formats", "sub_grid", "variants",
 ]  # fmt: skip

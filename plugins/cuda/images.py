@@ -9,10 +9,10 @@ def main() -> None:
     out, *images = map(Path, sys.argv[1:])
     lines = ['#include "images.h"', ""]
     for index, image in enumerate(images):
-        lines += [
-            f'asm(".section .rodata\\n.balign 64\\ninfeng_image_{index}:\\n.incbin \\"{image.resolve()}\\"\\n.byte 0\\n.text\\n");',
-            f'extern "C" const unsigned char infeng_image_{index}[];',
-        ]
+        label, path = f"infeng_image_{index}", image.resolve()
+        code = [".section .rodata", ".balign 64", f"{label}:", f'.incbin \\"{path}\\"', ".byte 0", ".text"]
+        lines.append(f'asm("{"".join(line + chr(92) + "n" for line in code)}");')
+        lines.append(f'extern "C" const unsigned char {label}[];')
     listed = ", ".join(f"{{infeng_image_{index}}}" for index in range(len(images)))
     lines += [
         "",

@@ -161,7 +161,9 @@ constexpr infeng_kernel kernel_of(const char* name, const char* features) {
   kernel.bound = T == Type::f32 ? 0x1p-14f : 0x1p-6f;
   kernel.kind = INFENG_KIND_WHOLE;
   kernel.fuses = kFuses;
-  kernel.handles = kHandles;
+  // A gate with limits lets through any part of a product's error: what is small beside the product may be as large as
+  // the result.
+  kernel.handles = kHandles & ~INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_SWIGLU));
   kernel.accepts = accepts<T>;
   kernel.workspace = workspace<T>;
   kernel.create = create<T>;

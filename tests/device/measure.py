@@ -122,7 +122,9 @@ def steps(name: str, cache: str, bandwidth: float) -> None:
             executable.run(asked)
             times.append(time.perf_counter() - begin)
         took = statistics.median(times[3:])
-        figures = f"{sequences * added / took:7.0f} tokens/s, weights at {model.nbytes / took / bandwidth:4.0%} of memory"
+        figures = (
+            f"{sequences * added / took:7.0f} tokens/s, weights at {model.nbytes / took / bandwidth:4.0%} of memory"
+        )
         what = f"{name}, {cache}: {sequences} x {added} tokens behind {cached}"
         print(f"{what}: {took * 1e3:.2f} ms, {figures}", flush=True)
     executable.close()

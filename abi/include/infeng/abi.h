@@ -666,9 +666,9 @@ typedef struct infeng_bound_weight {
 } infeng_bound_weight;
 
 /* DEVICE, an infeng_device, extends the description of a library whose kernels compute on a device with memory of its
- * own. All kernels of a program are then the library's. Data (of tensors, weights, caches and all arrays of numbers that
- * args or segments point to) is memory of the device; structs and arrays of structs are the host's, and kernels, all of
- * them WHOLE, read them in `run` only. `run` may queue its work, which begins after all that was queued before.
+ * own. All kernels of a program are then the library's. Data (of tensors, weights, caches and all arrays of numbers
+ * that args or segments point to) is memory of the device; structs and arrays of structs are the host's, and kernels,
+ * all of them WHOLE, read them in `run` only. `run` may queue its work, which begins after all that was queued before.
  * The functions may be called on any thread. */
 enum { INFENG_EXTENSION_DEVICE = (int)(INFENG_EXTENSION_REQUIRED | 3u) };
 enum { INFENG_COPY_TO_DEVICE = 1, INFENG_COPY_TO_HOST = 2, INFENG_COPY_ON_DEVICE = 3 };

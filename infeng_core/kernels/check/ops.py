@@ -242,7 +242,7 @@ class Ops:
 
     def _cache(self) -> KvCache:
         sizes = {name: self._case[name] for name in ("kv_heads", "head_dim", "v_head_dim") if name in self._case}
-        more = {"layers": self._copies, "blocks": sum(self._steps.blocks), "device": self._device}
+        more: dict[str, Any] = {"layers": self._copies, "blocks": sum(self._steps.blocks), "device": self._device}
         return KvCache(self._case["kv"], **more, **sizes)
 
     def _layer(self, kv: KvCache, layer: int) -> NDArray[np.uint8]:
@@ -276,7 +276,7 @@ class Ops:
             fields["needs"] = ["head_sizes"]
         rows, context = min(max(self._steps.lengths), 512), self._steps.context
         width = self._kv_columns()
-        most = {"max_rows": rows, "max_samples": 1, "max_segments": 1, "context": context}
+        most: dict[str, Any] = {"max_rows": rows, "max_samples": 1, "max_segments": 1, "context": context}
         program = Program(self._pool, **most, device=self._device)
         kernel = self._judges.of("kv_append", context=context, **fields)[0][1]
         x = program.buffer(2 * width)

@@ -6,6 +6,7 @@ A case is the fields of a problem (``problems.py``) and, beside them, the fields
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,8 +64,8 @@ class Steps:
         """Return a program with room for every step."""
         rows = self.most + BEYOND if self.is_gathered else self.most
         segments = len(self.lengths)
-        most = {"max_rows": rows, "max_samples": self.most, "max_segments": segments, "context": self.context}
-        return Program(pool, **most, device=device)
+        most: dict[str, Any] = {"max_rows": rows, "max_samples": self.most, "max_segments": segments}
+        return Program(pool, **most, context=self.context, device=device)
 
     def batch(self, step: Sequences, vocabulary: int = 1, *, is_op: bool = True) -> Batch:
         """Return tokens, positions, segments, block tables and sampled rows of a step.

@@ -250,8 +250,8 @@ void read_device(Library& library, const infeng_library_desc& desc) {
   for (const infeng_extension* link = desc.next; link != nullptr; link = link->next) {
     if (link->type != kDevice) continue;
     const auto& abi = *reinterpret_cast<const infeng_device*>(link);
-    const bool is_whole = link->size >= sizeof abi && abi.describe != nullptr && abi.allocate != nullptr && abi.release != nullptr &&
-                          abi.copy != nullptr && abi.wait != nullptr && abi.memory != nullptr;
+    const bool is_whole = link->size >= sizeof abi && abi.describe != nullptr && abi.allocate != nullptr &&
+                          abi.release != nullptr && abi.copy != nullptr && abi.wait != nullptr && abi.memory != nullptr;
     if (!is_whole) fail("null_function", library.path, ": its device lacks a function");
     library.device = std::make_shared<Device>(library.name, abi);
     return;

@@ -137,7 +137,8 @@ void Program::begin_on_device() {
   }
 }
 
-// Waits for the step, and copies the values that the host sees. Throws the device's error unless the step failed anyway.
+// Waits for the step, and copies the values that the host sees. Throws the device's error unless the step failed
+// anyway.
 void Program::end_on_device(bool failed) {
   try {
     device_->wait();

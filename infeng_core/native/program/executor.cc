@@ -83,10 +83,10 @@ class Step final : public Job {
   int32_t phase_ = 0;
   int32_t phases_ = 0;
   int64_t tiles_ = 0;
-  int64_t slot_ = -1;  // the phase's slot in the profile; -1: no phase is open
+  int64_t slot_ = -1;          // the phase's slot in the profile; -1: no phase is open
   bool knows_routing_ = true;  // whether the host has the latest
-  int64_t begin_;      // ticks at which the phase, or the gap between two, began
-  int publisher_ = 0;  // the worker that began the phase
+  int64_t begin_;              // ticks at which the phase, or the gap between two, began
+  int publisher_ = 0;          // the worker that began the phase
 
   Program::Failure failure_;
   std::atomic_flag reported_;

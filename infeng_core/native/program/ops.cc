@@ -47,7 +47,8 @@ void Program::rmsnorm(Bindings kernels, int x, const Constant& weight, float eps
     args.x = matrix(operand(x, "rmsnorm", false, k, spec.gather ? false : samples), k);
   }
   if (spec.gather) {
-    args.row_index = op.index = arrays_.for_kernels(sample_rows_);  // x has all rows of the batch, so its view is not tracked
+    args.row_index = op.index =
+        arrays_.for_kernels(sample_rows_);  // x has all rows of the batch, so its view is not tracked
     op.index_at = &args.row_index;
     op.need(INFENG_NEED_ROW_GATHER);
   } else {

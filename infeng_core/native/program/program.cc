@@ -263,8 +263,9 @@ void Program::bind_kernels(Op& op, infeng_workspace& most) {
     binding.instance = kernel.instance(op.problem, has_own_weight ? &binding.weight->abi : nullptr);
     const infeng_workspace wanted = kernel.workspace(op.problem);
     // Calls for several experts run at the same time, but on a device.
-    if (op.routing != nullptr && device_ == nullptr && (kernel.abi.kind != INFENG_KIND_TILES || kernel.abi.phases != nullptr ||
-                                  kernel.abi.prepare != nullptr || wanted.shared > 0 || binding.weight != op.weight)) {
+    if (op.routing != nullptr && device_ == nullptr &&
+        (kernel.abi.kind != INFENG_KIND_TILES || kernel.abi.phases != nullptr || kernel.abi.prepare != nullptr ||
+         wanted.shared > 0 || binding.weight != op.weight)) {
       fail(
           "not_accepted", kernel.full_name(),
           ": has phases, shared memory, a layout of its own, prepares or runs whole, so it cannot serve the linears of "

@@ -353,8 +353,8 @@ class Program {
   bool scratch_is_intact() const;
   int64_t scratch_bytes() const { return memory_.taken() + (device_ == nullptr ? 0 : values_memory_.taken()); }
 
-  // Returns the host's view of `count` elements of a value: the value itself or, of a device, a copy. The copy is written
-  // to the device before each step and read after it, unless it is `fetched`: then fetch() alone reads it.
+  // Returns the host's view of `count` elements of a value: the value itself or, of a device, a copy. The copy is
+  // written to the device before each step and read after it, unless it is `fetched`: then fetch() alone reads it.
   template <class T>
   T* seen(T* array, int64_t count, bool fetched = false) {
     return static_cast<T*>(shadow(array, nullptr, count * static_cast<int64_t>(sizeof(T)), fetched));
@@ -416,9 +416,9 @@ class Program {
   const Pages pages_;
   const DevicePtr device_;
   Bump memory_;
-  Bump device_memory_;    // of values and constants on a device
-  Bump& values_memory_;   // one of these two
-  BatchArrays arrays_;    // the batch of the step
+  Bump device_memory_;   // of values and constants on a device
+  Bump& values_memory_;  // one of these two
+  BatchArrays arrays_;   // the batch of the step
   std::vector<Value> values_;
   std::vector<std::unique_ptr<Routing>> routings_;  // ops point at them
   ExpertCalls expert_calls_;                        // of the op that runs

@@ -43,9 +43,9 @@ struct Attention {
   int32_t scores = 0;
   int32_t rounded = 0;  // queries as int8
   int32_t rounded_stride = 0;
-  int32_t values = 0;        // V, two chunks in turn, or shares
-  int32_t chunk_tokens = 0;  // a power of two, at least 16
-  int32_t block_k_bytes = 0;   // of 16 tokens
+  int32_t values = 0;         // V, two chunks in turn, or shares
+  int32_t chunk_tokens = 0;   // a power of two, at least 16
+  int32_t block_k_bytes = 0;  // of 16 tokens
   int32_t block_v_bytes = 0;
   int32_t span_count = 0;
   Span spans[kMostSpans];

@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <cstring>
 
-#define KERNEL(name, Params)                                                                       \
-  static void name##_thread(const Params& p);                                                      \
-  static void name##_entry(const void* p) { name##_thread(*static_cast<const Params*>(p)); }       \
-  static const ::infeng_cuda::emulated::Registered name##_registered{#name, name##_entry};         \
+#define KERNEL(name, Params)                                                                 \
+  static void name##_thread(const Params& p);                                                \
+  static void name##_entry(const void* p) { name##_thread(*static_cast<const Params*>(p)); } \
+  static const ::infeng_cuda::emulated::Registered name##_registered{#name, name##_entry};   \
   static void name##_thread([[maybe_unused]] const Params& p)
 #define KERNEL_OF(name, Params, threads, blocks) KERNEL(name, Params)
 #define DEV inline

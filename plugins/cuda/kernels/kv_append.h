@@ -9,17 +9,17 @@ namespace infeng_cuda {
 enum Kind : int32_t { kFloat32, kFloat16, kFloat8, kInt8, kInt4, kInt8Lines, kInt4Lines };
 
 // DO(suffix of its kernels, number in abi.h, kind of K, kind of V, whether they are rotated)
-#define INFENG_CACHE_FORMATS(DO)             \
-  DO(f32, 1, kFloat32, kFloat32, false)      \
-  DO(f16, 2, kFloat16, kFloat16, false)      \
-  DO(int8, 3, kInt8, kInt8, false)           \
-  DO(int8h, 6, kInt8, kInt8, true)           \
-  DO(k8v4h, 7, kInt8, kInt4, true)           \
-  DO(int4h, 8, kInt4, kInt4, true)           \
-  DO(fp8h, 9, kFloat8, kFloat8, true)        \
-  DO(int8i, 10, kInt8, kInt8Lines, false)    \
-  DO(int8hi, 11, kInt8, kInt8Lines, true)    \
-  DO(k8v4hi, 12, kInt8, kInt4Lines, true)    \
+#define INFENG_CACHE_FORMATS(DO)          \
+  DO(f32, 1, kFloat32, kFloat32, false)   \
+  DO(f16, 2, kFloat16, kFloat16, false)   \
+  DO(int8, 3, kInt8, kInt8, false)        \
+  DO(int8h, 6, kInt8, kInt8, true)        \
+  DO(k8v4h, 7, kInt8, kInt4, true)        \
+  DO(int4h, 8, kInt4, kInt4, true)        \
+  DO(fp8h, 9, kFloat8, kFloat8, true)     \
+  DO(int8i, 10, kInt8, kInt8Lines, false) \
+  DO(int8hi, 11, kInt8, kInt8Lines, true) \
+  DO(k8v4hi, 12, kInt8, kInt4Lines, true) \
   DO(int4hi, 13, kInt4, kInt4Lines, true)
 
 constexpr int kBlockTokens = 16;
@@ -50,8 +50,8 @@ struct Span {
   int32_t row = 0;                 // the first
   int32_t rows = 0;
   int32_t pos0 = 0;
-  int32_t length = 0;     // of the sequence
-  int32_t first_row = 0;  // rows of earlier spans of the launch
+  int32_t length = 0;      // of the sequence
+  int32_t first_row = 0;   // rows of earlier spans of the launch
   int32_t first_item = 0;  // ATTENTION: of earlier spans, groups of rows times splits
   int32_t splits = 0;      // ATTENTION: the most of a group
   int64_t parts = 0;       // ATTENTION: results of earlier spans' splits

@@ -17,8 +17,8 @@ struct Rounding {
   int32_t block = 0;    // 64, 128 or 256 columns are rotated together; 0: none
 };
 
-constexpr int kWarpColumns = 256;       // of a row that a warp rounds at a time
-constexpr int kMostHeld = 24 << 10;     // columns of a row that fit in shared memory
+constexpr int kWarpColumns = 256;    // of a row that a warp rounds at a time
+constexpr int kMostHeld = 24 << 10;  // columns of a row that fit in shared memory
 constexpr int kMostRoundThreads = 1024;
 
 }  // namespace infeng_cuda

@@ -14,12 +14,12 @@
 
 // KERNEL(name, Params) { ... } defines a kernel whose body reads its parameters from `p`. KERNEL_OF also says how many
 // threads a block has at most, and how many blocks a multiprocessor should hold at least at a time.
-#define KERNEL_WITH(name, Params, bounds)                                            \
-  static DEV void name##_body(const Params& p);                                      \
-  extern "C" __global__ void bounds name(const __grid_constant__ Params p) {         \
-    ::infeng_cuda::follow();                                                         \
-    name##_body(p);                                                                  \
-  }                                                                                  \
+#define KERNEL_WITH(name, Params, bounds)                                    \
+  static DEV void name##_body(const Params& p);                              \
+  extern "C" __global__ void bounds name(const __grid_constant__ Params p) { \
+    ::infeng_cuda::follow();                                                 \
+    name##_body(p);                                                          \
+  }                                                                          \
   static DEV void name##_body([[maybe_unused]] const Params& p)
 #define KERNEL(name, Params) KERNEL_WITH(name, Params, )
 #define KERNEL_OF(name, Params, threads, blocks) KERNEL_WITH(name, Params, __launch_bounds__(threads, blocks))
@@ -29,14 +29,14 @@
 // Before a loop that is to stay one, since its turns side by side take too many registers.
 #define ROLLED _Pragma("unroll 1")
 // The dynamic shared memory of a launch, as an array of T.
-#define DYNAMIC_SHARED(T, name)                              \
+#define DYNAMIC_SHARED(T, name)                            \
   extern __shared__ __align__(16) unsigned char name##_[]; \
   T* const name = reinterpret_cast<T*>(name##_)
 
 namespace infeng_cuda {
 
-// A launch may begin while the one before it still runs (driver.cc): blocks take their places early, and wait here until
-// all that came before is done and seen.
+// A launch may begin while the one before it still runs (driver.cc): blocks take their places early, and wait here
+// until all that came before is done and seen.
 DEV void follow() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
@@ -72,12 +72,12 @@ DEV int dot4_s8(int a, int b, int c) {
 }
 
 // d(16 x 8, s32) += a(16 x 32, s8 or u8, rows) * b(32 x 8, s8, columns), fragments as PTX draws mma.m16n8k32.
-#define INFENG_MMA(name, type)                                                                                        \
-  DEV void name(int (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {                                        \
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." type                                                        \
-                 ".s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                      \
-                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])                                                     \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                                 \
+#define INFENG_MMA(name, type)                                                        \
+  DEV void name(int(&d)[4], const unsigned(&a)[4], const unsigned(&b)[2]) {           \
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." type                        \
+                 ".s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"      \
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])                     \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); \
   }
 INFENG_MMA(mma_s8, "s8")
 INFENG_MMA(mma_u8, "u8")

@@ -70,8 +70,8 @@ int32_t threads_for(const Attention& p, const Format& f, bool many, int32_t quer
 
 int32_t most_queries(Attention& p, const Format& f, bool many) {
   int32_t queries = 16 * query_tiles(many);
-  while (queries > 1 && (threads_for(p, f, many, queries) > kMostAttentionThreads ||
-                         lay_out(p, f, many, queries) > kMostShared)) {
+  while (queries > 1 &&
+         (threads_for(p, f, many, queries) > kMostAttentionThreads || lay_out(p, f, many, queries) > kMostShared)) {
     queries /= 2;
   }
   return queries;
@@ -229,8 +229,7 @@ constexpr uint64_t kHandled = INFENG_NEED_BIT(INFENG_NEED_WINDOW) | INFENG_NEED_
 }  // namespace
 
 #define INFENG_KERNEL(name, number, k, v, rotated)                                                               \
-  static Format format_##name{                                                                                   \
-      number, k, v, rotated, {"attention_" #name "_few"}, {"attention_" #name "_many"}};                         \
+  static Format format_##name{number, k, v, rotated, {"attention_" #name "_few"}, {"attention_" #name "_many"}}; \
   extern "C" const infeng_kernel cuda_attention_##name =                                                         \
       whole_kernel(INFENG_OP_ATTENTION, "attention_" #name, 0, kHandled, accepts<format_##name>, run<format_##name>);
 INFENG_CACHE_FORMATS(INFENG_KERNEL)

@@ -20,7 +20,7 @@ using Result = int;
 using Pointer = unsigned long long;
 enum : int { kSuccess = 0, kOutOfMemory = 2 };
 enum : int { kMultiprocessors = 16, kMajor = 75 };  // attributes of a device
-constexpr int kMostDynamicShared = 8;                            // an attribute of a function
+constexpr int kMostDynamicShared = 8;               // an attribute of a function
 
 // CUlaunchConfig with CUlaunchAttributes.
 struct LaunchAttribute {
@@ -39,7 +39,7 @@ struct LaunchConfig {
   LaunchAttribute* attributes;
   unsigned attribute_count;
 };
-constexpr int kMayBeginEarly = 6;  // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: see follow() in simt.h
+constexpr int kMayBeginEarly = 6;    // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: see follow() in simt.h
 constexpr int kBeginsEarlyFrom = 9;  // the first generation of GPUs that can
 
 struct Driver {
@@ -304,8 +304,9 @@ infeng_status launch_bytes(Entry& entry, const Grid& grid, unsigned threads, int
     if (entry.found == nullptr) return fail(worker, INFENG_INTERNAL, (std::string("no kernel ") + entry.name).c_str());
   }
   if (shared > entry.shared) {  // more than is usual, together with what the kernel has of its own
-    const infeng_status status = check(
-        driver().function_attribute(entry.found, kMostDynamicShared, static_cast<int>(shared)), "shared memory", worker);
+    const infeng_status status =
+        check(driver().function_attribute(entry.found, kMostDynamicShared, static_cast<int>(shared)), "shared memory",
+              worker);
     if (status != INFENG_OK) return status;
     entry.shared = shared;
   }

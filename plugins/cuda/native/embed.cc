@@ -21,9 +21,9 @@ int32_t accepts(const infeng_problem* p) {
 
 }  // namespace
 
-#define INFENG_EMBED(format, number)                                                                       \
-  static Entry embed_##format##_entry{"embed_" #format};                                                   \
-  extern "C" const infeng_kernel cuda_embed_##format =                                                     \
+#define INFENG_EMBED(format, number)                     \
+  static Entry embed_##format##_entry{"embed_" #format}; \
+  extern "C" const infeng_kernel cuda_embed_##format =   \
       whole_kernel(INFENG_OP_EMBED, "embed_" #format, 0, 0, accepts<number>, run<embed_##format##_entry>)
 INFENG_EMBED(f32, INFENG_WEIGHT_F32);
 INFENG_EMBED(bf16, INFENG_WEIGHT_BF16);

@@ -296,7 +296,8 @@ infeng_status launch_bytes(Entry& entry, const Grid& grid, unsigned threads, int
     entry.found = reinterpret_cast<void*>(found->second);
   }
   const bool fits = grid.x <= INT32_MAX && grid.y <= 65535 && grid.z <= 65535 && threads >= 1 && threads <= 1024;
-  if (!fits || shared > int64_t{emulated::kMostShared}) return fail(worker, INFENG_INTERNAL, "a launch that no GPU takes");
+  if (!fits || shared > int64_t{emulated::kMostShared})
+    return fail(worker, INFENG_INTERNAL, "a launch that no GPU takes");
   const emulated::Access access;
   if (!emulated::block) emulated::block = std::make_unique<emulated::Block>();
   static thread_local uint32_t launches = 0;

@@ -10,9 +10,9 @@ namespace infeng_cuda {
 namespace {
 
 static_assert(kF32 == INFENG_F32 && kBf16 == INFENG_BF16 && kInt8 == INFENG_I8);
-constexpr uint32_t kFuses = kFusedSteps | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_LORA) |
-                            INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE);
-constexpr int64_t kRowsAtOnce = 64;     // from so many rows on, a block makes and rounds all of a row
+constexpr uint32_t kFuses =
+    kFusedSteps | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_LORA) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_QUANTIZE);
+constexpr int64_t kRowsAtOnce = 64;      // from so many rows on, a block makes and rounds all of a row
 constexpr int64_t kRoundColumns = 1024;  // of a block that rounds groups
 constexpr int64_t kWriteColumns = 256;   // of a block that does not round
 constexpr unsigned kWriteThreads = 64;
@@ -66,9 +66,9 @@ class Stages {
 bool flatten_parts(const Stage& stage, LoraPart* out) {
   const auto* const bytes = reinterpret_cast<const std::byte*>(stage.lora->segments);
   for (int32_t i = 0; i < stage.parts; ++i) {
-    const auto& s = *reinterpret_cast<const infeng_lora_segment*>(
-        bytes + static_cast<size_t>(stage.part + i) * stage.lora->segment_stride);
-    out[i] = {s.row_begin,   s.row_end,    0,   s.rank,    s.dtype,     s.u_column, s.panel_begin,
+    const auto& s = *reinterpret_cast<const infeng_lora_segment*>(bytes + static_cast<size_t>(stage.part + i) *
+                                                                              stage.lora->segment_stride);
+    out[i] = {s.row_begin,  s.row_end,     0,   s.rank,    s.dtype,     s.u_column, s.panel_begin,
               s.panel_step, s.panel_count, s.b, s.b_scale, s.row_scale, s.bias};
     if (s.panel_step == 0) out[i].panel_step = 1;  // of one panel
     if (i == 0) continue;
@@ -96,8 +96,8 @@ class Call {
     do {
       const Stage stage = walk.next();
       const Matrix* const to = walk.is_done() ? &out : nullptr;
-      const infeng_status status = stage.parts <= EpilogueFew::kMost ? run_with<EpilogueFew>(stage, to)
-                                                                     : run_with<EpilogueMany>(stage, to);
+      const infeng_status status =
+          stage.parts <= EpilogueFew::kMost ? run_with<EpilogueFew>(stage, to) : run_with<EpilogueMany>(stage, to);
       if (status != INFENG_OK) return status;
     } while (!walk.is_done());
     return INFENG_OK;

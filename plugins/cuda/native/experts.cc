@@ -12,8 +12,8 @@ static_assert(kMostChosen == INFENG_MOST_CHOSEN);
 
 void add_array(const infeng_tensor& from, const infeng_tensor& to, Route& p) {
   const int64_t size = from.dtype == INFENG_I8 ? 1 : 4;
-  p.arrays[p.count++] = {static_cast<const uint8_t*>(from.data), static_cast<uint8_t*>(to.data),
-                         from.strides[0] * size, to.strides[0] * size, static_cast<int32_t>(from.shape[1] * size)};
+  p.arrays[p.count++] = {static_cast<const uint8_t*>(from.data), static_cast<uint8_t*>(to.data), from.strides[0] * size,
+                         to.strides[0] * size, static_cast<int32_t>(from.shape[1] * size)};
 }
 
 infeng_status run_route(const infeng_args* common, int32_t, int64_t, int64_t, infeng_worker* worker) {
@@ -68,10 +68,9 @@ infeng_status run_combine(const infeng_args* common, int32_t, int64_t, int64_t, 
   return launch(entry, {common->rows, ceil_div(p.out.columns, kRouteThreads)}, kRouteThreads, p, worker);
 }
 
-constexpr uint32_t kFuses =
-    INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_BIAS) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_ROW_SCALE) |
-    INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_RESIDUAL) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SCALE) |
-    INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SOFTCAP);
+constexpr uint32_t kFuses = INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_BIAS) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_ROW_SCALE) |
+                            INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_RESIDUAL) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SCALE) |
+                            INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SOFTCAP);
 
 int32_t accepts_route(const infeng_problem* p) {
   return p->op == INFENG_OP_ROUTE && p->epilogue_count == 0 && p->experts <= INFENG_MOST_EXPERTS && p->top_k >= 1 &&

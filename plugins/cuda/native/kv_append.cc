@@ -51,8 +51,8 @@ int32_t accepts(const infeng_problem* p) {
 
 }  // namespace
 
-#define INFENG_KERNEL(name, number, k, v, rotated)                                                             \
-  extern "C" const infeng_kernel cuda_kv_append_##name =                                                       \
+#define INFENG_KERNEL(name, number, k, v, rotated)                                                      \
+  extern "C" const infeng_kernel cuda_kv_append_##name =                                                \
       whole_kernel(INFENG_OP_KV_APPEND, "kv_append_" #name, 0, INFENG_NEED_BIT(INFENG_NEED_HEAD_SIZES), \
                    accepts<number, rotated>, run<number, k, v, rotated>);
 INFENG_CACHE_FORMATS(INFENG_KERNEL)

@@ -12,11 +12,11 @@ struct Kernels {
   Entry many_row_128, many_row_64, many_group_64;
 };
 
-#define INFENG_LINEAR_INT(format)                                                                              \
+#define INFENG_LINEAR_INT(format)                                                                               \
   {{{"linear_few_" format "_row_8"}, {"linear_few_" format "_row_16"}, {"linear_few_" format "_row_32"}},       \
    {{"linear_few_" format "_group_8"}, {"linear_few_" format "_group_16"}, {"linear_few_" format "_group_32"}}, \
-   {"linear_many_" format "_row_128"},                                                                         \
-   {"linear_many_" format "_row_64"},                                                                          \
+   {"linear_many_" format "_row_128"},                                                                          \
+   {"linear_many_" format "_row_64"},                                                                           \
    {"linear_many_" format "_group_64"}}
 
 Kernels kInt4 = INFENG_LINEAR_INT("int4p32"), kInt5 = INFENG_LINEAR_INT("int5p32");
@@ -75,9 +75,9 @@ int32_t accepts(const infeng_problem* p) {
 
 }  // namespace
 
-#define INFENG_KERNEL(format, number, kernels)                        \
-  extern "C" const infeng_kernel cuda_linear_##format = whole_kernel( \
-      INFENG_OP_LINEAR, "linear_" #format, kProductSteps, kProductNeeds, accepts<number>, run<kernels>)
+#define INFENG_KERNEL(format, number, kernels)          \
+  extern "C" const infeng_kernel cuda_linear_##format = \
+      whole_kernel(INFENG_OP_LINEAR, "linear_" #format, kProductSteps, kProductNeeds, accepts<number>, run<kernels>)
 INFENG_KERNEL(int4p32, INFENG_WEIGHT_INT4_P32, kInt4);
 INFENG_KERNEL(int5p32, INFENG_WEIGHT_INT5_P32, kInt5);
 INFENG_KERNEL(int6p32, INFENG_WEIGHT_INT6_P32, kInt6);

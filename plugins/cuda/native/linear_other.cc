@@ -52,7 +52,10 @@ struct Groups {
   bool has_two;      // sums of a group
   Entry entries[3];  // for 8, 16 and 32 rows at a time
 };
-#define INFENG_GROUPS(name, has_two) {has_two, {{"linear_" name "_8"}, {"linear_" name "_16"}, {"linear_" name "_32"}}}
+#define INFENG_GROUPS(name, has_two)                                                   \
+  {                                                                                    \
+    has_two, { {"linear_" name "_8"}, {"linear_" name "_16"}, {"linear_" name "_32"} } \
+  }
 Groups kInt4G64 = INFENG_GROUPS("int4g64", false), kInt4G32 = INFENG_GROUPS("int4g32", true);
 Groups kInt8G32 = INFENG_GROUPS("int8g32", true), kInt4A128 = INFENG_GROUPS("int4a128", true);
 Groups kInt4A256 = INFENG_GROUPS("int4a256", true);
@@ -78,15 +81,14 @@ infeng_status run_groups(const infeng_args* common, int32_t, int64_t, int64_t, i
 
 template <uint32_t weight, uint32_t act>
 int32_t accepts(const infeng_problem* p) {
-  return p->op == INFENG_OP_LINEAR && p->weight_format == weight && p->act_format == act &&
-         takes_product_steps(p);
+  return p->op == INFENG_OP_LINEAR && p->weight_format == weight && p->act_format == act && takes_product_steps(p);
 }
 
 }  // namespace
 
-#define INFENG_KERNEL(format, number, act, run)                       \
-  extern "C" const infeng_kernel cuda_linear_##format = whole_kernel( \
-      INFENG_OP_LINEAR, "linear_" #format, kProductSteps, kProductNeeds, accepts<number, act>, run)
+#define INFENG_KERNEL(format, number, act, run)         \
+  extern "C" const infeng_kernel cuda_linear_##format = \
+      whole_kernel(INFENG_OP_LINEAR, "linear_" #format, kProductSteps, kProductNeeds, accepts<number, act>, run)
 INFENG_KERNEL(f32, INFENG_WEIGHT_F32, INFENG_ACT_F32, run_floats<kF32>);
 INFENG_KERNEL(bf16, INFENG_WEIGHT_BF16, INFENG_ACT_F32, run_floats<kBf16>);
 INFENG_KERNEL(int4g64, INFENG_WEIGHT_INT4_G64, INFENG_ACT_INT8_G64, run_groups<kInt4G64>);

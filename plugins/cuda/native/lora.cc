@@ -49,13 +49,14 @@ infeng_status shrink(const Storage& storage, const infeng_shrink_args& args, inf
     int64_t blocks = 0;
     p.count = 0;
     for (int32_t i = 0; i < args.segment_count; ++i) {
-      const auto& s = *reinterpret_cast<const infeng_lora_segment*>(
-          reinterpret_cast<const std::byte*>(args.segments) + static_cast<size_t>(i) * args.segment_stride);
+      const auto& s = *reinterpret_cast<const infeng_lora_segment*>(reinterpret_cast<const std::byte*>(args.segments) +
+                                                                    static_cast<size_t>(i) * args.segment_stride);
       if (s.dtype != storage.dtype) return fail(worker, INFENG_UNIMPLEMENTED, "an adapter is stored in another type");
       const int32_t rows = s.row_end - s.row_begin;
       if (s.rank > 0 && rows > 0 && (rows >= kRowsTogether) == (many == 1)) {
-        p.parts[p.count++] = {static_cast<const uint8_t*>(s.a), s.scaling, s.weight,   s.row_begin,
-                              s.row_end,                        s.rank,    s.u_column, static_cast<int32_t>(blocks)};
+        p.parts[p.count++] = {
+            static_cast<const uint8_t*>(s.a), s.scaling, s.weight, s.row_begin, s.row_end, s.rank, s.u_column,
+            static_cast<int32_t>(blocks)};
         blocks += blocks_of(storage, s, many == 0 ? 1 : kRowsTogether);
       }
       if (p.count == 0 || (p.count < kMostShrinkParts && i + 1 < args.segment_count)) continue;
@@ -71,21 +72,29 @@ infeng_status shrink(const Storage& storage, const infeng_shrink_args& args, inf
 
 infeng_status run_int8(const infeng_args* common, int32_t, int64_t, int64_t, infeng_worker* worker) {
   static Entry one{"shrink_int8_1"}, many{"shrink_int8_4"};
-  static const Storage storage{INFENG_I8, 1, 16 / kShrinkOutputs, {&one, &many},
-                               {kShrinkThreads<1>, kShrinkThreads<kRowsTogether>}, {0, 0}};
+  static const Storage storage{
+      INFENG_I8, 1, 16 / kShrinkOutputs, {&one, &many}, {kShrinkThreads<1>, kShrinkThreads<kRowsTogether>}, {0, 0}};
   return shrink(storage, *reinterpret_cast<const infeng_shrink_args*>(common), worker);
 }
 
 infeng_status run_f32(const infeng_args* common, int32_t, int64_t, int64_t, infeng_worker* worker) {
   static Entry one{"shrink_f32_1"}, many{"shrink_f32_4"};
-  static const Storage storage{INFENG_F32, 4, 1, {&one, &many}, {kChainThreads, kChainThreads},
+  static const Storage storage{INFENG_F32,
+                               4,
+                               1,
+                               {&one, &many},
+                               {kChainThreads, kChainThreads},
                                {kShrinkShared<float, 1>, kShrinkShared<float, kRowsTogether>}};
   return shrink(storage, *reinterpret_cast<const infeng_shrink_args*>(common), worker);
 }
 
 infeng_status run_bf16(const infeng_args* common, int32_t, int64_t, int64_t, infeng_worker* worker) {
   static Entry one{"shrink_bf16_1"}, many{"shrink_bf16_4"};
-  static const Storage storage{INFENG_BF16, 2, 1, {&one, &many}, {kChainThreads, kChainThreads},
+  static const Storage storage{INFENG_BF16,
+                               2,
+                               1,
+                               {&one, &many},
+                               {kChainThreads, kChainThreads},
                                {kShrinkShared<uint16_t, 1>, kShrinkShared<uint16_t, kRowsTogether>}};
   return shrink(storage, *reinterpret_cast<const infeng_shrink_args*>(common), worker);
 }
@@ -93,9 +102,7 @@ infeng_status run_bf16(const infeng_args* common, int32_t, int64_t, int64_t, inf
 int32_t accepts(const infeng_problem* p, uint32_t weight, bool act) {
   return p->op == INFENG_OP_SHRINK && p->weight_format == weight && act && p->epilogue_count == 0;
 }
-int32_t accepts_f32(const infeng_problem* p) {
-  return accepts(p, INFENG_WEIGHT_F32, p->act_format == INFENG_ACT_F32);
-}
+int32_t accepts_f32(const infeng_problem* p) { return accepts(p, INFENG_WEIGHT_F32, p->act_format == INFENG_ACT_F32); }
 int32_t accepts_bf16(const infeng_problem* p) {
   return accepts(p, INFENG_WEIGHT_BF16, p->act_format == INFENG_ACT_F32);
 }

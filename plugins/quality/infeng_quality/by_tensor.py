@@ -49,7 +49,9 @@ def check(reference: LoadedModel, candidate: LoadedModel) -> None:
 def _running(engine: Engine, model: LoadedModel, config: EngineConfig) -> Iterator[Teacher]:
     """Yield a teacher of a model in memory, compiled under ``config``."""
     backend = engine.plugins.get(BACKENDS, config.backend.use)
-    selector = Selector(engine.plugins, config, engine.cpu, device_of(backend, config)) if backend.uses_kernels else None
+    selector = None
+    if backend.uses_kernels:
+        selector = Selector(engine.plugins, config, engine.cpu, device_of(backend, config))
     executable = backend.compile(model, config, engine.limits, selector)
     if selector is not None:
         selector.close()

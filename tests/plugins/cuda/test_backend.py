@@ -1,4 +1,4 @@
-"""An engine whose kernels compute on a GPU (emulated, unless the run of the tests names one) gives the bytes of others."""
+"""An engine whose kernels compute on a GPU gives the bytes of others; the GPU is emulated, unless the run names one."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_cache_takes_the_memory_of_the_device(on_device: MakeEngine) -> None:
 
 
 def test_a_device_that_does_not_exist_is_named(make_engine: MakeEngine) -> None:
-    with pytest.raises(UsageError, match="cuda.device: fast"):
+    with pytest.raises(UsageError, match=r"cuda\.device: fast"):
         make_engine(backend__use="cuda", cuda__device="fast")
 
 

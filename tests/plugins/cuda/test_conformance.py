@@ -16,7 +16,7 @@ from infeng_core import _native as native
 
 REFERENCE = reference()
 NAMES = [kernel.name for kernel in opened(EMULATED).kernels]
-FEW = 8  # cases of a kernel in the fast suite, spread over all
+FEW = 5  # cases of a kernel in the fast suite, spread over all
 
 
 @cache
@@ -45,7 +45,7 @@ def test_kernel_equals_the_reference_on_some_cases(name: str, emulated: native.L
     assert different(kernel, islice(found, 0, None, max(1, len(found) // FEW))) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 def test_kernel_equals_the_reference_on_all_cases(name: str, emulated: native.Library) -> None:
     kernel = kernel_of(emulated, name)

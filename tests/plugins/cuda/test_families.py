@@ -9,11 +9,11 @@ import pytest
 from e2e import harness
 from goldens.families import FAMILY_CASES, FamilyCase
 
-QUICK = ("gpt-oss", "qwen2-moe", "gemma2", "starcoder2")
-"""Families that have between them every op and option; the others run in the slow suite."""
+QUICK = ("gpt-oss", "starcoder2")
+"""Families that have between them every op; the others run every night."""
 
 
-CASES = [pytest.param(one, marks=() if one.name in QUICK else pytest.mark.slow, id=one.name) for one in FAMILY_CASES]
+CASES = [pytest.param(one, marks=() if one.name in QUICK else pytest.mark.nightly, id=one.name) for one in FAMILY_CASES]
 
 
 @pytest.mark.parametrize("case", CASES)

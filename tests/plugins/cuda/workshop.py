@@ -1,17 +1,37 @@
-"""Compiles emulated libraries of a few of infeng-cuda's sources, perhaps with an edit, and compares them in a process."""
+"""Compiles emulated libraries of one of infeng-cuda's kernels, perhaps with an edit, and compares them in a process."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import infeng_abi
 
 PLUGIN = Path(__file__).resolve().parents[3] / "plugins" / "cuda"
+EPILOGUE = ("kernels/epilogue.cu", "native/epilogue.cc")
+SOURCES = {
+    "rmsnorm": ("kernels/norms.cu", "native/norms.cc"),
+    "rope": ("kernels/rope.cu", "native/rope.cc"),
+    "epilogue": EPILOGUE,
+    "linear_int4p32": (
+        *("kernels/linear_few.cu", "kernels/linear_many.cu", "native/linear_int.cc", "native/product.cc"),
+        *EPILOGUE,
+    ),
+    "attention_int8": ("kernels/attention.cu", "native/attention.cc"),
+    "kv_append_int8": ("kernels/kv_append.cu", "native/kv_append.cc"),
+    "combine": ("kernels/experts.cu", "native/experts.cc"),
+}
+"""Of each kernel, besides those that all have."""
 COMMON = ("native/flatten.cc", "native/emulated.cc")
+FLAGS = ("-std=c++20", "-O1", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared")
+LIBRARY = """
+#include <infeng/ops/library.h>
+#define ALL(X) X(cuda_{kernel})
+INFENG_LIBRARY("x", "0", ALL)
+"""
 
 JUDGE = """
 import sys
@@ -27,52 +47,32 @@ for kernel in library.kernels:
 """
 
 
-@dataclass(frozen=True)
-class Part:
-    """A kernel of the ABI's table, with the sources that it needs."""
+class Edit(NamedTuple):
+    """An edit of a file; ``old`` occurs once."""
 
-    kernel: str
-    sources: tuple[str, ...]
-
-
-NORMS = Part("rmsnorm", ("kernels/norms.cu", "native/norms.cc"))
-ROPE = Part("rope", ("kernels/rope.cu", "native/rope.cc"))
-EPILOGUE = Part("epilogue", ("kernels/epilogue.cu", "native/epilogue.cc"))
-_INT = ("native/linear_int.cc", "native/product.cc", *EPILOGUE.sources)
-LINEAR = Part("linear_int4p32", ("kernels/linear_few.cu", "kernels/linear_many.cu", *_INT))
-ATTENTION = Part("attention_int8", ("kernels/attention.cu", "native/attention.cc"))
-APPEND = Part("kv_append_int8", ("kernels/kv_append.cu", "native/kv_append.cc"))
-ROUTE = Part("route", ("kernels/experts.cu", "native/experts.cc"))
-COMBINE = Part("combine", ROUTE.sources)
+    file: str
+    old: str
+    new: str
 
 
-class Workshop:
-    """A copy of the sources in ``folder``; objects of sources that no edit touches are compiled once."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def library(self, part: Part, name: str, edit: tuple[str, str, str] | None = None) -> Path:
-        """Compile a library of one kernel; ``edit``: (file, old text, new text), old occurring once."""
-        tree = self._folder / name
-        shutil.copytree(PLUGIN, tree, ignore=shutil.ignore_patterns("build"))
-        if edit is not None:
-            path, old, new = tree / edit[0], edit[1], edit[2]
-            text = path.read_text()
-            assert text.count(old) == 1, f"{edit[0]} has {text.count(old)} places of {old!r}"
-            path.write_text(text.replace(old, new))
-        one = tree / "one.cc"
-        one.write_text(f'#include <infeng/ops/library.h>\n#define ALL(X) X(cuda_{part.kernel})\nINFENG_LIBRARY("x", "0", ALL)\n')
-        out = tree / "library.so"
-        flags = ["-std=c++20", "-O1", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared", f"-I{infeng_abi.include_dir()}"]
-        sources = [str(tree / source) for source in (*part.sources, *COMMON)]
-        subprocess.run(["g++", *flags, "-x", "c++", str(one), *sources, "-o", str(out)], check=True)
-        return out
+def library(kernel: str, folder: Path, edit: Edit | None = None) -> Path:
+    """Compile a library of one kernel in ``folder``, which does not exist yet."""
+    shutil.copytree(PLUGIN, folder, ignore=shutil.ignore_patterns("build"))
+    if edit is not None:
+        text = (folder / edit.file).read_text()
+        assert text.count(edit.old) == 1, f"{edit.file} has {text.count(edit.old)} places of {edit.old!r}"
+        (folder / edit.file).write_text(text.replace(edit.old, edit.new))
+    (folder / "one.cc").write_text(LIBRARY.replace("{kernel}", kernel))
+    sources = [str(folder / source) for source in ("one.cc", *SOURCES[kernel], *COMMON)]
+    made = folder / "library.so"
+    command = ["g++", *FLAGS, f"-I{infeng_abi.include_dir()}", "-x", "c++", *sources, "-o", str(made)]
+    subprocess.run(command, check=True)
+    return made
 
 
-def outcome(library: Path, cases: int = 40) -> str:
-    """Return "" if the kernel equals the reference on some cases, or else what happened."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", JUDGE, str(library), str(cases)], capture_output=True, text=True, timeout=300
-    )
-    return "" if done.returncode == 0 else done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "it died"
+def outcome(made: Path, cases: int = 40) -> str:
+    """Return "" if the library's kernel equals the reference on some cases, or else what happened."""
+    command = [sys.executable, "-P", "-c", JUDGE, str(made), str(cases)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    last = done.stderr.strip().splitlines()[-1:] or ["it died"]
+    return "" if done.returncode == 0 else last[0]

@@ -21,7 +21,6 @@ from infeng_core.api import (
     config_from,
     say,
 )
-from infeng_core.api.engines import device_of
 from infeng_core.api.formats import gigabytes
 
 if TYPE_CHECKING:
@@ -111,15 +110,14 @@ class _Sizes:
     """The memory that an engine of a configuration needs for models. Kernels are looked up once, at first use."""
 
     def __init__(self, config: EngineConfig, plugins: Plugins) -> None:
+        from infeng_core.api.engines import device_of
         from infeng_core.api.kernels import Selector
 
         self._config, self._plugins = config, plugins
         self._backend = plugins.get(BACKENDS, config.backend.use)
-        self._selector = (
-            Selector(plugins, config, plugins.cpu, device_of(self._backend, config))
-            if self._backend.uses_kernels
-            else None
-        )
+        self._selector = None
+        if self._backend.uses_kernels:
+            self._selector = Selector(plugins, config, plugins.cpu, device_of(self._backend, config))
         self._own: int | None = None  # bytes of this process, once measured
 
     def facts(self, made: Survey) -> dict[str, Any]:
