@@ -3,7 +3,7 @@
 import json
 import sys
 
-FAILS = "--fail" in sys.argv
+THREADS = int(sys.argv[sys.argv.index("--threads") + 1])
 TYPES = {"linear": ["f32"], "attention": ["f32"], "experts": ["int4", "int8"]}
 print(json.dumps({"ready": True, "engine": "torch", "version": "0", "types": TYPES}))
 sys.stdout.flush()
@@ -14,7 +14,7 @@ for line in sys.stdin:
         answer = {"id": made, "name": "f32", "calls": 2, "nbytes": 64}
         made += 1
     elif "run" in request:
-        answer = {"seconds": 0.5}
+        answer = {"seconds": 0.5 / THREADS}
     else:
         answer = {}
     print(json.dumps(answer), flush=True)

@@ -86,14 +86,23 @@ def test_ratios_are_those_of_rates_by_number_of_rows(
     for line in result["measurements"]:
         peers_seconds = 0.5 / 2 / 2  # as it says, over passes and layers
         assert line["engines"]["kt_kernel"]["seconds"]["median"] == pytest.approx(peers_seconds)
+        assert line["engines"]["kt_kernel"]["workers"] == 1
         ratios = [pair["infeng"] / pair["kt_kernel"] for pair in line["pairs"]]
         assert len(ratios) == 2
         assert result["ratios"]["kt_kernel"][str(line["rows"])] == pytest.approx(np.median(ratios))
         assert result["ratio_low"]["kt_kernel"][str(line["rows"])] == pytest.approx(min(ratios))
         assert line["pairs"][0]["kt_kernel"] == pytest.approx(line["rows"] / peers_seconds)
     heading, *lines = capsys.readouterr().out.splitlines()
-    assert heading.split()[-4:] == ["us", "ratio", "at", "least"]
+    assert heading.split()[-5:] == ["us", "workers", "ratio", "at", "least"]
     assert [line.split()[-2] for line in lines[:2]] == [f"{one:.2f}" for one in result["ratios"]["kt_kernel"].values()]
+
+
+@pytest.mark.usefixtures("fake", "undisturbed")
+def test_the_faster_number_of_workers_counts(moe_config: Path, tmp_path: Path) -> None:
+    command = ("--rows", "2", "--peer", "kt_kernel", "-t", "2")
+    [line] = measured(tmp_path / "out.json", moe_config, *command)["measurements"]
+    assert line["engines"]["kt_kernel"]["seconds_by_workers"] == {"1": 0.125, "2": 0.0625}
+    assert (line["engines"]["kt_kernel"]["workers"], line["engines"]["kt_kernel"]["seconds"]["max"]) == (2, 0.0625)
 
 
 @pytest.mark.parametrize(

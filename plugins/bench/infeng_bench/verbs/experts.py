@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from infeng_bench.options import Column
 from infeng_bench.peers import OURS, PARTS, comparison, peer
 from infeng_bench.reports import results
 from infeng_bench.stats import paired
-from infeng_bench.stats.contention import Mark, Waits, withheld
+from infeng_bench.stats.contention import Mark, withheld
 from infeng_bench.stats.rates import Ceiling, rates
 from infeng_bench.stats.summary import spread
 from infeng_bench.verbs import single_op
@@ -29,8 +30,8 @@ ROWS = "1,4,16,128,512"
 ROUNDS = 20
 RATIOS = ("ratios", "ratio_low")
 
-Sides = dict[str, tuple[int | str, Callable[..., float]]]
-"""By name a process, and ``(rows, passes, seed)`` -> seconds of all passes over the layers."""
+Sides = dict[int, Callable[..., float]]
+"""By workers of the peer, 0 for ours: ``(rows, passes, seed)`` -> seconds of all passes over the layers."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -47,16 +48,16 @@ def run(arguments: argparse.Namespace) -> int:
     shape = model_shape(arguments, config, lookup)
     with contextlib.ExitStack() as stack:
         ours = stack.enter_context(contextlib.closing(Experts(shape, lookup, plugins, config, most, threads)))
-        sides: Sides = {OURS: ("self", ours.run)}
+        sides: Sides = {0: ours.run}
         facts: dict[str, Any] = {}
-        if name is not None:
+        for workers in sorted({threads, max(1, threads - 1)}) if name is not None else ():
             kind = peer(name).FORMATS.get(ours.quant.stored)
             if kind is None:
                 remedy = f"use one of {', '.join(peer(name).FORMATS)}"
                 raise UsageError(name, f"it has nothing that stands against {ours.quant.name}", remedy)
-            oracle = stack.enter_context(contextlib.closing(oracles.Oracle(name, None, threads)))
+            oracle = stack.enter_context(contextlib.closing(oracles.Oracle(name, None, workers)))
             theirs = oracle.experts(kind, layers=ours.layers, rows=most, **ours.size)
-            sides[name] = oracle.process.pid, theirs.once
+            sides[workers] = theirs.once
             facts = {"oracles": {name: f"{oracle.introduction['version']}, {theirs.name.partition('/')[2]}"}}
         ceilings = options.roofline(arguments, threads)
         turns = options.progress(arguments.rows, NAME)
@@ -75,17 +76,23 @@ def run(arguments: argparse.Namespace) -> int:
 def _measured(
     ours: Experts, sides: Sides, rows: int, arguments: argparse.Namespace, ceilings: Roofline | None, threads: int
 ) -> dict[str, Any]:
-    """Return the figures of one number of rows; each round has other experts, the same on all sides."""
-    passes = ours.passes(rows)
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    waits: dict[str, list[Waits]] = {name: [] for name in sides}
+    """Return the figures of one number of rows; each round has other experts, the same on all sides.
+
+    Of a peer the faster number of workers counts. Its threads spin while they wait for each other, so only ours tell
+    whether the machine was busy.
+    """
+    passes, waits = ours.passes(rows), []
+    every: dict[int, list[float]] = {side: [] for side in sides}
     for number in range(arguments.rounds + 1):
-        for name, (process, measure) in sides.items():
-            mark = Mark.now(process)
+        for side, measure in sides.items():
+            mark = Mark.now()
             taken = measure(rows=rows, passes=passes, seed=arguments.seed + number) / passes / ours.layers
             if number:  # the first round warms up
-                seconds[name].append(taken)
-                waits[name].append(mark.waits())
+                every[side].append(taken)
+                waits += [mark.waits()] if side == 0 else []
+    others = {side: statistics.median(each) for side, each in every.items() if side}
+    best = min(others, key=others.__getitem__, default=0)
+    seconds = {OURS: every[0], **({arguments.peer: every[best]} if best else {})}
     macs, nbytes = ours.work(rows)
     features = comparison.linear_features(ours.introduction, rows)
     ceiling = Ceiling.of(ceilings, features, not ours.quant.is_float)
@@ -93,7 +100,11 @@ def _measured(
     speeds = {name: [rows / taken for taken in each] for name, each in seconds.items()}
     figures |= {"rows": rows, "layers": ours.layers, "passes": passes}
     figures["engines"] = {name: {"seconds": spread(each)} for name, each in seconds.items()}
-    return figures | (paired.interleaved(speeds, waits, OURS) if len(sides) > 1 else {})
+    if not best:
+        return figures
+    by_workers = {str(workers): taken for workers, taken in others.items()}
+    figures["engines"][arguments.peer] |= {"workers": best, "seconds_by_workers": by_workers}
+    return figures | paired.interleaved(speeds, {OURS: waits}, OURS)
 
 
 def _columns(name: str | None) -> list[Column]:
@@ -101,5 +112,6 @@ def _columns(name: str | None) -> list[Column]:
     shown += [Column("of int8", "int8_fraction", ".0%"), Column("bound", "bound")]
     if name is None:
         return shown
-    shown.append(Column(f"{name} us", f"engines.{name}.seconds.median", ".0f", 1e6))
+    shown += [Column(f"{name} us", f"engines.{name}.seconds.median", ".0f", 1e6)]
+    shown += [Column("workers", f"engines.{name}.workers")]
     return [*shown, Column("ratio", f"ratios.{name}", ".2f"), Column("at least", f"ratio_low.{name}", ".2f")]
