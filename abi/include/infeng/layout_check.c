@@ -366,6 +366,15 @@ SIZE(infeng_bound_weight, 24);
 AT(infeng_bound_weight, head, 0, 16);
 AT(infeng_bound_weight, weight, 16, 8);
 
+SIZE(infeng_device, 64);
+AT(infeng_device, head, 0, 16);
+AT(infeng_device, describe, 16, 8);
+AT(infeng_device, allocate, 24, 8);
+AT(infeng_device, release, 32, 8);
+AT(infeng_device, copy, 40, 8);
+AT(infeng_device, wait, 48, 8);
+AT(infeng_device, memory, 56, 8);
+
 IS(INFENG_OK, 0);
 IS(INFENG_UNIMPLEMENTED, 1);
 IS(INFENG_INVALID_ARGUMENT, 2);
