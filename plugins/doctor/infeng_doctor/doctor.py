@@ -104,6 +104,11 @@ def report(facts: Mapping[str, Any]) -> Iterator[str]:
         ]
     )
     yield from notes(facts["libraries"])
+    for lib in facts["libraries"]:
+        if (device := lib["device"]) is not None:
+            found = f"computes on {device['name']}" if device["name"] else f"has no device: {device['why']}"
+            room = f", {size(device['free'])} of {size(device['total'])} free" if device["name"] else ""
+            yield f"  {lib['name']} {found}{room}"
     if facts["missing_wheels"]:
         yield f"  kernels for this processor are not installed: pip install {' '.join(facts['missing_wheels'])}"
     yield ""

@@ -145,9 +145,21 @@ def library(state: LibraryState) -> dict[str, Any]:
         "sha256": state.sha256 or None,
         "mapped": state.native is not None,
         "kernels": len(state.native.kernels) if state.native is not None else len(state.plugin.kernels),
+        "device": _device(state),
         **_reason(state.reason),
         "notes": list(_notes(state)),
     }
+
+
+def _device(state: LibraryState) -> dict[str, Any] | None:
+    """Return the device on which a library's kernels compute: its name and bytes, or why there is none."""
+    device = state.native.device if state.native is not None else None
+    if device is None:
+        return None
+    if not device.name:
+        return {"name": None, "why": printable(device.why, 300)}
+    free, total = device.memory()
+    return {"name": printable(device.name, 100), "free": free, "total": total}
 
 
 def _notes(state: LibraryState) -> Sequence[str]:

@@ -13,6 +13,7 @@ from engine_parts import MakeEngine, Recorder, preempting
 
 from infeng_core import SamplingParams
 from infeng_core.backends.interface import BlockAccess
+from infeng_core.cli import main
 from infeng_core.errors import PluginError, UsageError
 
 PROMPTS = ["the quick brown fox", "1 2 3 4 5", "héllo wörld", "jumps over the lazy dog, " * 12]
@@ -100,6 +101,11 @@ def test_native_backend_uses_no_kernel_of_a_device(make_engine: MakeEngine) -> N
 def test_cache_takes_the_memory_of_the_device(on_device: MakeEngine) -> None:
     engine = on_device(kv_cache__memory="4MB")
     assert engine.executable.kv_bytes <= 4 << 20
+
+
+def test_doctor_names_the_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--set", "cuda.device=emulated"]) == 0
+    assert "cuda-emulated computes on emulated GPU, " in capsys.readouterr().out
 
 
 def test_a_device_that_does_not_exist_is_named(make_engine: MakeEngine) -> None:
