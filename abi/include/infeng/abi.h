@@ -670,7 +670,7 @@ typedef struct infeng_bound_weight {
  * that args or segments point to) is memory of the device; structs and arrays of structs are the host's, and kernels,
  * all of them WHOLE, read them in `run` only. `run` may queue its work, which begins after all that was queued before.
  * The functions may be called on any thread. */
-enum { INFENG_EXTENSION_DEVICE = (int)(INFENG_EXTENSION_REQUIRED | 3u) };
+#define INFENG_EXTENSION_DEVICE 0x80000003u /* 3, with REQUIRED */
 enum { INFENG_COPY_TO_DEVICE = 1, INFENG_COPY_TO_HOST = 2, INFENG_COPY_ON_DEVICE = 3 };
 
 typedef struct infeng_device {

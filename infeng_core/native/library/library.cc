@@ -22,7 +22,7 @@ namespace infeng {
 namespace {
 
 constexpr int kMaxLinks = 64;
-constexpr auto kDevice = static_cast<uint32_t>(INFENG_EXTENSION_DEVICE);
+constexpr uint32_t kDevice = INFENG_EXTENSION_DEVICE;
 constexpr int32_t kMaxKernels = 4096;
 constexpr int32_t kMaxOps = 256;
 constexpr size_t kMaxName = 128;

@@ -285,13 +285,8 @@ infeng_status memory(int64_t* free_bytes, int64_t* total_bytes) {
 
 }  // namespace
 
-const infeng_device kDevice = {{sizeof(infeng_device), static_cast<uint32_t>(INFENG_EXTENSION_DEVICE), nullptr},
-                               describe,
-                               allocate,
-                               release,
-                               copy,
-                               wait,
-                               memory};
+const infeng_device kDevice = {
+    {sizeof(infeng_device), INFENG_EXTENSION_DEVICE, nullptr}, describe, allocate, release, copy, wait, memory};
 const char* const kLibrary = "cuda";
 
 infeng_status launch_bytes(Entry& entry, const Grid& grid, unsigned threads, int64_t shared, const void* params,

@@ -278,7 +278,7 @@ infeng_status memory(int64_t* free_bytes, int64_t* total_bytes) {
 }  // namespace
 }  // namespace emulated
 
-const infeng_device kDevice = {{sizeof(infeng_device), static_cast<uint32_t>(INFENG_EXTENSION_DEVICE), nullptr},
+const infeng_device kDevice = {{sizeof(infeng_device), INFENG_EXTENSION_DEVICE, nullptr},
                                emulated::describe,
                                emulated::allocate,
                                emulated::release,
