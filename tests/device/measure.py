@@ -5,7 +5,6 @@ Time does not depend on the values, and zeros need no hour of rounding. A share 
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import time
@@ -13,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 from infeng_convert.api import parse_config
-from infeng_cuda.libraries import GPU, path_of
+from infeng_cuda.backend import opened
+from infeng_cuda.libraries import GPU
 from infeng_kit.cases import reference
 
 from infeng_core import _native as native
@@ -106,7 +106,7 @@ def batch(sequences: int, cached: int, added: int, context: int) -> Batch:
 
 def steps(name: str, cache: str, bandwidth: float) -> None:
     """Print the time of steps of a model, logits brought to the host."""
-    shape = parse_config(json.loads(json.dumps(MODELS[name])), Path(name))
+    shape = parse_config(MODELS[name], Path(name))
     overrides = {"backend.use": "cuda", "scheduler.max_batch_tokens": 2048, "scheduler.max_running": 64}
     overrides |= {"adapters.max_resident": 0, "kv_cache.memory": "8GB", "model.context": 4096, "kv_cache.dtype": cache}
     config = load_config(overrides=overrides, environ={})
@@ -131,7 +131,7 @@ def steps(name: str, cache: str, bandwidth: float) -> None:
 
 
 def main() -> None:
-    library = native.open_library(str(path_of(GPU)), ",".join(sorted(native.cpu_info().features)))
+    library = opened(GPU)
     assert library.device is not None
     print(library.device.name or f"no GPU: {library.device.why}")
     if not library.device.name:

@@ -250,15 +250,20 @@ class Ops:
         if self._device is None:
             return kv.layer(layer)
         blocks = np.arange(sum(self._steps.blocks), dtype=np.int32)
-        copy = np.zeros((len(blocks), self._case["kv_heads"], kv.block_bytes // self._case["kv_heads"]), np.uint8)
-        if self._copies > 1:
-            raise NotImplementedError("layers of a device's cache")
+        shape = len(blocks), self._copies, self._case["kv_heads"], -1
+
+        def layers() -> NDArray[np.uint8]:
+            return self._program.read_blocks(kv, blocks).reshape(shape)
 
         def read() -> None:
-            copy[:] = self._program.read_blocks(kv, blocks).reshape(copy.shape)
+            copy[:] = layers()[:, layer]
 
         def write() -> None:
-            self._program.write_blocks(kv, blocks, copy.reshape(len(blocks), -1))
+            whole = layers()
+            whole[:, layer] = copy
+            self._program.write_blocks(kv, blocks, whole.reshape(len(blocks), -1))
+
+        copy = np.zeros_like(layers()[:, layer])
 
         read()
         self._operands.copied(read, write)

@@ -183,7 +183,7 @@ bool Step::prepare(int worker) {
   return status == INFENG_OK;
 }
 
-// On a device, ROUTE runs when its result is needed.
+// Fetches what ROUTE computed on a device, once the host needs it.
 void Step::read_routing() {
   if (!knows_routing_) program_.read_routing(*op_->routing);
   knows_routing_ = true;

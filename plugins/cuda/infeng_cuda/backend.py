@@ -8,9 +8,14 @@ from typing import Any
 
 from infeng_core.api import EngineConfig, PluginError
 from infeng_core.api.engines import NativeBackend
-from infeng_core.api.kernels import detect, open_library
+from infeng_core.api.kernels import Library, detect, open_library
 
-from .libraries import EMULATED, GPU, VARIABLE, path_of, wanted
+from .libraries import GPU, VARIABLE, library_of, path_of, wanted
+
+
+def opened(name: str) -> Library:
+    """Return one of this wheel's libraries, opened as an engine does."""
+    return open_library(str(path_of(name)), ",".join(sorted(detect().features)))
 
 
 class CudaBackend(NativeBackend):
@@ -22,7 +27,7 @@ class CudaBackend(NativeBackend):
 
     def device(self, config: EngineConfig) -> str:
         """Return the library whose device the kernels use; raises PluginError where this wheel lacks it."""
-        name = EMULATED if wanted(self._settings) == EMULATED else GPU
+        name = library_of(self._settings)
         if not path_of(name).is_file():
             why = "this infeng-cuda was built without a compiler for GPUs, so it has no kernels for them"
             raise PluginError("backend cuda", why, "install a wheel that was built with nvcc, or use another backend")
@@ -32,8 +37,7 @@ class CudaBackend(NativeBackend):
 
     def available_bytes(self) -> int | None:
         """Return the bytes that the GPU leaves free; None where it cannot be asked."""
-        name = EMULATED if wanted(self._settings) == EMULATED else GPU
-        device = open_library(str(path_of(name)), ",".join(sorted(detect().features))).device
+        device = opened(library_of(self._settings)).device
         if device is None or not device.name:
             return None
         return device.memory()[0]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from infeng_core.api import KernelLibrary, hookimpl
 
-from .libraries import EMULATED, GPU, path_of, wanted
+from .libraries import library_of, path_of
 
 if TYPE_CHECKING:
     from .backend import CudaBackend
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @hookimpl
 def infeng_kernel_libraries(settings: Mapping[str, Any]) -> list[KernelLibrary]:
     """Return the library that the settings name, where this wheel has it."""
-    name = EMULATED if wanted(settings) == EMULATED else GPU
+    name = library_of(settings)
     return [KernelLibrary(name, path_of(name))] if path_of(name).is_file() else []
 
 

@@ -19,6 +19,11 @@ def path_of(library: str) -> Path:
     return Path(__file__).parent / f"libinfeng_{library.replace('-', '_')}.so"
 
 
+def library_of(settings: Mapping[str, Any]) -> str:
+    """Return the library that the settings ask for; raises UsageError as ``wanted`` does."""
+    return EMULATED if wanted(settings) == EMULATED else GPU
+
+
 def wanted(settings: Mapping[str, Any]) -> str:
     """Return the number of a GPU, or ``EMULATED``; raises UsageError for another value of ``cuda.device``."""
     value = str(settings["device"])

@@ -34,6 +34,7 @@ infeng_status launch(Entry& entry, const Grid& grid, unsigned threads, const Par
 // EPILOGUE another. NULL without memory.
 enum class Scratch : int { op, product };
 void* scratch(int64_t bytes, infeng_worker* worker, Scratch piece = Scratch::op);
+int64_t room(int64_t bytes);  // how many bytes scratch of at least `bytes` is given
 
 int64_t multiprocessors();
 

@@ -317,29 +317,8 @@ infeng_status launch_bytes(Entry& entry, const Grid& grid, unsigned threads, int
   return check(driver().launch(&config, entry.found, list, nullptr), entry.name, worker);
 }
 
-void* scratch(int64_t bytes, infeng_worker* worker, Scratch piece) {
-  static std::mutex& mutex = *new std::mutex;
-  static void* all_held[2] = {};
-  static int64_t sizes[2] = {};
-  void*& held = all_held[static_cast<int>(piece)];
-  int64_t& size = sizes[static_cast<int>(piece)];
-  const std::lock_guard lock(mutex);
-  if (bytes <= size) return held;
-  if (held != nullptr) release(held);  // waits for kernels that use it
-  held = nullptr;
-  size = 0;
-  if (allocate(bytes + bytes / 4, &held, worker) != INFENG_OK) return nullptr;
-  size = bytes + bytes / 4;
-  return held;
-}
+int64_t room(int64_t bytes) { return bytes + bytes / 4; }  // to grow seldom: each time waits for the GPU
 
 int64_t multiprocessors() { return gpu().multiprocessors > 0 ? gpu().multiprocessors : 1; }
-
-infeng_status fail(infeng_worker* worker, infeng_status status, const char* text) {
-  if (worker != nullptr && worker->message != nullptr && worker->message_size > 0) {
-    std::snprintf(worker->message, static_cast<size_t>(worker->message_size), "%s", text);
-  }
-  return status;
-}
 
 }  // namespace infeng_cuda

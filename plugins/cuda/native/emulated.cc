@@ -187,9 +187,6 @@ void pause(Wait why) { block->pause(why); }
 unsigned lane() { return block->lane(); }
 void* exchange(unsigned lane_number) { return block->exchange(lane_number); }
 
-}  // namespace emulated
-
-namespace emulated {
 namespace {
 
 // Memory of the device. Kernels alone can use it: the host's own accesses end the process, as they would on a machine
@@ -315,24 +312,8 @@ infeng_status launch_bytes(Entry& entry, const Grid& grid, unsigned threads, int
   return INFENG_OK;
 }
 
-void* scratch(int64_t bytes, infeng_worker* worker, Scratch piece) {
-  static void* all_held[2] = {};
-  static int64_t sizes[2] = {};
-  void*& held = all_held[static_cast<int>(piece)];
-  int64_t& size = sizes[static_cast<int>(piece)];
-  if (bytes <= size) return held;
-  if (held != nullptr) emulated::release(held);
-  size = bytes;
-  return emulated::allocate(bytes, &held, worker) == INFENG_OK ? held : nullptr;
-}
+int64_t room(int64_t bytes) { return bytes; }  // exactly, so that a kernel that reads behind a piece ends the process
 
 int64_t multiprocessors() { return 4; }
-
-infeng_status fail(infeng_worker* worker, infeng_status status, const char* text) {
-  if (worker != nullptr && worker->message != nullptr && worker->message_size > 0) {
-    std::snprintf(worker->message, static_cast<size_t>(worker->message_size), "%s", text);
-  }
-  return status;
-}
 
 }  // namespace infeng_cuda

@@ -49,7 +49,6 @@ infeng_status run_many(Kernels& kernels, LinearInt& p, infeng_worker* worker) {
 template <Kernels& kernels>
 infeng_status run(const infeng_args* common, int32_t, int64_t, int64_t, infeng_worker* worker) {
   const auto* args = reinterpret_cast<const infeng_linear_args*>(common);
-  if (args->weight->layout != 0) return fail(worker, INFENG_INVALID_ARGUMENT, "weight is not in a native layout");
   LinearInt p;
   Product product;
   if (const infeng_status status = product.begin(*args, &p.steps, &p.out, worker)) return status;

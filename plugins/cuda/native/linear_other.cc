@@ -11,7 +11,6 @@ namespace {
 // What the parameters of both kinds of kernels have in common.
 template <class Params>
 infeng_status flatten(const infeng_linear_args& args, Params& p, Product& product, infeng_worker* worker) {
-  if (args.weight->layout != 0) return fail(worker, INFENG_INVALID_ARGUMENT, "weight is not in a native layout");
   p.weight = panels_of(*args.weight);
   p.rows = static_cast<int32_t>(args.common.rows);
   return product.begin(args, &p.steps, &p.out, worker);

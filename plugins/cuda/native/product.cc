@@ -15,6 +15,7 @@ bool takes_product_steps(const infeng_problem* problem) {
 }
 
 infeng_status Product::begin(const infeng_linear_args& args, Steps* steps, Matrix* out, infeng_worker* worker) {
+  if (args.weight->layout != 0) return fail(worker, INFENG_INVALID_ARGUMENT, "weight is not in a native layout");
   if (args.common.epilogue_count > kMost) return fail(worker, INFENG_INVALID_ARGUMENT, "a list of too many steps");
   for (uint32_t i = 0; i < args.common.epilogue_count; ++i) {
     const infeng_epilogue* const step = args.common.epilogues[i];

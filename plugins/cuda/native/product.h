@@ -16,7 +16,7 @@ bool takes_product_steps(const infeng_problem* problem);
 
 class Product {
  public:
-  // Sets the steps of the kernel and its result: `out`, or memory between it and EPILOGUE.
+  // Checks the call, and sets the steps of the kernel and its result: `out`, or memory between it and EPILOGUE.
   infeng_status begin(const infeng_linear_args& args, Steps* steps, Matrix* out, infeng_worker* worker);
   // Queues EPILOGUE if it has steps.
   infeng_status end(const infeng_linear_args& args, infeng_worker* worker) const;

@@ -5,17 +5,13 @@ from __future__ import annotations
 import os
 
 import pytest
+from infeng_cuda.backend import opened
 from infeng_cuda.libraries import EMULATED, GPU, path_of
 from shared_fixtures import make_engine, quiet_environment, shared_cache, tiny
 
 from infeng_core import _native as native
 
 __all__ = ["make_engine", "quiet_environment", "shared_cache", "tiny"]
-
-
-def opened(name: str) -> native.Library:
-    """Return one of the plugin's kernel libraries, opened as an engine does."""
-    return native.open_library(str(path_of(name)), ",".join(sorted(native.cpu_info().features)))
 
 
 @pytest.fixture(scope="session")

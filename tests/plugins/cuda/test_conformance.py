@@ -7,12 +7,13 @@ from functools import cache
 from itertools import islice
 
 import pytest
+from infeng_cuda.backend import opened
 from infeng_cuda.libraries import EMULATED
 from infeng_kit.cases import Case, cases
 from kernels.harness import find_kernel, reference
-from plugins.cuda.conftest import opened
 
 from infeng_core import _native as native
+from infeng_core.api.kernels import OneOp
 
 REFERENCE = reference()
 NAMES = [kernel.name for kernel in opened(EMULATED).kernels]
@@ -66,3 +67,15 @@ def test_both_libraries_have_the_same_kernels(emulated: native.Library, gpu: nat
 def test_kernels_have_the_names_of_the_reference(emulated: native.Library) -> None:
     known = {(kernel.op, kernel.name) for kernel in REFERENCE.kernels if "foreign" not in kernel.name}
     assert known - {(kernel.op, kernel.name) for kernel in emulated.kernels} == set()
+
+
+def test_each_layer_of_a_cache_of_a_device_is_compared(emulated: native.Library) -> None:
+    case = next(case for case in cases_of("kv_append") if case.fields["kv"] == "int8")
+    runs = []
+    for kernel in (kernel_of(emulated, "kv_append_int8"), find_kernel(REFERENCE, case.problem)):
+        one = OneOp(case.fields, kernel, REFERENCE, [case.step], calls=2, copies=2, pool=native.Pool(1))
+        runs.append([(name, array.tobytes()) for name, array in one.run(0)])
+        assert not one.damage
+    assert len(runs[0]) == 2, "an array for each layer"
+    assert runs[0] == runs[1]
+    assert any(runs[0][1][1]), "the second layer was written"

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import infeng_abi
 
 PLUGIN = Path(__file__).resolve().parents[3] / "plugins" / "cuda"
+SAMPLE = Path(__file__).resolve().parents[2] / "device" / "sample.py"
 EPILOGUE = ("kernels/epilogue.cu", "native/epilogue.cc")
 SOURCES = {
     "rmsnorm": ("kernels/norms.cu", "native/norms.cc"),
@@ -25,25 +26,12 @@ SOURCES = {
     "combine": ("kernels/experts.cu", "native/experts.cc"),
 }
 """Of each kernel, besides those that all have."""
-COMMON = ("native/flatten.cc", "native/emulated.cc")
+COMMON = ("native/device.cc", "native/flatten.cc", "native/emulated.cc")
 FLAGS = ("-std=c++20", "-O1", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared")
 LIBRARY = """
 #include <infeng/ops/library.h>
 #define ALL(X) X(cuda_{kernel})
 INFENG_LIBRARY("x", "0", ALL)
-"""
-
-JUDGE = """
-import sys
-from infeng_kit.cases import cases, reference
-from infeng_core import _native as native
-library = native.open_library(sys.argv[1], "")
-for kernel in library.kernels:
-    accepted = [case for case in cases(kernel.op) if kernel.accepts(case.problem)]
-    for case in accepted[:: max(1, len(accepted) // int(sys.argv[2]))]:
-        judge = next(k for k in reference().kernels if k.op == kernel.op and k.accepts(case.problem))
-        if case.run(kernel) != case.run(judge):
-            sys.exit(f"{kernel.name}: {case.name} differs")
 """
 
 
@@ -72,7 +60,7 @@ def library(kernel: str, folder: Path, edit: Edit | None = None) -> Path:
 
 def outcome(made: Path, cases: int = 40) -> str:
     """Return "" if the library's kernel equals the reference on some cases, or else what happened."""
-    command = [sys.executable, "-P", "-c", JUDGE, str(made), str(cases)]
+    command = [sys.executable, "-P", str(SAMPLE), str(made), str(cases)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     last = done.stderr.strip().splitlines()[-1:] or ["it died"]
     return "" if done.returncode == 0 else last[0]
