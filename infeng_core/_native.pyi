@@ -372,10 +372,39 @@ class Program:
         ``pages``: of adapters, and of weights that kernels want in a layout of their own. ``device``: of all kernels;
         values, adapters and copies of weights are in its memory.
         """
-    def buffer(self, columns: int, *, samples: bool = False, copies: int = 1) -> int:
-        """``copies``, here and below: rows for what so many experts get of each row."""
+    def split(
+        self,
+        *,
+        memory: int,
+        host: tuple[float, float],
+        device: tuple[float, float],
+        link: float,
+        handoff: float,
+        seed: int | None = None,
+    ) -> None:
+        """Let the host compute some of the experts of a device's program in each step; comes before the ops.
+
+        The linears of experts, and ops over their rows, are added twice then: over the device's values, and with
+        kernels of the host over values ``on_host``. memory: bytes of copies on the device, -1 most of what it leaves
+        free. host, device: bytes and multiply-adds a second; link: bytes a second between them; handoff: seconds.
+        seed: sides are drawn at random instead of by costs, for tests.
+        """
+    def hand_over(self, source: int, target: int) -> None:
+        """Let the next op find the rows of experts that the host computes, copied to the value ``target`` of the other
+        side."""
+    def experts_chosen(self, *, on_device: bool) -> int:
+        """Return how many experts one side has computed, in all layers and steps."""
+    def buffer(self, columns: int, *, samples: bool = False, copies: int = 1, on_host: bool = False) -> int:
+        """``copies``, here and below: rows for what so many experts get of each row. ``on_host``: see split."""
     def activation(
-        self, columns: int, *, samples: bool = False, copies: int = 1, group: int = 64, rotated: int = 0
+        self,
+        columns: int,
+        *,
+        samples: bool = False,
+        copies: int = 1,
+        group: int = 64,
+        rotated: int = 0,
+        on_host: bool = False,
     ) -> int:
         """Declare int8 rows of ``columns`` inputs: sums for each 64, scales for each ``group`` of 64, 128 or 256, or
         with ROW_GROUP one for the row.

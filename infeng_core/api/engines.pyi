@@ -14,6 +14,7 @@ from infeng_core.backends.interface import (
     device_of,
 )
 from infeng_core.backends.native.executable import NativeBackend
+from infeng_core.backends.native.split import Split
 from infeng_core.backends.saved_prefixes import PrefixEntry, PrefixStore
 from infeng_core.batch import (
     BLOCK_TOKENS,
@@ -46,6 +47,6 @@ __all__ = [
     "BlockPool", "BoundOp", "CostModel", "Drafter", "Executable", "FirstCome", "HiddenStates",
     "InterruptedStepError", "Limits", "LoraPart", "LoraTensor", "Measurable", "Measured", "NativeBackend", "Needs",
     "NotFiniteError", "Observer", "PackedAdapter", "Policy", "PrefixCache", "PrefixEntry", "PrefixStore",
-    "PrefixTree", "RunningRequest", "Scheduler", "Schedulers", "Segment", "Served", "Stage", "StepReport",
+    "PrefixTree", "RunningRequest", "Scheduler", "Schedulers", "Segment", "Served", "Split", "Stage", "StepReport",
     "device_of", "limits_of", "rows_of_prompt", "unpack_stacked", "windows_of",
 ]  # fmt: skip

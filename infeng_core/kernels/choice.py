@@ -82,6 +82,10 @@ class Selector:
         if missing := missing_wheels(plugins):
             warn_once(log, "kernels for this processor are not installed", remedy=f"pip install {' '.join(missing)}")
 
+    def of_host(self) -> Selector:
+        """Return a selector of kernels that compute on the host, for the same engine."""
+        return Selector(self._plugins, self.config, self.cpu)
+
     @property
     def decisions(self) -> list[Decision]:
         """Every decision so far."""

@@ -28,20 +28,30 @@ class Binder:
     names of the steps that follow it: "bias", "residual", "silu_mul", "quantize".
     """
 
-    def __init__(self, selector: Selector, limits: Limits, threads: int, adapters: str | None = None) -> None:
-        """Bind for batches within ``limits`` on ``threads`` workers; ``adapters``: the type in which adapters are
-        stored."""
+    def __init__(
+        self,
+        selector: Selector,
+        limits: Limits,
+        threads: int,
+        adapters: str | None = None,
+        program: Binder | None = None,
+    ) -> None:
+        """Bind for batches within ``limits`` on ``threads`` workers.
+
+        adapters: the type in which they are stored. program: the binder of the other ops of the same program.
+        """
         self._selector = selector
         self._adapters = adapters
         self._limits = limits
         self.threads = threads
         self._reasons: dict[tuple[str, str], str] = {}  # of the latest choice, by library and kernel
-        self.noted: list[tuple[str, str]] = []
+        self.noted: list[tuple[str, str]] = [] if program is None else program.noted
         """(op, detail) of every op of the program, in its order."""
         self.asked: list[_native.Problem] = []
         """The problems whose decisions the program uses."""
         self._noted_kernels: dict[tuple[str, str], _native.Kernel] = {}
-        self._bound: dict[tuple[str, str, tuple[int, int], str, str, str], int] = {}
+        self._bound: dict[tuple[str, str, tuple[int, int], str, str, str], int]
+        self._bound = {} if program is None else program._bound
         # Results by op; layers share them.
         self._fused: dict[tuple[bool, _native.Problem], int] = {}
         self._chosen: dict[tuple[bool, _native.Problem], tuple[Bindings, dict[tuple[str, str], str]]] = {}

@@ -103,8 +103,12 @@ class Forms:
 class Operands:
     """The operands of one program."""
 
-    def __init__(self, program: _native.Program, model: LoadedModel, graph: Graph) -> None:
-        """Allocate buffers in ``program`` for the values of ``graph``, over the tensors of ``model``."""
+    def __init__(self, program: _native.Program, model: LoadedModel, graph: Graph, *, of_host: bool = False) -> None:
+        """Allocate buffers in ``program`` for the values of ``graph``, over the tensors of ``model``.
+
+        of_host: in the host's memory, for experts of a device's program that the host computes.
+        """
+        self._side = {"on_host": True} if of_host else {}
         self.program = program
         self.model = model
         self.graph = graph
@@ -122,7 +126,8 @@ class Operands:
         """Return the buffer of a value's float32 rows; raises KeyError for a name that the graph lacks."""
         if name not in self._buffers:
             value = self.graph.values[name]
-            self._buffers[name] = self.program.buffer(value.columns, samples=value.sampled, copies=value.copies)
+            sizes: dict[str, Any] = {"samples": value.sampled, "copies": value.copies, **self._side}
+            self._buffers[name] = self.program.buffer(value.columns, **sizes)
         return self._buffers[name]
 
     def optional(self, name: str) -> int | None:
@@ -135,7 +140,7 @@ class Operands:
             return self.buffer(name)
         if (name, kind) not in self._activations:
             value, (group, rotated) = self.graph.values[name], kind
-            more: dict[str, Any] = {"samples": value.sampled, "copies": value.copies}
+            more: dict[str, Any] = {"samples": value.sampled, "copies": value.copies, **self._side}
             made = self.program.activation(value.columns, group=group, rotated=rotated, **more)
             self._activations[name, kind] = made
         return self._activations[name, kind]
@@ -261,9 +266,11 @@ class Emitter:
 class Experts:
     """Adds the ops of experts to one program."""
 
-    def __init__(self, emitter: Emitter) -> None:
-        """Add ops through ``emitter``."""
-        self._emitter = emitter
+    def __init__(self, emitter: Emitter, host: Emitter | None = None) -> None:
+        """Add ops through ``emitter``, and through ``host`` where the host computes some experts of a device's
+        program."""
+        self._emitter, self._host = emitter, host
+        self._delayed: list[tuple[int, ExpertLinear]] = []  # behind the device's, which run meanwhile
         self._operands, self._forms, self._binder = emitter.operands, emitter.forms, emitter.binder
         self._routings: dict[tuple[int, int], int] = {}
         self._route: Route | None = None  # the latest
@@ -284,6 +291,9 @@ class Experts:
             self._operands.program.route(kernels, self._operands.buffer(op.logits), x, out, **more)
 
         add("int8-g64" if as_int8 else "f32")
+        if self._host is not None:
+            self._hand_over(op.out, kind if as_int8 else None, self._operands, self._host.operands)
+            return
         if self._emitter.adapters is None or as_int8 == (self._emitter.adapters == "int8"):
             return
         # Adapters may need the experts' rows in another type; such copies are made only in steps with adapters.
@@ -291,30 +301,40 @@ class Experts:
 
     def linear(self, index: int, op: ExpertLinear) -> None:
         """Add the linears of a layer's experts, one op; raises KernelError where kernels leave a step out."""
-        operands, weight = self._operands, self._operands.weight(op.weight)
+        self._add_linear(self._emitter, index, op)
+        if self._host is not None:
+            self._delayed.append((index, op))
+
+    def _add_linear(self, emitter: Emitter, index: int, op: ExpertLinear) -> None:
+        operands, binder, weight = emitter.operands, emitter.binder, emitter.operands.weight(op.weight)
         quant, routing, count = operands.model.tensors[op.weight].quant, self._routing(), self._latest().experts
         x = operands.rows(op.x, None if quant.is_float else self._forms.rounding(op.weight))
         problem = {"weight": weight.format, "act": quant.activation, "n": weight.panels * 16 // count, "k": weight.k}
         needs_f32, roundings = self._forms.of(index, op.out)
-        lora = self._emitter.shrink(op, op.weight, weight, weight.panels // count, routing)
+        lora = [] if self._host else emitter.shrink(op, op.weight, weight, weight.panels // count, routing)
         steps = [*lora, *(operands.step(step) for step in op.steps), *operands.quantized(op.out, roundings)]
         names = [name for name, _ in steps]
-        fused = self._binder.fused("linear", False, problem, names)
+        fused = binder.fused("linear", False, problem, names)
         rest = steps[fused:]
         if any(name != "quantize_row" for name in names[fused:]):
             why = f"the kernels that come first do not take {names[fused]} into themselves, which experts need"
             remedy = "put another library first in kernels.order; infeng plugins why linear shows them"
             raise KernelError(f"linear {op.weight}", why, remedy)
-        kernels = self._binder.choose("linear", False, problem, names[:fused])
+        kernels = binder.choose("linear", False, problem, names[:fused])
         detail = f"{role(op.weight)} {weight.format} {count} x {problem['n']}x{weight.k}"
-        self._binder.note("linear", " + ".join([detail, *names[:fused]]), kernels)
+        binder.note("linear", " + ".join([detail, *names[:fused]]), kernels)
         out = operands.buffer(op.out) if needs_f32 or rest else None
         operands.program.expert_linear(kernels, weight, x, out, [step for _, step in steps[:fused]], routing=routing)
         if rest and out is not None:  # the scale of a row is known when all of the row's tiles are done
-            self._emitter.epilogue(detail, out, operands.graph.values[op.out].columns, None, rest)
+            emitter.epilogue(detail, out, operands.graph.values[op.out].columns, None, rest)
 
     def combine(self, index: int, op: Combine) -> None:
         """Add the op that sums the experts' results for each row."""
+        if self._host is not None:
+            for each in self._delayed:
+                self._add_linear(self._host, *each)
+            self._delayed.clear()
+            self._hand_over(op.x, None, self._host.operands, self._operands)
         operands, routing = self._operands, self._routing()
         columns = operands.graph.values[op.x].columns
         problem = {"n": columns, "k": columns, "top_k": self._latest().top_k}
@@ -326,6 +346,9 @@ class Experts:
         steps = [operands.step(step) for step in op.steps]
         detail = f"{problem['top_k']} x {columns}"
         self._emitter.emit(index, "combine", detail, problem, steps, op.out, emit, columns)
+
+    def _hand_over(self, name: str, kind: Rounding | None, source: Operands, target: Operands) -> None:
+        self._operands.program.hand_over(source.rows(name, kind), target.rows(name, kind))
 
     def _latest(self) -> Route:
         """Return the latest route, which the experts' linears use."""

@@ -13,6 +13,7 @@ from infeng_core import _native
 from infeng_core.backends.interface import BoundOp, InterruptedStepError, Measured, NotFiniteError, OpNames
 from infeng_core.backends.native.adapters import place
 from infeng_core.backends.native.plan import Planner
+from infeng_core.backends.native.split import HostExperts, Split
 from infeng_core.batch import Batch, Limits
 from infeng_core.errors import AdapterError, KernelError, ResourceError
 from infeng_core.kernels.problems import MAX_STACKED_RANK
@@ -73,11 +74,22 @@ class NativeBackend:
     ) -> NativeExecutable:
         """Return ``model`` ready to run under ``limits``; raises KernelError where an op finds no kernel."""
         assert selector is not None  # uses_kernels is true
+        split = self.split(config) if model.config.experts else None
+        host = None if split is None else HostExperts(split, selector.of_host())
         try:
-            return NativeExecutable(model, config, limits, selector)
+            return NativeExecutable(model, config, limits, selector, host)
         except _native.NativeError as error:
             kind = ResourceError if error.code in _REMEDIES else KernelError
             raise kind(f"model {model.source}", str(error), _REMEDIES.get(error.code, "")) from error
+        finally:
+            if host is not None:
+                host.selector.report()
+                host.selector.close()
+
+    def split(self, config: EngineConfig) -> Split | None:
+        """Return how the experts of a mixture are divided between the backend's device and the host; None: all of them
+        are where the other ops are."""
+        return None
 
 
 def _groups(shape: ModelConfig, config: EngineConfig) -> tuple[LayerGroup, ...]:
@@ -96,10 +108,12 @@ def plan(
     pages: _native.Pages | None = None,
     graph: Graph | None = None,
     kept: Collection[str] = (),
+    host: HostExperts | None = None,
 ) -> tuple[_native.Program, Planner, int]:
     """Return an unfinished program with every op bound, its planner and the buffer of the logits.
 
-    graph: replaces the graph of the model's family. kept: values to read after a run, besides the logits.
+    graph: replaces the graph of the model's family. kept: values to read after a run, besides the logits. host:
+    computes some of the experts of a program on a device.
     """
     graph = graph or families()[model.config.family].graph(model.config)
     groups = layer_groups(model.config) if any(limits.windows) else one_group(model.config.layers)
@@ -115,9 +129,9 @@ def plan(
             pages=pages or _native.Pages(),
             device=selector.device,
         )
-        planner = Planner(model, graph, limits, selector, pool.threads, dtype, kept, groups)
+        planner = Planner(model, graph, limits, selector, pool.threads, dtype, kept, groups, host)
         logits = planner.build(program, cache, config.kv_cache.dtype)
-        if not planner.binder.is_outdated:
+        if not planner.is_outdated:
             return program, planner, logits
 
 
@@ -125,13 +139,22 @@ class NativeExecutable:
     """A program with its pool, cache and memory. It runs one step at a time; ``cancel`` may come from another
     thread."""
 
-    def __init__(self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector) -> None:
-        """Start threads, take memory and bind every op."""
+    def __init__(
+        self,
+        model: LoadedModel,
+        config: EngineConfig,
+        limits: Limits,
+        selector: Selector,
+        host: HostExperts | None = None,
+    ) -> None:
+        """Start threads, take memory and bind every op; ``host``: computes some of the experts of a device."""
         shape = model.config
         cpu, device = selector.cpu, selector.device
         where = cpu.place(config.threads, model.nbytes)
-        # A device's kernels are queued by one thread.
-        pool = _native.Pool(where.workers, pin=where.pinned, cpus=where.mask) if device is None else _native.Pool(1)
+        if device is None or host is not None:
+            pool = _native.Pool(where.workers, pin=where.pinned, cpus=where.mask)
+        else:
+            pool = _native.Pool(1)  # which queues a device's kernels
         pages = placement.pages(config.memory, cpu.topology, where)
         self._model = model  # keeps the weights' memory alive
         layers = places(layer_groups(shape)) if any(limits.windows) else shape.layers
@@ -146,7 +169,8 @@ class NativeExecutable:
         )
         placement.report(self._cache.place_error)
         self._dtype = config.adapters.dtype if config.adapters.max_resident else None
-        self._program, planner, logits = plan(model, config, limits, selector, pool, self._cache, pages)
+        self._program, planner, logits = plan(model, config, limits, selector, pool, self._cache, pages, host=host)
+        self._is_split = host is not None
         self._program.finish()
         self._head_norms = planner.head_norms
         self._buffers = logits, planner.hidden
@@ -204,6 +228,9 @@ class NativeExecutable:
         if adapter.dtype != self._dtype:
             why = f"it is stored as {adapter.dtype}, the engine's adapters as {self._dtype}"
             raise AdapterError(what, why, f"load it with dtype {self._dtype}, or set adapters.dtype")
+        if self._is_split and any("[" in name for name in adapter.tensors):
+            why = "it changes experts, which are computed on two sides here"
+            raise AdapterError(what, why, "let one side compute all of them: cuda.experts: gpu")
         try:
             return place(self._program, adapter, self._head_norms)
         except _native.NativeError as error:
@@ -212,6 +239,10 @@ class NativeExecutable:
             if error.code == "lock_refused":
                 raise ResourceError(what, str(error), LOCK_REMEDY) from error
             raise AdapterError(what, str(error), "it does not fit this model; convert it again") from error
+
+    def experts_chosen(self, *, on_device: bool) -> int:
+        """Return how many experts one side has computed so far, in all layers and steps; 0 where nothing is split."""
+        return self._program.experts_chosen(on_device=on_device)
 
     def block_layout(self) -> str:
         """Return a name of the blocks' byte layout."""

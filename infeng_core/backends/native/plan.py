@@ -40,6 +40,7 @@ from infeng_core.models.ops import (
 )
 
 if TYPE_CHECKING:
+    from infeng_core.backends.native.split import HostExperts
     from infeng_core.formats.adapters.packed import AdapterDtype
     from infeng_core.formats.tensors import LoadedModel
     from infeng_core.kernels.choice import Selector
@@ -59,11 +60,13 @@ class Planner:
         adapters: AdapterDtype | None = None,
         kept: Collection[str] = (),
         groups: Sequence[LayerGroup] | None = None,
+        host: HostExperts | None = None,
     ) -> None:
         """Plan ``graph`` over the tensors of ``model``; kernels come from ``selector``.
 
         adapters: the type in which adapters are stored; None: there will be none. kept: values needed as f32 after a
         run, besides the logits. groups: of layers whose cache blocks have a table; None: one group of all layers.
+        host: computes some of the experts of a device's program; None: it computes none.
         """
         groups = one_group(model.config.layers) if groups is None else groups
         self._places = {
@@ -75,6 +78,8 @@ class Planner:
         self._limits = limits
         self._forms = Forms(model, graph, adapters, {graph.logits, *kept})
         self.binder = Binder(selector, limits, threads, adapters)
+        self._host = host
+        self._host_binder = None if host is None else Binder(host.selector, limits, threads, adapters, self.binder)
         self.hidden: int | None = None
         """The buffer of the head's input, of all rows; None where the graph does not end in a norm and a head."""
         self.head_norms: dict[str, HeadNorms] = {}
@@ -85,7 +90,7 @@ class Planner:
         self._program, self._cache, self._kv_format = program, cache, kv_format
         self._operands = Operands(program, self._model, self._graph)
         self._emitter = Emitter(self._operands, self._forms, self.binder, self._adapters)
-        self._experts = Experts(self._emitter)
+        self._experts = Experts(self._emitter, self._host_emitter())
         if self._adapters is not None:
             ranges = self._limits.max_segments * MAX_STACKED_RANK // PANEL
             program.open_adapters(self._adapters, columns=MAX_STACKED_RANK, max_ranges=ranges)
@@ -99,6 +104,18 @@ class Planner:
         except KeyError as error:
             why = f"its graph names {error}, which is neither a value of it nor a tensor of the model"
             raise ModelError(family, why, "correct the family") from error
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a kernel has failed after it was bound, so that all ops must be bound anew."""
+        return self.binder.is_outdated or (self._host_binder is not None and self._host_binder.is_outdated)
+
+    def _host_emitter(self) -> Emitter | None:
+        if self._host is None or self._host_binder is None:
+            return None
+        self._host.prepare(self._program)
+        operands = Operands(self._program, self._model, self._graph, of_host=True)
+        return Emitter(operands, self._forms, self._host_binder, None)
 
     def buffer(self, name: str) -> int:
         """Return the buffer of a value's float32 rows."""

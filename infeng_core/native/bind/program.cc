@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <optional>
-#include <unordered_map>
 
 #include "bind/bindings.h"
 #include "bind/records.h"
@@ -32,24 +32,31 @@ class BoundProgram : public Program {
     return object.is_none() ? Constant() : constant(object, what, always_copied);
   }
 
+  // Whether these kernels compute on the host.
+  bool is_on_host(const PyBindings& kernels) const {
+    return device() == nullptr || (!kernels.empty() && kernels.front().second->library->device == nullptr);
+  }
+
   // `always_copied`: for arrays that were made for the program, whose alignment is a matter of chance, so that equal
   // programs take equal memory.
-  Constant constant(const py::object& object, const char* what, bool always_copied = false) {
+  // `on_host`: for kernels there, in a program of a device too.
+  Constant constant(const py::object& object, const char* what, bool always_copied = false, bool on_host = false) {
     const auto array = py::array_t<float, py::array::c_style>::ensure(object);
     if (!py::isinstance<py::array_t<float>>(object) || !array) {
       PyErr_Clear();
       fail(kBad, what, ": needs a float32 array");
     }
-    const auto known = copies_.find(object.ptr());
+    on_host = on_host || device() == nullptr;
+    const auto known = copies_.find({object.ptr(), on_host});
     if (known != copies_.end()) return known->second.second;
     Constant constant{array.data(), array.size(), nullptr};
-    if (!always_copied && device() == nullptr && reinterpret_cast<uintptr_t>(array.data()) % kLine == 0) {
+    if (!always_copied && on_host && reinterpret_cast<uintptr_t>(array.data()) % kLine == 0) {
       constant.owner = hold_buffer(array, what).owner;
       return constant;
     }
-    constant.data = copy_constant(array.data(), array.size());
+    constant.data = copy_constant(array.data(), array.size(), on_host);
     // Keeping the object alive keeps its address, the key, unique while ops are added.
-    copies_.emplace(object.ptr(), std::make_pair(object, constant));
+    copies_.emplace(std::make_pair(object.ptr(), on_host), std::make_pair(object, constant));
     return constant;
   }
 
@@ -59,7 +66,7 @@ class BoundProgram : public Program {
   }
 
  private:
-  std::unordered_map<PyObject*, std::pair<py::object, Constant>> copies_;
+  std::map<std::pair<PyObject*, bool>, std::pair<py::object, Constant>> copies_;
 };
 
 // An epilogue step in Python; its array becomes a Constant when the step is added to a program.
@@ -81,11 +88,11 @@ PyEpilogue step(uint32_t kind, const std::string& function, int value = -1, floa
   return {kind, value, {}, named.function, scalar, limit};
 }
 
-Epilogues specs(BoundProgram& program, const std::vector<PyEpilogue>& epilogues) {
+Epilogues specs(BoundProgram& program, const std::vector<PyEpilogue>& epilogues, bool on_host = false) {
   Epilogues out;
   for (const PyEpilogue& epilogue : epilogues) {
     EpilogueSpec spec{epilogue.kind, epilogue.value, {}, epilogue.function, epilogue.scalar, epilogue.limit};
-    if (epilogue.array) spec.constant = program.constant(epilogue.array, "epilogue");
+    if (epilogue.array) spec.constant = program.constant(epilogue.array, "epilogue", false, on_host);
     out.push_back(std::move(spec));
   }
   return out;
@@ -302,8 +309,9 @@ void bind_ops(Class& program) {
           "expert_linear",
           [](BoundProgram& self, const PyBindings& kernels, WeightPtr weight, int x, OptionalId out,
              const List& epilogues, int routing) {
-            self.expert_linear(bindings(kernels), std::move(weight), x, out.value_or(-1), specs(self, epilogues),
-                               routing);
+            const bool on_host = self.is_on_host(kernels);
+            self.expert_linear(bindings(kernels), std::move(weight), x, out.value_or(-1),
+                               specs(self, epilogues, on_host), routing);
           },
           "kernels"_a, py::arg("weight").none(false), "x"_a, "out"_a, "epilogues"_a = List(), py::kw_only(),
           "routing"_a)
@@ -409,7 +417,17 @@ void bind_program(py::module_& m) {
            }),
            py::arg("pool").none(false), py::kw_only(), "max_rows"_a, "max_samples"_a, "max_segments"_a, "context"_a,
            "tables"_a = 1, "pages"_a = Pages{}, "device"_a = py::none())
-      .def("buffer", &Program::buffer, "columns"_a, py::kw_only(), "samples"_a = false, "copies"_a = 1)
+      .def(
+          "split",
+          [](BoundProgram& self, int64_t memory, std::pair<double, double> host, std::pair<double, double> device,
+             double link, double handoff, std::optional<uint64_t> seed) {
+            self.split({memory, {host.first, host.second}, {device.first, device.second}, link, handoff, seed});
+          },
+          py::kw_only(), "memory"_a, "host"_a, "device"_a, "link"_a, "handoff"_a, "seed"_a = py::none())
+      .def("hand_over", &Program::hand_over, "source"_a, "target"_a)
+      .def("experts_chosen", &Program::experts_chosen, py::kw_only(), "on_device"_a)
+      .def("buffer", &Program::buffer, "columns"_a, py::kw_only(), "samples"_a = false, "copies"_a = 1,
+           "on_host"_a = false)
       .def("routing", &Program::routing, py::kw_only(), "experts"_a, "top_k"_a,
            "Make room for the result of one route op at a time; return its id.")
       .def(
@@ -420,7 +438,7 @@ void bind_program(py::module_& m) {
           "dtype"_a, py::kw_only(), "columns"_a, "max_ranges"_a,
           "Make room for adapters stored as ``dtype``; comes before the ops.")
       .def("activation", &Program::activation, "columns"_a, py::kw_only(), "samples"_a = false, "copies"_a = 1,
-           "group"_a = kGroup, "rotated"_a = 0,
+           "group"_a = kGroup, "rotated"_a = 0, "on_host"_a = false,
            "Declare int8 rows with sums for each 64 of ``columns`` inputs and scales for each ``group`` of them.");
   bind_ops(program);
   program

@@ -176,6 +176,10 @@ void Program::patch() {
       op.args.common.rows = rows * op.routing->top_k;
       continue;
     }
+    if (op.mixture != nullptr) {  // next_share() sets its rows once ROUTE has run
+      op.args.common.rows = rows;
+      continue;
+    }
     if (op.is_sliced) join_slices(op);
     op.is_sliced = rows > 0 && lora_.replaces(op);
     if (op.is_sliced) {

@@ -43,7 +43,8 @@ class Step final : public Job {
   bool enter(int worker);
   bool next_op(int worker);
   bool prepare(int worker);
-  void read_routing();
+  bool begin_op();
+  void read_routing(const Routing& routing, Mixture* mixture);
   bool next_phase(int worker);
   void mark(int worker, int64_t now);
   void open(int worker);
@@ -120,7 +121,7 @@ void Step::run_tiles(int worker, int64_t first, int64_t last) {
   try {
     status = op_->routing != nullptr ? program_.expert_calls_.run(first, last, &seat.worker)
                                      : op_->kernel->abi.run(&op_->args.common, phase_, first, last, &seat.worker);
-    if (profile_ != nullptr && program_.device_ != nullptr) program_.device_->wait();
+    if (profile_ != nullptr && program_.device_ != nullptr && !op_->on_host) program_.device_->wait();
   } catch (...) {  // kernels must not throw, but an exception here would end the process
     fail_with(worker, INFENG_INTERNAL, nullptr, "the kernel threw a C++ exception");
   }
@@ -183,10 +184,27 @@ bool Step::prepare(int worker) {
   return status == INFENG_OK;
 }
 
-// Fetches what ROUTE computed on a device, once the host needs it.
-void Step::read_routing() {
-  if (!knows_routing_) program_.read_routing(*op_->routing);
+// Fetches what ROUTE computed on a device, once the host needs it, and decides which side computes which expert.
+void Step::read_routing(const Routing& routing, Mixture* mixture) {
+  if (knows_routing_) return;
+  program_.read_routing(routing);
+  if (mixture != nullptr) mixture->decide(program_.rows_);
   knows_routing_ = true;
+}
+
+// Copies what the op needs and selects its first rows; false if it has none.
+bool Step::begin_op() {
+  for (const HandOver& rows : op_->before) {
+    read_routing(rows.mixture->routing(), rows.mixture);
+    program_.copy_rows(rows);
+  }
+  if (op_->routing != nullptr) read_routing(*op_->routing, op_->mixture);
+  if (op_->mixture != nullptr && op_->routing == nullptr) {
+    op_->next_expert = 0;
+    return program_.next_share(*op_);
+  }
+  program_.next_slice(*op_);
+  return true;
 }
 
 // Moves to the op's next slice, or to the next op that has rows in this step. Sets `phases_` to -1 if it cannot run.
@@ -196,12 +214,10 @@ bool Step::next_op(int worker) {
     do {
       if (index_ == ops.size()) return false;
       op_ = ops[index_++].get();
-    } while (op_->args.common.rows == 0);
-    program_.next_slice(*op_);
+    } while (op_->args.common.rows == 0 || !begin_op());
   }
   phase_ = -1;
   if (op_->routing != nullptr) {
-    read_routing();
     phases_ = program_.expert_calls_.make(*op_, program_.rows_, program_.lora_) ? 1 : -1;
     return true;
   }

@@ -42,6 +42,7 @@ void Program::expert_linear(Bindings kernels, std::shared_ptr<const Weight> weig
   const int64_t columns = add_epilogues(op, epilogues, op.problem.n);
   args.out = result(out, columns, op);
   op.weight = std::move(weight);
+  join_mixture(op);
   expert_calls_.reserve(op.routing->experts, limits_.rows * op.routing->top_k);
   ops_.push_back(std::move(draft_op));
 }
@@ -109,6 +110,7 @@ void Program::route(Bindings kernels, int logits, int x, int out, const RouteSpe
   op.problem.top_k = args.top_k;
   op.solo_rows = kSoloElements / (routing.experts + routing.top_k * spec.columns);
   if (spec.for_adapters) route_for_adapters_ = &op;
+  if (split_) mixtures_.push_back(std::make_unique<Mixture>(*split_, routing));
   ops_.push_back(std::move(draft_op));
 }
 

@@ -81,7 +81,12 @@ void ExpertCalls::fill_linear(ExpertCall& call, const Op& op, int64_t expert, Lo
   call.weight = binding.weight->abi;
   call.weight.panels /= routing.experts;
   call.weight.n = call.weight.panels * kPanel;
-  call.weight.data = static_cast<const char*>(call.weight.data) + expert * call.weight.panels * call.weight.panel_bytes;
+  if (op.mixture != nullptr && !op.on_host) {
+    call.weight.data = op.mixture->weight(expert, op.linear);
+  } else {
+    call.weight.data =
+        static_cast<const char*>(call.weight.data) + expert * call.weight.panels * call.weight.panel_bytes;
+  }
   call.args = op.args.linear;
   call.args.common.epilogues = call.list;
   call.args.in = &call.in;
@@ -137,7 +142,7 @@ bool ExpertCalls::make(Op& op, int64_t rows, Lora& lora) {
   lora.begin_experts();
   for (int64_t e = 0; e < routing.experts; ++e) {
     const int64_t count = routing.rows_of(e);
-    if (count == 0) continue;
+    if (count == 0 || (op.mixture != nullptr && op.mixture->is_on_host(e) != op.on_host)) continue;
     ExpertCall& call = calls_[used_++];
     fill(call, op, e, lora);
     call.first = tiles;

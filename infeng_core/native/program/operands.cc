@@ -43,10 +43,13 @@ const Value& Program::operand(int id, const char* what, bool quantized, int64_t 
   if (v.copies != copies) {
     fail(kBad, what, ": value ", id, " has ", v.copies, " copies of each row, the op works on ", copies);
   }
+  if (v.on_host != drafts_on_host_) {
+    fail(kBad, what, ": value ", id, " is ", v.on_host ? "the host's" : "the device's", ", the op's kernels are not");
+  }
   return v;
 }
 
-std::unique_ptr<Op> Program::draft(uint32_t kind, Bindings kernels, bool samples) const {
+std::unique_ptr<Op> Program::draft(uint32_t kind, Bindings kernels, bool samples) {
   const std::string name = name_of(Vocabulary::op, kind);
   if (finished_) fail("finished", "the program is finished: add ops before finish()");
   const int64_t all = samples ? limits_.samples : limits_.rows;
@@ -70,6 +73,8 @@ std::unique_ptr<Op> Program::draft(uint32_t kind, Bindings kernels, bool samples
   op->problem.struct_size = sizeof(infeng_problem);
   op->problem.op = kind;
   op->fetch.head = {sizeof op->fetch, INFENG_EXTENSION_FETCH, nullptr};
+  op->on_host = drafts_on_host_ = split_ && op->bindings.front().kernel->library->device == nullptr;
+  op->before = std::exchange(upcoming_, {});
   return op;
 }
 

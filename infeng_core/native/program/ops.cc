@@ -162,6 +162,7 @@ void Program::row_op(uint32_t number, Bindings kernels, int64_t columns, const R
   const bool only_adds = number == INFENG_OP_EPILOGUE && x == out && op.steps.size() == 1 && op.lora_slot >= 0;
   if (only_adds) op.needs_some = &op.steps[0].lora.segment_count;
   if (given.on_demand) op.needs_some = &is_demanded_;
+  if (op.row_copies > 1) join_mixture(op);
   ops_.push_back(std::move(draft_op));
 }
 

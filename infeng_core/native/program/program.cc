@@ -55,11 +55,11 @@ Program::Program(std::shared_ptr<Pool> pool, const Limits& limits, Pages pages, 
   sights_.resize(static_cast<size_t>(limits.tables));
 }
 
-int Program::buffer(int64_t columns, bool samples, int64_t copies) {
-  return add_value(columns, samples, false, copies);
+int Program::buffer(int64_t columns, bool samples, int64_t copies, bool on_host) {
+  return add_value(columns, samples, false, copies, on_host);
 }
 
-int Program::activation(int64_t columns, bool samples, int64_t copies, int64_t group, int64_t rotated) {
+int Program::activation(int64_t columns, bool samples, int64_t copies, int64_t group, int64_t rotated, bool on_host) {
   const bool is_row = group == INFENG_GROUP_ROW;
   if (group != 64 && group != 128 && group != 256 && !is_row) {
     fail(kBad, "an activation with a scale for each ", group, " inputs is not possible");
@@ -74,13 +74,13 @@ int Program::activation(int64_t columns, bool samples, int64_t copies, int64_t g
   if (rotated != 0 && columns % rotated != 0) {
     fail(kBad, "an activation of ", columns, " inputs is not rotated: they are no multiple of ", rotated);
   }
-  const int made = add_value(columns, samples, true, copies);
+  const int made = add_value(columns, samples, true, copies, on_host);
   values_.back().group = group;
   values_.back().rotated = rotated;
   return made;
 }
 
-int Program::add_value(int64_t columns, bool samples, bool quantized, int64_t copies) {
+int Program::add_value(int64_t columns, bool samples, bool quantized, int64_t copies, bool on_host) {
   if (finished_) fail("finished", "the program is finished: declare buffers before finish()");
   if (columns < 1 || columns > kMostColumns) {
     fail(kBad, "a buffer of ", columns, " columns is not possible");
@@ -88,10 +88,13 @@ int Program::add_value(int64_t columns, bool samples, bool quantized, int64_t co
   if (copies < 1 || copies > INFENG_MOST_CHOSEN || (samples && copies != 1)) {
     fail(kBad, "a buffer of ", copies, " copies of a row is not possible");
   }
+  if (on_host && !split_) fail(kBad, "a value on the host: the program is not split between it and a device");
+  Bump& memory = on_host ? memory_ : values_memory_;
   Value value;
   value.quantized = quantized;
   value.samples = samples;
   value.copies = copies;
+  value.on_host = on_host;
   value.rows = samples ? limits_.samples : limits_.rows * copies;
   value.columns = columns;
   value.stride = round_up(columns, kGroup);
@@ -100,11 +103,11 @@ int Program::add_value(int64_t columns, bool samples, bool quantized, int64_t co
     value.group_stride = round_up(value.groups, kLine / 4);
     // The stride is an odd number of lines: at powers of two, rows would compete for a few sets of the caches.
     value.q_stride = value.stride / kLine % 2 == 0 ? value.stride + kLine : value.stride;
-    value.q = values_memory_.take_array<int8_t>(value.rows * value.q_stride);
-    value.scale = values_memory_.take_array<float>(value.rows * value.group_stride);
-    value.sum = values_memory_.take_array<int32_t>(value.rows * value.group_stride);
+    value.q = memory.take_array<int8_t>(value.rows * value.q_stride);
+    value.scale = memory.take_array<float>(value.rows * value.group_stride);
+    value.sum = memory.take_array<int32_t>(value.rows * value.group_stride);
   } else {
-    value.x = values_memory_.take_array<float>(value.rows * value.stride);
+    value.x = memory.take_array<float>(value.rows * value.stride);
   }
   values_.push_back(value);
   return static_cast<int>(values_.size()) - 1;
@@ -152,11 +155,12 @@ void Program::finish() {
   if (ops_.empty()) fail(kBad, "the program has no ops");
   infeng_workspace most{sizeof(infeng_workspace), 64, 0, 0};
   for (const auto& op : ops_) bind_kernels(*op, most);
+  reserve_experts();
   lora_.finish(ops_);
   const Op* upcoming = nullptr;
   for (auto op = ops_.rbegin(); op != ops_.rend(); ++op) {
     (*op)->upcoming = upcoming;
-    if ((*op)->problem.op != INFENG_OP_LINEAR) continue;
+    if ((*op)->problem.op != INFENG_OP_LINEAR || device_ != nullptr) continue;
     upcoming = (*op)->routing == nullptr ? op->get() : nullptr;  // which experts a step needs is not known in advance
   }
 
@@ -186,10 +190,10 @@ void* Program::take_scratch(int64_t nbytes, int64_t align) {
   return data;
 }
 
-const float* Program::copy_constant(const float* values, int64_t count) {
-  float* const copy = values_memory_.take_array<float>(count);
+const float* Program::copy_constant(const float* values, int64_t count, bool on_host) {
+  float* const copy = (on_host ? memory_ : values_memory_).take_array<float>(count);
   const int64_t nbytes = count * static_cast<int64_t>(sizeof(float));
-  if (device_ != nullptr) {
+  if (device_ != nullptr && !on_host) {
     device_->upload(copy, values, nbytes);
   } else {
     std::memcpy(copy, values, static_cast<size_t>(nbytes));
@@ -236,14 +240,15 @@ const Profile& Program::measured() const {
 // Checks that each bound kernel accepts the op, and gets its weight layout, its state and its scratch memory.
 void Program::bind_kernels(Op& op, infeng_workspace& most) {
   op.problem.workers = pool_->threads();
+  const DevicePtr device = op.on_host ? nullptr : device_;
   int64_t rows = 0;
   const int64_t all = op.samples ? limits_.samples : limits_.rows * op.row_copies;
   for (Binding& binding : op.bindings) {
     const Kernel& kernel = *binding.kernel;
-    if (kernel.library->device != device_) {
-      const auto place = [](const DevicePtr& device) { return device == nullptr ? "the host" : device->library(); };
+    if (kernel.library->device != device) {
+      const auto place = [](const DevicePtr& each) { return each == nullptr ? "the host" : each->library(); };
       fail("not_accepted", kernel.full_name(), ": computes on ", place(kernel.library->device), ", the program on ",
-           place(device_));
+           place(device));
     }
     op.problem.rows_min = std::min(rows + 1, std::max<int64_t>(all, 1));
     op.problem.rows_max = std::max(op.problem.rows_min, std::min(binding.rows, all));
@@ -258,12 +263,14 @@ void Program::bind_kernels(Op& op, infeng_workspace& most) {
            op.problem.rows_min, " to ", op.problem.rows_max, " rows (n ", op.problem.n, ", k ", op.problem.k,
            ", weight ", name_of(Vocabulary::weight, op.problem.weight_format), ")");
     }
-    if (op.weight != nullptr) binding.weight = in_layout_of(kernel, op.weight, pages_);
+    // Of experts on two sides the device gets copies of some alone.
+    const bool is_partial = op.mixture != nullptr && !op.on_host;
+    if (op.weight != nullptr) binding.weight = is_partial ? op.weight : in_layout_of(kernel, op.weight, pages_);
     const bool has_own_weight = binding.weight != nullptr && op.routing == nullptr;
     binding.instance = kernel.instance(op.problem, has_own_weight ? &binding.weight->abi : nullptr);
     const infeng_workspace wanted = kernel.workspace(op.problem);
     // Calls for several experts run at the same time, but on a device.
-    if (op.routing != nullptr && device_ == nullptr &&
+    if (op.routing != nullptr && device == nullptr &&
         (kernel.abi.kind != INFENG_KIND_TILES || kernel.abi.phases != nullptr || kernel.abi.prepare != nullptr ||
          wanted.shared > 0 || binding.weight != op.weight)) {
       fail(

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -22,6 +23,7 @@
 #include "program/problem.h"
 #include "program/profile.h"
 #include "program/shares.h"
+#include "program/split.h"
 #include "vocabulary/op_kinds.h"
 #include "weights/arena.h"
 #include "weights/weight.h"
@@ -69,6 +71,7 @@ using Epilogues = std::vector<EpilogueSpec>;
 struct Value {
   bool quantized = false;
   bool samples = false;  // one row per sampled row, else one per row of the batch
+  bool on_host = false;  // of a device's program: the value is in the host's memory
   int64_t copies = 1;    // of each row; the top_k of a mixture of experts
   int64_t rows = 0;
   int64_t columns = 0;
@@ -82,6 +85,13 @@ struct Value {
   int8_t* q = nullptr;     // (rows, stride), q_stride; NULL for a buffer
   float* scale = nullptr;  // (rows, groups), group_stride
   int32_t* sum = nullptr;  // (rows, groups), group_stride
+};
+
+// Rows of experts that the host computes go from a device's value to the host's, or their results the other way.
+struct HandOver {
+  int from;
+  int to;
+  Mixture* mixture;
 };
 
 // One step of an op's epilogue list, with the activation that a QUANTIZE step points at.
@@ -174,6 +184,10 @@ struct Op {
   infeng_kv_cache cache{};           // of kv_append or attention
   infeng_activation copies{};        // of route
   const Routing* routing = nullptr;  // of a linear of experts
+  bool on_host = false;              // of a device's program: its kernels compute on the host
+  Mixture* mixture = nullptr;        // of an op over copies of rows whose experts are on two sides
+  size_t linear = 0;                 // of `mixture`
+  std::vector<HandOver> before;      // what is copied before it runs
   std::vector<RowView> views;
   std::shared_ptr<const Weight> weight;
   Bindings bindings;
@@ -203,6 +217,7 @@ struct Op {
   bool is_sliced = false;   // the op runs once for each run of rows that share a weight
   int64_t slice_end = 0;    // rows that have run, with those of the current slice
   int64_t slices_rows = 0;  // rows of all slices
+  int64_t next_expert = 0;  // of `mixture`, whose rows come next
 
   // Points all views at rows [begin, begin + count) and selects the kernel for `count` rows.
   void set_rows(int64_t begin, int64_t count);
@@ -276,11 +291,20 @@ class Program {
   // op is added.
   void open_adapters(uint32_t dtype, int64_t columns, int64_t ranges);
 
+  // Lets the host compute some of the experts of a device's program (split.h). Call it before any op is added.
+  // Afterwards the linears of experts, and ops over their rows, are added twice: with kernels of the device over its
+  // values, and with kernels of the host over values `on_host`.
+  void split(const SplitSpec& spec);
+  // Lets the next op find rows of experts that the host computes: copied to `to`, a value on the other side than
+  // `from`.
+  void hand_over(int from, int to);
+
   // `copies`: the rows are `copies` copies of each row of the batch, one for each chosen expert.
-  int buffer(int64_t columns, bool samples, int64_t copies = 1);
+  int buffer(int64_t columns, bool samples, int64_t copies = 1, bool on_host = false);
   // `group`: inputs that share a scale: 64, 128, 256, or INFENG_GROUP_ROW. `rotated`: the inputs of each block that a
   // Hadamard matrix rotates, which divides `columns`: 0 or 64, for rows also 128 or 256.
-  int activation(int64_t columns, bool samples, int64_t copies = 1, int64_t group = kGroup, int64_t rotated = 0);
+  int activation(int64_t columns, bool samples, int64_t copies = 1, int64_t group = kGroup, int64_t rotated = 0,
+                 bool on_host = false);
 
   // Makes room for the result of one ROUTE at a time; returns its id for the ops that read it.
   int routing(int64_t experts, int64_t top_k);
@@ -347,6 +371,8 @@ class Program {
   const Limits& limits() const { return limits_; }
   const Pages& pages() const { return pages_; }
   const DevicePtr& device() const { return device_; }
+  // Experts that were computed on the device, and on the host, since the program was split.
+  int64_t experts_chosen(bool on_device) const;
   const Lora& lora() const { return lora_; }
   bool is_finished() const { return finished_; }
   // False after a kernel wrote beyond the memory that its workspace asked for.
@@ -368,7 +394,7 @@ class Program {
 
  protected:
   // A copy of a constant, for kernels; it lives as long as the program and counts in scratch_bytes().
-  const float* copy_constant(const float* values, int64_t count);
+  const float* copy_constant(const float* values, int64_t count, bool on_host);
 
  private:
   friend class Step;
@@ -381,10 +407,10 @@ class Program {
     char message[sizeof(Seat::message)] = {};
   };
 
-  int add_value(int64_t columns, bool samples, bool quantized, int64_t copies);
+  int add_value(int64_t columns, bool samples, bool quantized, int64_t copies, bool on_host);
   const Value& operand(int id, const char* what, bool quantized, int64_t columns, bool samples,
                        int64_t copies = 1) const;
-  std::unique_ptr<Op> draft(uint32_t kind, Bindings kernels, bool samples) const;
+  std::unique_ptr<Op> draft(uint32_t kind, Bindings kernels, bool samples);
   void add_lora(Op& op, int slot, int64_t columns);
   int64_t add_epilogues(Op& op, const Epilogues& epilogues, int64_t columns);
   infeng_tensor result(int out, int64_t columns, const Op& op) const;
@@ -398,6 +424,9 @@ class Program {
   void begin_on_device();
   void end_on_device(bool failed);
   void read_routing(const Routing& routing);
+  void join_mixture(Op& op);
+  void reserve_experts();
+  void copy_rows(const HandOver& rows);
 
   void take(const Batch& batch);
   void take_segments(const Batch& batch);
@@ -405,6 +434,7 @@ class Program {
   void patch();
   void patch_lora();
   bool next_slice(Op& op);
+  bool next_share(Op& op);
   void join_slices(Op& op);
   void use_module(Op& op, const std::string& name);
   const Value& u_of(const Op& op);
@@ -421,6 +451,10 @@ class Program {
   BatchArrays arrays_;   // the batch of the step
   std::vector<Value> values_;
   std::vector<std::unique_ptr<Routing>> routings_;  // ops point at them
+  std::optional<SplitSpec> split_;
+  std::vector<std::unique_ptr<Mixture>> mixtures_;  // of the layers, if the program is split; ops point at them
+  std::vector<HandOver> upcoming_;                  // of the next op
+  bool drafts_on_host_ = false;                     // whether the op that is being added runs there
   ExpertCalls expert_calls_;                        // of the op that runs
   std::vector<std::unique_ptr<Op>> ops_;            // args point at each other, so ops do not move
   std::vector<std::shared_ptr<const void>> owners_;

@@ -109,6 +109,7 @@ void Program::use_module(Op& op, const std::string& name) {
 
 // Sets the op up for its next rows that share a weight; false if none are left or the op is not sliced.
 bool Program::next_slice(Op& op) {
+  if (op.mixture != nullptr) return op.routing == nullptr && next_share(op);
   if (!op.is_sliced || op.slice_end == op.slices_rows) return false;
   const int64_t begin = op.slice_end;
   int64_t end = op.slices_rows;

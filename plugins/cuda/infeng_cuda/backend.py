@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from infeng_core.api import EngineConfig, PluginError
-from infeng_core.api.engines import NativeBackend
+from infeng_core.api.engines import NativeBackend, Split
 from infeng_core.api.kernels import Library, detect, open_library
 
+from .experts import split_of
 from .libraries import GPU, VARIABLE, library_of, path_of, wanted
 
 
@@ -34,6 +35,10 @@ class CudaBackend(NativeBackend):
         if name == GPU:
             os.environ[VARIABLE] = wanted(self._settings)
         return name
+
+    def split(self, config: EngineConfig) -> Split | None:
+        """Return how experts are divided between the GPU and the processor; None: the GPU computes all of them."""
+        return split_of(self._settings)
 
     def available_bytes(self) -> int | None:
         """Return the bytes that the GPU leaves free; None where it cannot be asked."""
