@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from infeng_core.adapters.names import base_names
 from infeng_core.adapters.registry import Registry
-from infeng_core.backends.interface import Backend, Executable, device_of
+from infeng_core.backends.interface import Backend, Executable
 from infeng_core.backends.saved_prefixes import SavedPrefixes
 from infeng_core.batch import Limits
+from infeng_core.engine.backend_order import BackendOrder, Candidate
 from infeng_core.engine.in_flight import InFlight
 from infeng_core.engine.invocation_text import note_unsafe_ends
 from infeng_core.formats.loader import load
@@ -85,15 +86,13 @@ def assemble(reference: str, config: EngineConfig, times: StartupTimes, plugins:
     plugins = plugins or Plugins.discover(config)
     cpu = plugins.cpu
     _require_parts(config, plugins)
-    backend: Backend = plugins.get(BACKENDS, config.backend.use)
     times.record("plugins")
-    selector = Selector(plugins, config, cpu, device_of(backend, config)) if backend.uses_kernels else None
+    backends = BackendOrder(config, plugins)
     times.record("kernels")
     model = load(reference, config, plugins)
     times.record("weights", {"convert": model.conversion_seconds})
     defaults = recommended(model.tokenizer_dir)
-    limits, context_bound = limits_of(config, model.config, backend)
-    executable: Executable = backend.compile(model, config, limits, selector)
+    (config, backend, selector), (limits, context_bound, executable) = backends.run(lambda one: _compiled(one, model))
     if selector is not None:
         selector.report()
         selector.close()  # all kernels are bound: no more libraries are tried
@@ -126,9 +125,16 @@ def assemble(reference: str, config: EngineConfig, times: StartupTimes, plugins:
     )
 
 
+def _compiled(one: Candidate, model: LoadedModel) -> tuple[Limits, str, Executable]:
+    """Return the limits of an engine with a backend, the setting that bounds its context, and the model compiled."""
+    limits, context_bound = limits_of(one.config, model.config, one.backend)
+    return limits, context_bound, one.backend.compile(model, one.config, limits, one.selector)
+
+
 def _require_parts(config: EngineConfig, plugins: Plugins) -> None:
     """Raise PluginError for a part that the settings name and no plugin provides, before anything takes long."""
-    wanted = [(BACKENDS, config.backend.use), (TOKENIZERS, config.tokenizer.use), (POLICIES, config.scheduler.use)]
+    wanted = [(TOKENIZERS, config.tokenizer.use), (POLICIES, config.scheduler.use)]
+    wanted += [] if config.backend.order else [(BACKENDS, config.backend.use)]
     wanted += [(OBSERVERS, name) for name in config.observers.use]
     wanted += [(DRAFTERS, config.speculation.use)] if config.speculation.use != "none" else []
     for hook, name in wanted:

@@ -92,6 +92,7 @@ class Engine:
         if not reference:
             raise UsageError("model", "none is named", "give a directory or a hub name, or set model.path")
         parts = assemble(reference, self.config, self._startup_times, plugins)
+        self.config = parts.config  # whose backend.use names the first of backend.order that can run
         self.cpu, self.plugins, self.selector = parts.cpu, parts.plugins, parts.selector
         self.model, self.limits, self.tokenizer = parts.model, parts.limits, parts.tokenizer
         self.executable: Executable = parts.executable

@@ -189,6 +189,9 @@ class BackendSection(Record):
     """The executor of programs."""
 
     use: str = setting("native", Text(), "backend by name")
+    order: tuple[str, ...] = setting(
+        (), ListOf(Name()), "backends by name, in place of use: the first that can run the model on this machine"
+    )
 
 
 class ObserversSection(Record):

@@ -109,6 +109,14 @@ def report(facts: Mapping[str, Any]) -> Iterator[str]:
             found = f"computes on {device['name']}" if device["name"] else f"has no device: {device['why']}"
             room = f", {size(device['free'])} of {size(device['total'])} free" if device["name"] else ""
             yield f"  {lib['name']} {found}{room}"
+    yield ""
+    yield "backends, in the order of their trial"
+    yield from table(
+        [
+            (one["name"], "wanted" if one["wanted"] else "", one["device"] or "cannot run", one["why"])
+            for one in facts["backends"]
+        ]
+    )
     if facts["missing_wheels"]:
         yield f"  kernels for this processor are not installed: pip install {' '.join(facts['missing_wheels'])}"
     yield ""

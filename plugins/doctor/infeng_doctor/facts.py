@@ -6,8 +6,8 @@ import platform
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from infeng_core.api import InfengError, Plugins, __version__, printable
-from infeng_core.api.engines import NUMERICS
+from infeng_core.api import BACKENDS, InfengError, Plugins, __version__, printable
+from infeng_core.api.engines import NUMERICS, device_of
 from infeng_core.api.inspection import (
     ABI_VERSION,
     Decision,
@@ -50,6 +50,7 @@ def doctor(plugins: Plugins, model_bytes: int | None = None) -> dict[str, Any]:
         "workers": workers(plugins, model_bytes),
         "plugins": [plugin_summary(plugin) for plugin in plugins.manifests],
         "libraries": [library(state) for state in states],
+        "backends": backends(plugins, states),
         "missing_wheels": missing_wheels(plugins),
         "settings": settings(plugins),
         "cache": {
@@ -81,6 +82,28 @@ def workers(plugins: Plugins, model_bytes: int | None = None) -> dict[str, Any]:
         "memory": {"policy": pages.policy, "nodes": pages.nodes, "lock": pages.lock},
         "barrier_us": barrier,
     }
+
+
+def backends(plugins: Plugins, states: Sequence[LibraryState]) -> list[dict[str, Any]]:
+    """Return {"name", "plugin", "device", "why", "wanted"} of every backend, in the order in which engines try them.
+
+    device: where it computes, "" if it cannot; why: what it lacks; wanted: whether the settings name it.
+    """
+    devices = {state.name: _device(state) for state in states}
+    wanted = list(plugins.config.backend.order or (plugins.config.backend.use,))
+    result = []
+    for name in dict.fromkeys([*wanted, *plugins.names("backends")]):
+        plugin, device, why = "", "", ""
+        try:
+            plugin = plugins.provider(BACKENDS, name).name
+            library = device_of(plugins.get(BACKENDS, name), plugins.config)
+            found = None if library is None else devices.get(library)
+            device = "host" if library is None else (found or {}).get("name", "")
+            why = "" if device else (found or {}).get("why", "") or f"its library {library} is not there"
+        except InfengError as error:
+            why = str(error)
+        result.append({"name": name, "plugin": plugin, "device": device, "why": why, "wanted": name in wanted})
+    return result
 
 
 def settings(plugins: Plugins) -> dict[str, dict[str, Any]]:

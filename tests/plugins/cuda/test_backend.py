@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from engine_parts import MakeEngine, Recorder, preempting
 from infeng_core import SamplingParams
 from infeng_core.backends.interface import BlockAccess
 from infeng_core.cli import main
-from infeng_core.errors import PluginError, UsageError
+from infeng_core.errors import PluginError, ResourceError, UsageError
 
 PROMPTS = ["the quick brown fox", "1 2 3 4 5", "héllo wörld", "jumps over the lazy dog, " * 12]
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.9, seed=5, max_tokens=10, ignore_eos=True)
@@ -128,3 +129,48 @@ def test_a_profile_has_the_time_of_each_op(on_device: MakeEngine) -> None:
     engine.generate([PROMPTS[0]], dataclasses.replace(SAMPLED, max_tokens=2))
     measured = engine.executable.measured()
     assert measured.steps >= 2 and int(measured.phases["wall_ns"].sum()) > 0
+
+
+def backend_of(engine: Any) -> str:
+    return str(engine.config.backend.use)
+
+
+def test_the_first_backend_that_can_run_is_used(make_engine: MakeEngine, device: str) -> None:
+    assert backend_of(make_engine(backend__order=["cuda", "native"], cuda__device=device)) == "cuda"
+    assert backend_of(make_engine(backend__order=["native", "cuda"], cuda__device=device)) == "native"
+
+
+def test_backends_without_a_device_or_a_wheel_are_passed_over_with_a_note(
+    make_engine: MakeEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """GPU 999 is missing on every machine."""
+    engine = make_engine(backend__order=["cuda", "nobody", "native"], cuda__device="999")
+    assert backend_of(engine) == "native"
+    notes = [line for line in capsys.readouterr().err.splitlines() if "passed over" in line]
+    assert "backend=cuda" in notes[0] and "backend=nobody" in notes[1]
+
+
+def test_a_gpu_without_room_for_the_model_is_passed_over(
+    make_engine: MakeEngine, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infeng_cuda.backend.CudaBackend.available_bytes", lambda self: 4096)
+    settings: dict[str, Any] = {"cuda__device": device, "kv_cache__memory": "64MB"}
+    with pytest.raises(ResourceError):
+        make_engine(backend__order=["cuda"], **settings)
+    assert backend_of(make_engine(backend__order=["cuda", "native"], **settings)) == "native"
+
+
+def test_the_last_backend_of_an_order_that_cannot_run_is_the_error(make_engine: MakeEngine) -> None:
+    with pytest.raises(PluginError, match="backend somebody"):
+        make_engine(backend__order=["nobody", "somebody"])
+
+
+def test_doctor_says_which_backends_can_run(capsys: pytest.CaptureFixture[str]) -> None:
+    order = ["--set", "backend.order=[cuda, nobody, native]", "--set", "cuda.device=emulated"]
+    assert main(["doctor", "--json", *order]) == 0
+    found = {one["name"]: one for one in json.loads(capsys.readouterr().out)["backends"]}
+    assert list(found)[:3] == ["cuda", "nobody", "native"]
+    assert found["cuda"]["device"] == "emulated GPU" and found["native"]["device"] == "host"
+    assert not found["nobody"]["device"] and "nobody" in found["nobody"]["why"]
+    assert main(["doctor", *order]) == 0
+    assert "backends, in the order of their trial" in capsys.readouterr().out
