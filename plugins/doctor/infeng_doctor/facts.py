@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from infeng_core.api import BACKENDS, InfengError, Plugins, __version__, printable
-from infeng_core.api.engines import NUMERICS, device_of
+from infeng_core.api.engines import NUMERICS
 from infeng_core.api.inspection import (
     ABI_VERSION,
     Decision,
@@ -89,6 +89,8 @@ def backends(plugins: Plugins, states: Sequence[LibraryState]) -> list[dict[str,
 
     device: where it computes, "" if it cannot; why: what it lacks; wanted: whether the settings name it.
     """
+    from infeng_core.api.engines import device_of
+
     devices = {state.name: _device(state) for state in states}
     wanted = list(plugins.config.backend.order or (plugins.config.backend.use,))
     result = []
