@@ -93,6 +93,8 @@ def _read_header(files: Snapshot, path: Path) -> tuple[Artifact, Header]:
         metadata.fail("adapter", f"is not valid JSON ({error})")
     fields = Fields(document, path, remedy=AGAIN)
     artifact = replace(_parse(fields), major=major)
+    if major == 1 and artifact.spec.dtype == "int8t4":
+        fields.fail("dtype", "is 'int8t4', which version 1 does not have")
     if fields.text("id") != artifact.id:
         fields.fail("id", "does not match the contents: the file was changed or damaged")
     return artifact, found

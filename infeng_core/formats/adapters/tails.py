@@ -70,16 +70,16 @@ def unpack_b(b: Bytes) -> NDArray[np.int8]:
     blocks[:, :, 0] = b[:, :, :LANES].view(np.int8)
     tails = b[:, :, LANES:].reshape(*b.shape[:2], ROWS - 1, LANES // 2)
     blocks[:, :, 1:] = np.concatenate([tails & 15, tails >> 4], axis=3).astype(np.int8) - np.int8(8)
-    return blocks.reshape(len(b), -1, LANES)
+    return blocks.reshape(len(b), ROWS * b.shape[1], LANES)
 
 
 def pack_b(q: NDArray[np.int8], out: Bytes) -> None:
     """Lay out (panels, rank, 16), whose tails are in [-8, 7], in ``out``, (panels, blocks, 72)."""
-    blocks = q.reshape(len(q), -1, ROWS, LANES)
+    blocks = q.reshape(len(q), q.shape[1] // ROWS, ROWS, LANES)
     out[:, :, :LANES] = blocks[:, :, 0].view(np.uint8)
     tails = (blocks[:, :, 1:] + np.int8(8)).astype(np.uint8)
     halves = tails[..., : LANES // 2] | tails[..., LANES // 2 :] << 4
-    out[:, :, LANES:] = halves.reshape(*blocks.shape[:2], -1)
+    out[:, :, LANES:] = halves.reshape(*blocks.shape[:2], BLOCK - LANES)
 
 
 def _halves(both: Bytes) -> Bytes:

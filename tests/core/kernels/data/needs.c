@@ -32,6 +32,7 @@ static copy copies[] = {COPY("attention_f32", WINDOW),
                         COPY("epilogue", LORA_F32),
                         COPY("epilogue", LORA_BF16),
                         COPY("epilogue", LORA_I8),
+                        COPY("epilogue", LORA_I8T4),
                         STEP(SILU),
                         STEP(GELU),
                         STEP(GELU_TANH),
@@ -60,7 +61,7 @@ typedef union any_args {
 } any_args;
 
 static void ignore_in_step(uint32_t need, infeng_epilogue* step) {
-  if (step->kind == INFENG_EPILOGUE_LORA && need >= INFENG_NEED_LORA_F32 && need <= INFENG_NEED_LORA_I8) {
+  if (step->kind == INFENG_EPILOGUE_LORA && need >= INFENG_NEED_LORA_F32 && need <= INFENG_NEED_LORA_I8T4) {
     ((infeng_lora_epilogue*)step)->segment_count = 0;
   }
   const int is_quantize = step->kind == INFENG_EPILOGUE_QUANTIZE;
