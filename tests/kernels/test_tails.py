@@ -82,7 +82,7 @@ def test_tails_give_the_bytes_of_the_same_numbers_in_int8(rank: int, k: int) -> 
     columns = -(-rank // 16) * 16
     found = [adapters.shrink(KERNELS["shrink_int8"], x, [each], columns) for each in (plain.segment(1, 4), segment)]
     assert found[0].tobytes() == found[1].tobytes()
-    assert len(np.unique(found[0][1:4, :rank])) > 2 * rank  # it does something
+    assert len(np.unique(found[0][1:4, :rank])) > rank  # it does something
     added = [add_lora(cur, found[0], [each]) for each in (plain.segment(1, 4), segment)]
     assert added[0].tobytes() == added[1].tobytes()
     assert not np.array_equal(added[0][1:4], cur[1:4])

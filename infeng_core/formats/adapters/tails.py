@@ -88,4 +88,5 @@ def _halves(both: Bytes) -> Bytes:
 
 
 def _joined(halves: Bytes) -> Bytes:
-    return halves[:, :, :LINES] | halves[:, :, LINES:] << 4
+    joined: Bytes = halves[:, :, :LINES] | halves[:, :, LINES:] << np.uint8(4)
+    return joined

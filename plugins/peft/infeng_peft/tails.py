@@ -75,7 +75,8 @@ def quantize_tails(values: Floats, a: Floats, out: NDArray[np.uint8]) -> NDArray
 
 def _tops(rank: int) -> NDArray[np.bool_]:
     """Return which rank rows have 8 bits."""
-    return np.arange(rank) % TAIL_ROWS == 0
+    found: NDArray[np.bool_] = np.arange(rank) % TAIL_ROWS == 0
+    return found
 
 
 def _rounded(
