@@ -10,8 +10,13 @@ from infeng_core.formats.adapters.packed import AdapterDtype
 from infeng_core.formats.adapters.readers import AdapterReader
 from infeng_core.formats.adapters.snapshot import Snapshot, as_adapter_error, read_settled
 from infeng_core.formats.adapters.snapshot import digest as adapter_digest
-from infeng_core.formats.adapters.spec import A_FORMAT, AdapterSpec, PartSpec
+from infeng_core.formats.adapters.spec import A_FORMAT, AdapterSpec, PartSpec, stored_rank
 from infeng_core.formats.adapters.stacked import folded_inputs, stacked_panels
+from infeng_core.formats.adapters.tails import ROWS as TAIL_ROWS
+from infeng_core.formats.adapters.tails import Tails
+from infeng_core.formats.adapters.tails import compressed as compressed_tails
+from infeng_core.formats.adapters.tails import pack_b as pack_tails
+from infeng_core.formats.adapters.tails import unpack_b as unpack_tails
 from infeng_core.formats.adapters.target_modules import (
     EMBED,
     HEAD,
@@ -24,9 +29,10 @@ from infeng_core.formats.loader import load as load_model
 from infeng_core.formats.safetensors import Header, read_header
 
 __all__ = [
-    "ARTIFACT_FILE", "ARTIFACT_VERSION", "A_FORMAT", "EMBED", "HEAD", "MAX_INVOCATION", "MAX_RANK", "AdapterDtype",
-    "AdapterImage", "AdapterReader", "AdapterSpec", "Artifact", "Header", "PartSpec", "Pieces", "Snapshot",
-    "TargetModule", "TargetModules", "adapter_digest", "as_adapter_error", "base_tensor", "find_adapter",
-    "folded_inputs", "is_adapter", "load_artifact", "load_model", "read_artifact", "read_header", "read_settled",
-    "rotation_of", "shapes_of", "stacked_panels", "target_modules",
+    "ARTIFACT_FILE", "ARTIFACT_VERSION", "A_FORMAT", "EMBED", "HEAD", "MAX_INVOCATION", "MAX_RANK", "TAIL_ROWS",
+    "AdapterDtype", "AdapterImage", "AdapterReader", "AdapterSpec", "Artifact", "Header", "PartSpec", "Pieces",
+    "Snapshot", "Tails", "TargetModule", "TargetModules", "adapter_digest", "as_adapter_error", "base_tensor",
+    "compressed_tails", "find_adapter", "folded_inputs", "is_adapter", "load_artifact", "load_model", "pack_tails",
+    "read_artifact", "read_header", "read_settled", "rotation_of", "shapes_of", "stacked_panels", "stored_rank",
+    "target_modules", "unpack_tails",
 ]  # fmt: skip

@@ -18,11 +18,12 @@ from infeng_core.backends.native.outline import Outline, shape_and_formats
 from infeng_core.kernels.check.case import OneOp
 from infeng_core.kernels.check.comparison import first_difference, sequences, variants
 from infeng_core.kernels.check.judges import NoJudgeError
-from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters, a_form
+from infeng_core.kernels.check.lora import RandomAdapters
 from infeng_core.kernels.check.steps import Sequences, asked
 from infeng_core.kernels.choice import Selector
 from infeng_core.kernels.libraries import REFERENCE, plain_kernel
 from infeng_core.kernels.problems import describe, is_gated, problem, row_ranges
+from infeng_core.kernels.storages import A_FORMATS, a_form, shrink_needs
 from infeng_core.machine import proc
 from infeng_core.machine.cpu import NEEDS, Cpu, closure, detect
 from infeng_core.machine.footprint import Footprint, HugePages, footprint, huge_pages, peak_rss
@@ -33,5 +34,5 @@ __all__ = [
     "KvCache", "Library", "NoJudgeError", "OneOp", "Outline", "Pool", "Problem", "Program", "RandomAdapters",
     "Selector", "Sequences", "a_form", "asked", "closure", "describe", "detect", "first_difference", "footprint",
     "huge_pages", "is_gated", "machine", "memory", "open_library", "peak_rss", "plain_kernel", "plan", "problem",
-    "proc", "row_ops", "row_ranges", "sequences", "shape_and_formats", "sub_grid", "variants",
+    "proc", "row_ops", "row_ranges", "sequences", "shape_and_formats", "shrink_needs", "sub_grid", "variants",
 ]  # fmt: skip

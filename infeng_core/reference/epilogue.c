@@ -80,6 +80,9 @@ static void add_residual(block* b, const infeng_tensor* residual) {
 /* 16 elements of rank r of panel i of B, [panel_count][rank][16], widened. */
 INLINE void read_b(const infeng_lora_segment* s, int64_t i, int64_t r, float out[LANES]) {
   const int64_t at = (i * s->rank + r) * LANES;
+  /* INFENG_I8T4: blocks of 8 rank rows, 16 bytes and 7 times 8 bytes of nibbles. */
+  const uint8_t* block = (const uint8_t*)s->b + (i * s->rank + r) / 8 * 72;
+  const uint8_t* tail = block + 16 + (r % 8 - 1) * 8;
   for (int n = 0; n < LANES; n++) {
     switch (s->dtype) {
       case INFENG_F32:
@@ -87,6 +90,9 @@ INLINE void read_b(const infeng_lora_segment* s, int64_t i, int64_t r, float out
         break;
       case INFENG_BF16:
         out[n] = f32_from_bf16(((const uint16_t*)s->b)[at + n]);
+        break;
+      case INFENG_I8T4:
+        out[n] = r % 8 == 0 ? (float)((const int8_t*)block)[n] : (float)((n < 8 ? tail[n] & 15 : tail[n - 8] >> 4) - 8);
         break;
       default:
         out[n] = (float)((const int8_t*)s->b)[at + n];
@@ -99,13 +105,14 @@ INLINE void read_b(const infeng_lora_segment* s, int64_t i, int64_t r, float out
  * */
 INLINE void add_lora_panel(const infeng_lora_segment* s, int64_t i, const float* u, float* cur) {
   float t[LANES] = {0};
-  float* chain = s->dtype == INFENG_I8 ? t : cur;
+  const int apart = s->dtype == INFENG_I8 || s->dtype == INFENG_I8T4;
+  float* chain = apart ? t : cur;
   for (int64_t r = 0; r < s->rank; r++) {
     float weight[LANES];
     read_b(s, i, r, weight);
     for (int n = 0; n < LANES; n++) chain[n] = fmaf(u[r], weight[n], chain[n]);
   }
-  if (s->dtype == INFENG_I8 && s->rank > 0) {
+  if (apart && s->rank > 0) {
     for (int n = 0; n < LANES; n++) cur[n] = fmaf(t[n], f32_from_bf16(s->b_scale[i * LANES + n]), cur[n]);
   }
   for (int n = 0; n < LANES && s->row_scale; n++) cur[n] = cur[n] * s->row_scale[i * LANES + n];

@@ -14,9 +14,9 @@
    INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SCALE) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_SOFTCAP) |      \
    INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_ACTIVATE) | INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_MUL))
 #define FUNCTION(name) INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_##name))
-#define HANDLES_LIST                                                                                          \
-  (NEED(LORA_F32) | NEED(LORA_BF16) | NEED(LORA_I8) | FUNCTION(SILU) | FUNCTION(GELU) | FUNCTION(GELU_TANH) | \
-   FUNCTION(RELU2) | FUNCTION(SIGMOID) | FUNCTION(SWIGLU) | FUNCTION(WIDE))
+#define HANDLES_LIST                                                                                      \
+  (NEED(LORA_F32) | NEED(LORA_BF16) | NEED(LORA_I8) | NEED(LORA_I8T4) | FUNCTION(SILU) | FUNCTION(GELU) | \
+   FUNCTION(GELU_TANH) | FUNCTION(RELU2) | FUNCTION(SIGMOID) | FUNCTION(SWIGLU) | FUNCTION(WIDE))
 
 /* Rows [row, row + rows) and columns [column, column + width) of the current matrix. */
 typedef struct block {

@@ -40,9 +40,24 @@ INLINE void add_products(const int8_t* q, const int_group* group, int32_t acc[LA
   }
 }
 
+/* A group of INFENG_I8T4: 8 lines of nibbles, in lanes 0 and 8 the upper bits of q + 128, then a line of their lower
+ * bits. */
+INLINE void group_tails(const uint8_t* panel, int64_t g, int_group* out) {
+  const uint8_t* lines = panel + 64 + g * (9 * 64);
+  memcpy(out->scale[0], panel, sizeof out->scale[0]);
+  read_nibbles(lines, 8, out->w);
+  for (int h = 0; h < 2; h++) {
+    for (int i = 0; i < GROUP; i++) {
+      const uint8_t both = lines[8 * 64 + 32 * h + i % 32];
+      const int upper = out->w[i][8 * h] + 8, lower = i < 32 ? both & 15 : both >> 4;
+      out->w[i][8 * h] = (int8_t)((upper << 4 | lower) - 128);
+    }
+  }
+}
+
 /* Like linear with an int8-row weight, over inputs [from, from + k). If the row has one scale, so has the sum. */
 INLINE void dot_int8(const infeng_activation* in, int64_t row, int64_t from, const uint8_t* panel, int64_t k,
-                     float out[LANES]) {
+                     float out[LANES], int_group_fn read) {
   const int8_t* q = i8_row(&in->q, row) + from;
   const float* xscale = f32_row(&in->scale, row) + from / GROUP;
   const int is_whole = in->group == INFENG_GROUP_ROW;
@@ -50,7 +65,7 @@ INLINE void dot_int8(const infeng_activation* in, int64_t row, int64_t from, con
   int32_t acc[LANES] = {0};
   memset(out, 0, LANES * sizeof(float));
   for (int64_t g = 0; g * GROUP < k; g++) {
-    group_int8_row(panel, g, &group);
+    read(panel, g, &group);
     add_products(q + g * GROUP, &group, acc);
     if (is_whole) continue;
     for (int n = 0; n < LANES; n++) out[n] = fmaf((float)acc[n], group.scale[0][n] * xscale[g], out[n]);
@@ -67,13 +82,14 @@ INLINE void dot(const infeng_shrink_args* args, uint32_t dtype, const void* pane
   } else if (dtype == INFENG_BF16) {
     dot_float(f32_row(&args->in->x, row) + from, panel, k, out, column_bf16);
   } else {
-    dot_int8(args->in, row, from, panel, k, out);
+    dot_int8(args->in, row, from, panel, k, out, dtype == INFENG_I8T4 ? group_tails : group_int8_row);
   }
 }
 
 /* The bytes of a panel over k inputs. */
 INLINE int64_t bytes_of(uint32_t dtype, int64_t k) {
   const int64_t lanes = ceil_div(k, GROUP) * GROUP * LANES;
+  if (dtype == INFENG_I8T4) return 64 + lanes / 16 * 9;
   return dtype == INFENG_F32 ? 4 * lanes : dtype == INFENG_BF16 ? 2 * lanes : 64 + lanes;
 }
 
@@ -102,7 +118,7 @@ static infeng_status shrink_run(const infeng_args* common, int32_t phase, int64_
   int64_t tile = 0;
   for (int32_t i = 0; i < args->segment_count; i++) {
     const infeng_lora_segment* s = lora_segment(args->segments, args->segment_stride, i);
-    const int integer = s->dtype == INFENG_I8;
+    const int integer = s->dtype == INFENG_I8 || s->dtype == INFENG_I8T4;
     if (!integer && s->dtype != INFENG_F32 && s->dtype != INFENG_BF16) {
       return fail(worker, INFENG_UNIMPLEMENTED, "adapter is stored in a type that shrink does not know");
     }
@@ -129,4 +145,5 @@ static int32_t accepts_int8(const infeng_problem* p) {
 
 KERNEL(reference_shrink_f32, INFENG_OP_SHRINK, "shrink_f32", 0, 0, accepts_f32, shrink_tiles, shrink_run);
 KERNEL(reference_shrink_bf16, INFENG_OP_SHRINK, "shrink_bf16", 0, 0, accepts_bf16, shrink_tiles, shrink_run);
-KERNEL(reference_shrink_int8, INFENG_OP_SHRINK, "shrink_int8", 0, 0, accepts_int8, shrink_tiles, shrink_run);
+KERNEL(reference_shrink_int8, INFENG_OP_SHRINK, "shrink_int8", 0, NEED(LORA_I8T4), accepts_int8, shrink_tiles,
+       shrink_run);

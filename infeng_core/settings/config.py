@@ -140,7 +140,9 @@ class AdaptersSection(Record):
 
     max_resident: int = setting(16, Int(0, 1 << 16), "most adapters in memory")
     memory: int | Literal["auto"] = setting("auto", Auto(Size()), 'most bytes of all of them: bytes, "512MB" or auto')
-    dtype: Literal["int8", "bf16", "f32"] = setting("int8", Choice(("int8", "bf16", "f32")), "storage of A and B")
+    dtype: Literal["int8", "int8t4", "bf16", "f32"] = setting(
+        "int8", Choice(("int8", "int8t4", "bf16", "f32")), "storage of A and B"
+    )
     cache: int | Literal["none"] = setting(
         1 << 32, OrWord(("none",), Size()), 'most bytes of packed PEFT directories to keep on disk, "4GB"'
     )

@@ -21,6 +21,7 @@ BASES: dict[str, dict[str, object]] = {
     "int4-g32 and int8-row": {"model.format": "int4-g32", "model.formats": {"embed": "int8-row"}},
     "f32": harness.F32,
 }
+DEMO_BASES = BASES | {"int4-p32-arow-h256": {"model.format": "int4-p32-arow-h256"}}
 NEW = 8  # tokens of each request
 Rows = dict[int, int]  # checksums of a request's logits by position
 Uses = Sequence[tuple[str, float]] | str | None
@@ -112,13 +113,14 @@ TINY: dict[str, tuple[Case, tuple[Uses, ...]]] = {
 
 # Of each kind of adapter one storage in every run, of the last one in the slow suite; the others at night.
 USUAL = dict(zip(zip(TINY, BASES, ("int8", "bf16", "f32"), strict=True), ((), (), pytest.mark.slow), strict=True))
+USUAL[next(iter(TINY)), "int4-g64", "int8t4"] = ()
 
 
 @pytest.mark.parametrize(
     ("kind", "base", "dtype"),
     [
         pytest.param(*each, marks=USUAL.get(each, pytest.mark.nightly))
-        for each in itertools.product(TINY, BASES, ("f32", "bf16", "int8"))
+        for each in itertools.product(TINY, BASES, ("f32", "bf16", "int8", "int8t4"))
     ],
 )
 def test_a_mixed_batch_gives_each_request_the_bytes_it_has_alone(
@@ -142,6 +144,7 @@ DEMO_USES: tuple[Uses, ...] = (
     ("base", "dtype"),
     [
         pytest.param("int4-g64", "int8", marks=pytest.mark.slow),
+        pytest.param("int4-p32-arow-h256", "int8t4", marks=pytest.mark.slow),
         pytest.param("f32", "bf16", marks=pytest.mark.nightly),
         pytest.param("int4-g64", "f32", marks=pytest.mark.nightly),
     ],
@@ -149,4 +152,4 @@ DEMO_USES: tuple[Uses, ...] = (
 def test_the_demo_model_and_its_adapters_give_equal_bytes_in_every_setup(base: str, dtype: str) -> None:
     """Large enough for many tiles, and trained."""
     adapters = {path.name: path for path in DEMO.iterdir() if path.is_dir()}
-    check(infeng_demo.model_dir(), adapters, requests(BIASED, DEMO_USES), BASES[base] | {"adapters.dtype": dtype})
+    check(infeng_demo.model_dir(), adapters, requests(BIASED, DEMO_USES), DEMO_BASES[base] | {"adapters.dtype": dtype})

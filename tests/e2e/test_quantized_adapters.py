@@ -38,8 +38,9 @@ def every_storage() -> Iterator[Any]:
     """Yield case, format and storage: each format with each storage in one case, the others in the slow suite."""
     for i, case in enumerate(CASES):
         for j, format in enumerate(("int8-row", "int4-g64", "f32")):
-            for k, dtype in enumerate(("int8", "bf16", "f32")):
-                marks = () if i < 3 and (i + j) % 3 == k else pytest.mark.slow
+            for k, dtype in enumerate(("int8", "bf16", "f32", "int8t4")):
+                is_usual = i < 3 and (i == j if dtype == "int8t4" else (i + j) % 3 == k)
+                marks = () if is_usual else pytest.mark.slow
                 yield pytest.param(case, format, dtype, marks=marks, id=f"{case.name}-{format}-{dtype}")
 
 
@@ -58,7 +59,7 @@ def test_adapter_storages_compute_with_their_dequantized_values(
         assert off.max() < MOST, name
 
 
-@pytest.mark.parametrize("dtype", ["int8", "bf16"])
+@pytest.mark.parametrize("dtype", ["int8", "int8t4", "bf16"])
 def test_the_tolerance_tells_storages_apart(dtype: str, reduced: dict[str, Path]) -> None:
     """Over exact weights a storage is off by more than the NumPy backend is from the native one."""
     case = CASES[0]

@@ -20,8 +20,9 @@ from infeng_core.formats.lookup import format_lookup
 from infeng_core.formats.quant import builtin_format
 from infeng_core.kernels import problems
 from infeng_core.kernels.check.case import OneOp
-from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters
+from infeng_core.kernels.check.lora import RandomAdapters
 from infeng_core.kernels.choice import Selector
+from infeng_core.kernels.storages import A_FORMATS
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.hookspecs import BACKENDS
 from infeng_core.plug.manager import Plugins

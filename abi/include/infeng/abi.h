@@ -51,6 +51,8 @@ enum {
 /* Element types of a tensor view. */
 enum { INFENG_F32 = 1, INFENG_F16 = 2, INFENG_BF16 = 3, INFENG_F8_E4M3 = 8 };
 enum { INFENG_I8 = 4, INFENG_U8 = 5, INFENG_I32 = 6, INFENG_I64 = 7 };
+/* A storage of adapters only: of each 8 rank rows one in 8 bits and 7 in 4 bits. */
+enum { INFENG_I8T4 = 9 };
 
 /* Weight formats: layouts of a panel (docs/format.md). The host numbers formats of libraries from FOREIGN on. */
 enum {
@@ -161,7 +163,8 @@ enum {
   INFENG_NEED_ROPE_SCALE = 11, /* rope: q_scale */
   INFENG_NEED_LORA_F32 = 12,   /* LORA: storage of b */
   INFENG_NEED_LORA_BF16 = 13,
-  INFENG_NEED_LORA_I8 = 14
+  INFENG_NEED_LORA_I8 = 14,
+  INFENG_NEED_LORA_I8T4 = 15 /* also of SHRINK */
 };
 
 #define INFENG_NEED_BIT(need) (1ull << (need))
@@ -300,12 +303,19 @@ typedef struct infeng_activation {
 /* Rows [row_begin, row_end) use one adapter. Segments are sorted by row_begin, may overlap (adapters combine) and apply
  * in order. LORA has a segment for each projection. SHRINK has one for each adapter and op, with the A's of all its
  * projections (q, k and v share x) stacked in panels of an f32, bf16 or int8-row weight. If rank % 16 is 1 to 8, the
- * last panel is folded: it spans h = 64 ceil(k / 128) inputs, and lane 8 + r holds the inputs of row r from h on. */
+ * last panel is folded: it spans h = 64 ceil(k / 128) inputs, and lane 8 + r holds the inputs of row r from h on.
+ *
+ * INFENG_I8T4 stores the values of INFENG_I8 in fewer bits, and ops compute the same from them: rank rows 0, 8, 16, ...
+ * of a projection have 8 bits, the others q in [-8, 7]; ranks of projections are multiples of 8. A panel of a is 16 f32
+ * scales, then per 64 inputs 9 lines: 8 of nibbles as in INT4_G64, q + 8, or in lanes 0 and 8 the upper bits of q +
+ * 128, whose lower bits are in the last line: byte 32 h + 4 l + j holds those of lane 8 h, of input 4 l + j in its low
+ * nibble, of input 4 (l + 8) + j in its high one. b is [panel_count][rank / 8] blocks of 72 bytes: 16 int8, then 7 rows
+ * of 8 bytes, where byte i holds q + 8 of output i in its low nibble, of output i + 8 in its high one. */
 typedef struct infeng_lora_segment {
   int32_t row_begin;
   int32_t row_end;
   int32_t rank;        /* columns of u that SHRINK writes or LORA reads; 0 in LORA: row_scale or bias only */
-  uint32_t dtype;      /* INFENG_F32, INFENG_BF16 or INFENG_I8: storage of a and b */
+  uint32_t dtype;      /* INFENG_F32, INFENG_BF16, INFENG_I8 or INFENG_I8T4: storage of a and b */
   int32_t u_column;    /* the first column; SHRINK may write rank rounded up to 16 */
   float weight;        /* SHRINK: u = (sum * scaling[r]) * weight */
   int32_t panel_begin; /* LORA: the outputs of panels panel_begin + i * panel_step, i < panel_count */
@@ -314,8 +324,8 @@ typedef struct infeng_lora_segment {
   int32_t reserved;
   const void* a;           /* SHRINK: ceil(rank / 16) panels of 16 rank rows over k */
   const float* scaling;    /* SHRINK: (rank padded to 16) */
-  const void* b;           /* LORA: [panel_count][rank][16]; INFENG_I8 is signed */
-  const uint16_t* b_scale; /* LORA: (panel_count * 16) bf16 for INFENG_I8, else NULL */
+  const void* b;           /* LORA: [panel_count][rank][16]; INFENG_I8 is signed; I8T4: above */
+  const uint16_t* b_scale; /* LORA: (panel_count * 16) bf16 for INFENG_I8 and I8T4, else NULL */
   const float* row_scale;  /* LORA, optional: (panel_count * 16): cur *= row_scale[n] after the sum (DoRA) */
   const float* bias;       /* LORA, optional: (panel_count * 16): cur += bias[n] after row_scale */
 } infeng_lora_segment;

@@ -17,6 +17,7 @@ from infeng_core.backends.native.binding import Binder, Bindings
 from infeng_core.errors import KernelError, ModelError
 from infeng_core.formats.quant import ROW
 from infeng_core.kernels.problems import MAX_STACKED_RANK, is_gated
+from infeng_core.kernels.storages import A_FORMATS, INTEGERS, shrink_needs
 from infeng_core.models.ops import (
     Activate,
     Bias,
@@ -70,8 +71,9 @@ class Forms:
         readers = consumers(self._graph, index)
         as_int8 = [reader.weight for reader in readers if self._takes_int8(reader, out)]
         adapted = [reader.weight for reader in readers if self._is_adapted(reader, out)]
-        adapters = {self._adapters} if adapted else set()
-        roundings = {self.rounding(weight) for weight in (*as_int8, *(adapted if "int8" in adapters else ()))}
+        adds_int8 = bool(adapted) and self._adapters in INTEGERS
+        adds_f32 = bool(adapted) and self._adapters is not None and not adds_int8
+        roundings = {self.rounding(weight) for weight in (*as_int8, *(adapted if adds_int8 else ()))}
         as_operand = [
             reader
             for reader in readers
@@ -79,7 +81,7 @@ class Forms:
             and any(isinstance(s, Residual) and s.value == out for s in reader.steps)
         ]
         needs_f32 = len(as_int8) < len(readers) or bool(as_operand) or out in self._kept
-        return needs_f32 or "f32" in adapters or "bf16" in adapters, sorted(roundings)
+        return needs_f32 or adds_f32, sorted(roundings)
 
     def is_int8(self, weight: str) -> bool:
         """Return whether a linear with ``weight`` reads int8 rows."""
@@ -251,11 +253,12 @@ class Emitter:
         """Add the op that computes u for the adapters of a linear op; return the step that expands it to ``panels``."""
         if self.adapters is None:
             return []
-        is_int8 = self.adapters == "int8"
+        is_int8 = self.adapters in INTEGERS
         rounding = self.forms.rounding(op.weight)
         act = "f32" if not is_int8 else "int8-row" if rounding[0] == ROW else "int8-g64"
-        form = "int8-row" if is_int8 else self.adapters
-        problem = {"weight": form, "act": act, "n": MAX_STACKED_RANK, "k": weight.k}
+        form = A_FORMATS[self.adapters]
+        needs = shrink_needs(self.adapters)
+        problem = {"weight": form, "act": act, "n": MAX_STACKED_RANK, "k": weight.k, "needs": needs}
         kernels = self.binder.choose("shrink", self.operands.graph.values[op.out].sampled, problem)
         self.binder.note("shrink", f"{role(name)} {form} {weight.k}", kernels)
         x = self.operands.rows(op.x, rounding if is_int8 else None)
@@ -294,7 +297,7 @@ class Experts:
         if self._host is not None:
             self._hand_over(op.out, kind if as_int8 else None, self._operands, self._host.operands)
             return
-        if self._emitter.adapters is None or as_int8 == (self._emitter.adapters == "int8"):
+        if self._emitter.adapters is None or as_int8 == (self._emitter.adapters in INTEGERS):
             return
         # Adapters may need the experts' rows in another type; such copies are made only in steps with adapters.
         add("f32" if as_int8 else "int8-g64", for_adapters=True)

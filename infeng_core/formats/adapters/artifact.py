@@ -20,7 +20,7 @@ from infeng_core.formats.adapters.migrate_v1 import migrate
 from infeng_core.formats.adapters.packed import AdapterDtype, PackedAdapter
 from infeng_core.formats.adapters.snapshot import Snapshot, read_settled
 from infeng_core.formats.adapters.snapshot import digest as digest_of
-from infeng_core.formats.adapters.spec import A_FORMAT, AdapterSpec, PartSpec
+from infeng_core.formats.adapters.spec import A_FORMAT, AdapterSpec, PartSpec, rank_multiple
 from infeng_core.formats.adapters.target_modules import EMBED, HEAD, base_tensor, target_modules
 from infeng_core.formats.rotation import LARGEST, SIZE
 from infeng_core.formats.safetensors import Header
@@ -31,7 +31,7 @@ from infeng_core.models.typed_fields import Fields, show
 
 FILE = "infeng_adapter.safetensors"
 MAJOR = 2
-VERSION = (MAJOR, 0)  # of the format that is written
+VERSION = (MAJOR, 1)  # of the format that is written
 MAX_SCALING = 1e12  # alpha is at most 1e6 in an adapter_config.json
 AGAIN = "convert the adapter again: infeng convert-adapter PEFT DEST --model MODEL --force"
 _log = get_logger(__name__)
@@ -93,6 +93,8 @@ def _read_header(files: Snapshot, path: Path) -> tuple[Artifact, Header]:
         metadata.fail("adapter", f"is not valid JSON ({error})")
     fields = Fields(document, path, remedy=AGAIN)
     artifact = replace(_parse(fields), major=major)
+    if major == 1 and artifact.spec.dtype == "int8t4":
+        fields.fail("dtype", "is 'int8t4', which version 1 does not have")
     if fields.text("id") != artifact.id:
         fields.fail("id", "does not match the contents: the file was changed or damaged")
     return artifact, found
@@ -137,6 +139,9 @@ def _parse(fields: Fields) -> Artifact:
         rotated=_rotated(fields, tensors),
         invocation=_invocation(fields),
     )
+    multiple = rank_multiple(spec.dtype)
+    if bad := next((part.rank for part in spec.parts() if part.rank % multiple), 0):
+        fields.fail("tensors", f"hold a rank of {bad}, with {dtype} it must be a multiple of {multiple}")
     digest, base = fields.text("digest"), fields.text("base")
     return Artifact(spec, digest, dict(shapes.data), base, fields.text("base_name", "") or "")
 

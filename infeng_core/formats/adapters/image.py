@@ -5,7 +5,7 @@ tensors, saved vectors. A piece holds arrays, each on a multiple of 64 bytes:
 
 =============  =================================================================================================
 tensor         A (panels of the rank rows of all parts, as ``stacked`` has them); then for each part B, its scales
-               (int8), the row scales (DoRA) and the bias, as far as the part has them
+               (int8, int8t4), the row scales (DoRA) and the bias, as far as the part has them
 embedding      A (vocab, rank) float32, then as a part
 saved tensor   panels in the base's format
 saved vector   float32
@@ -38,21 +38,25 @@ from infeng_core.formats.adapters.packed import (
 )
 from infeng_core.formats.adapters.spec import A_FORMAT, AdapterSpec, PartSpec
 from infeng_core.formats.adapters.stacked import int8_scales, stacked_bytes
+from infeng_core.formats.adapters.tails import BLOCK, ROWS
 from infeng_core.formats.adapters.target_modules import EMBED, base_tensor, target_modules
 from infeng_core.formats.shards import ALIGN
 from infeng_core.formats.tensors import LoadedModel
+from infeng_core.kernels.storages import INTEGERS
 from infeng_core.models.weights import PANEL_ROWS, Part
 
-B_TYPE: Mapping[AdapterDtype, Any] = {"f32": np.float32, "bf16": np.uint16, "int8": np.int8}
+B_TYPE: Mapping[AdapterDtype, Any] = {"f32": np.float32, "bf16": np.uint16, "int8": np.int8, "int8t4": np.uint8}
 Arrays = Mapping[str, NDArray[Any]]
 Shape = tuple[str, Any, tuple[int, ...]]  # name, dtype, shape of an array
 ITEM_BYTES = {np.float32: 4, np.uint16: 2, np.int8: 1, np.uint8: 1}
 
 
 def rotation_of(model: LoadedModel, tensor: str, dtype: AdapterDtype) -> int:
-    """Return how many inputs of a tensor's A are rotated together; 0 if none are. Only an int8 A reads rotated inputs,
-    and only over a base that does."""
-    if dtype != "int8":
+    """Return how many inputs of a tensor's A are rotated together; 0 if none are.
+
+    Only an integer A reads rotated inputs, and only over a base that does.
+    """
+    if dtype not in INTEGERS:
         return 0
     base = base_tensor(model, tensor)
     return base.quant.rotation(base.k)
@@ -61,6 +65,11 @@ def rotation_of(model: LoadedModel, tensor: str, dtype: AdapterDtype) -> int:
 def padded(count: int, multiple: int) -> int:
     """Return ``count`` rounded up."""
     return -(-count // multiple) * multiple
+
+
+def b_shape(dtype: AdapterDtype, panels: int, rank: int) -> tuple[int, int, int]:
+    """Return the shape of the array of a B."""
+    return (panels, rank // ROWS, BLOCK) if dtype == "int8t4" else (panels, rank, PANEL_ROWS)
 
 
 @dataclass(frozen=True)
@@ -162,8 +171,8 @@ class Pieces:
     def _part(self, prefix: str, place: Part, part: PartSpec) -> Iterator[Shape]:
         columns = place.panels * PANEL_ROWS
         if part.rank:
-            yield f"{prefix}b", B_TYPE[self.spec.dtype], (place.panels, part.rank, PANEL_ROWS)
-            if self.spec.dtype == "int8":
+            yield f"{prefix}b", B_TYPE[self.spec.dtype], b_shape(self.spec.dtype, place.panels, part.rank)
+            if self.spec.dtype in INTEGERS:
                 yield f"{prefix}b_scale", np.float32 if self._is_first else np.uint16, (columns,)
         if part.row_scale:
             yield f"{prefix}row_scale", np.float32, (columns,)
@@ -230,7 +239,7 @@ def _part(place: Part, part: PartSpec, column: int, arrays: Arrays, prefix: str,
         first_panel=place.first_panel,
         panel_step=place.panel_step,
         panels=place.panels,
-        b=arrays.get(f"{prefix}b", np.empty((place.panels, 0, PANEL_ROWS), B_TYPE[dtype])),
+        b=arrays.get(f"{prefix}b", np.empty(b_shape(dtype, place.panels, 0), B_TYPE[dtype])),
         b_scale=arrays.get(f"{prefix}b_scale"),
         row_scale=arrays.get(f"{prefix}row_scale"),
         bias=arrays.get(f"{prefix}bias"),
@@ -254,13 +263,13 @@ def _peak(spec: AdapterSpec, model: LoadedModel, name: str, key: str, array: NDA
         base = base_tensor(model, name.removeprefix("saved."))
         array = base.quant.unpack(array, 0, base.panels, base.k)
     elif key == "a" and array.dtype == np.uint8:
-        if spec.dtype == "int8":
+        if spec.dtype in INTEGERS:
             k = target_modules(model.config).specs[name].k
-            return 127.0 * _largest(int8_scales(A_FORMAT["int8"], array, spec.rank(name), k))
+            return 127.0 * _largest(int8_scales(A_FORMAT[spec.dtype], array, spec.rank(name), k))
         array = array.view(np.float32 if spec.dtype == "f32" else np.uint16)
     if key.endswith("b_scale"):
         return 127.0 * _largest(array)
-    return 0.0 if array.dtype == np.int8 else _largest(array)
+    return 0.0 if array.dtype in (np.int8, np.uint8) else _largest(array)
 
 
 def _largest(array: NDArray[Any]) -> float:

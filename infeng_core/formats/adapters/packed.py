@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from infeng_core.formats.tensors import PackedTensor
 
-AdapterDtype = Literal["f32", "bf16", "int8"]
+AdapterDtype = Literal["f32", "bf16", "int8", "int8t4"]
 """Storage of A and B; an engine uses one for all of its adapters."""
 
 
@@ -33,8 +33,8 @@ class LoraPart:
     first_panel: int
     panel_step: int
     panels: int
-    b: NDArray[Any] = field(repr=False)  # (panels, rank, 16): float32, uint16 holding bf16, or int8
-    b_scale: NDArray[np.uint16] | None = field(default=None, repr=False)  # (panels * 16,) bf16, with int8
+    b: NDArray[Any] = field(repr=False)  # (panels, rank, 16): float32, bf16 in uint16, or int8; int8t4: ``tails``
+    b_scale: NDArray[np.uint16] | None = field(default=None, repr=False)  # (panels * 16,) bf16, with int8 and int8t4
     row_scale: NDArray[np.float32] | None = field(default=None, repr=False)  # (panels * 16,), DoRA; 1 on padding
     bias: NDArray[np.float32] | None = field(default=None, repr=False)  # (panels * 16,), added last; 0 on padding
 
@@ -44,7 +44,7 @@ class LoraTensor:
     """The change to one packed tensor; ``rank`` counts the stacked rank rows of all parts."""
 
     rank: int
-    a: NDArray[np.uint8] = field(repr=False)  # as ``stacked`` packs it, in weight format f32, bf16 or int8-row
+    a: NDArray[np.uint8] = field(repr=False)  # as ``stacked`` packs it, in the panels of ``A_FORMAT``
     scaling: NDArray[np.float32] = field(repr=False)  # (rank padded to 16,), 0 on padding
     parts: tuple[LoraPart, ...]
 

@@ -7,14 +7,29 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from infeng_core.formats.adapters.packed import AdapterDtype
-from infeng_core.formats.quant import BUILTIN, QuantFormat
+from infeng_core.formats.adapters.stacked import PanelFormat
+from infeng_core.formats.adapters.tails import ROWS, Tails
+from infeng_core.formats.quant import BUILTIN
 from infeng_core.formats.rotation import SIZE
 
-A_FORMAT: Mapping[AdapterDtype, QuantFormat] = {
+A_FORMAT: Mapping[AdapterDtype, PanelFormat] = {
     "f32": BUILTIN["f32"],
     "bf16": BUILTIN["bf16"],
     "int8": BUILTIN["int8-row"],
+    "int8t4": Tails(),
 }
+"""The panels in which A is stored."""
+
+
+def rank_multiple(dtype: AdapterDtype) -> int:
+    """Return what the stored rank of a projection is a multiple of."""
+    return ROWS if dtype == "int8t4" else 1
+
+
+def stored_rank(dtype: AdapterDtype, rank: int) -> int:
+    """Return the rank rows that are stored for a projection of ``rank``; those added are zeros."""
+    multiple = rank_multiple(dtype)
+    return -(-rank // multiple) * multiple
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +71,7 @@ class AdapterSpec:
     def fixed_scale(self) -> bool:
         """Whether the adapter cannot be rescaled after packing, because its row scales and biases depend on the
         scale."""
-        return any(part.row_scale or part.bias for part in self._parts())
+        return any(part.row_scale or part.bias for part in self.parts())
 
     @property
     def is_bound(self) -> bool:
@@ -91,7 +106,8 @@ class AdapterSpec:
         """Return a list if all blocks have 64 inputs, as they had before there were larger ones."""
         return list(self.rotated) if set(self.rotated.values()) == {SIZE} else dict(self.rotated)
 
-    def _parts(self) -> Iterator[PartSpec]:
+    def parts(self) -> Iterator[PartSpec]:
+        """Yield the contents for every projection, and for the embedding."""
         for parts in self.tensors.values():
             yield from parts
         if self.embedding is not None:

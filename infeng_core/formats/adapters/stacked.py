@@ -6,15 +6,30 @@ to a group. Lanes 0 to 7 hold the rows' first half, lanes 8 to 15 the rest.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.formats.quant import QuantFormat
 from infeng_core.models.weights import PANEL_ROWS
 
 GROUP = 64
 HALF = PANEL_ROWS // 2
 Floats = NDArray[np.float32]
+
+
+class PanelFormat(Protocol):
+    """The part of ``QuantFormat`` that an A needs."""
+
+    @property
+    def name(self) -> str:
+        """The name in error messages."""
+
+    def panel_bytes(self, k: int) -> int:
+        """Return the bytes of one panel over ``k`` inputs, a multiple of 64."""
+
+    def unpack(self, a: NDArray[np.uint8], offset: int, panels: int, k: int, /) -> Floats:
+        """Return the rows of ``panels`` panels, (panels * 16, k)."""
 
 
 def stacked_panels(rank: int) -> tuple[int, bool]:
@@ -28,13 +43,13 @@ def folded_inputs(k: int) -> int:
     return -(-k // (2 * GROUP)) * GROUP
 
 
-def stacked_bytes(format: QuantFormat, rank: int, k: int) -> int:
+def stacked_bytes(format: PanelFormat, rank: int, k: int) -> int:
     """Return the bytes of ``rank`` rows of ``k`` inputs."""
     whole, is_folded = stacked_panels(rank)
     return whole * format.panel_bytes(k) + (format.panel_bytes(folded_inputs(k)) if is_folded else 0)
 
 
-def unpack_stacked(format: QuantFormat, a: NDArray[np.uint8], rank: int, k: int) -> Floats:
+def unpack_stacked(format: PanelFormat, a: NDArray[np.uint8], rank: int, k: int) -> Floats:
     """Return the rows of an A, (rank, k) float32."""
     whole, is_folded = stacked_panels(rank)
     found = [format.unpack(a, 0, whole, k)] if whole else []
@@ -44,8 +59,8 @@ def unpack_stacked(format: QuantFormat, a: NDArray[np.uint8], rank: int, k: int)
     return np.concatenate([*found, np.empty((0, k), np.float32)])[:rank]
 
 
-def int8_scales(format: QuantFormat, a: NDArray[np.uint8], rank: int, k: int) -> Floats:
-    """Return the scales at the heads of all panels of int8-row."""
+def int8_scales(format: PanelFormat, a: NDArray[np.uint8], rank: int, k: int) -> Floats:
+    """Return the scales at the heads of all panels of int8-row or int8t4."""
     whole, is_folded = stacked_panels(rank)
     heads = [a[i * format.panel_bytes(k) :][: 4 * PANEL_ROWS] for i in range(whole + is_folded)]
     return np.concatenate(heads).view(np.float32)

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from infeng_core._native import Kernel, Library, NativeError
 from infeng_core.kernels.check.case import OneOp
 from infeng_core.kernels.check.judges import NoJudgeError
-from infeng_core.kernels.check.lora import A_FORMATS, RandomAdapters
+from infeng_core.kernels.check.lora import RandomAdapters
 from infeng_core.kernels.check.steps import BLOCK, Sequences
 from infeng_core.kernels.problems import Fields
+from infeng_core.kernels.storages import A_FORMATS, storage_of
 
 MAC_BUDGET = 1 << 25  # multiplications of all row counts together: some tens of milliseconds of the reference
 
@@ -55,8 +56,7 @@ def difference(kernel: Kernel, reference: Library, case: Fields, judge: Kernel |
 def variants(case: Fields, counts: list[int]) -> Iterator[tuple[RandomAdapters | None, list[int]]]:
     """Yield the choices that a problem leaves open: adapters, and the numbers of rows to try them with."""
     if case["op"] == "shrink":
-        storage = next(storage for storage, format in A_FORMATS.items() if format == case["weight"])
-        yield RandomAdapters(storage), counts
+        yield RandomAdapters(storage_of(case["weight"], case.get("needs", ()))), counts
     elif "lora" in case.get("epilogues", ()):
         named = [storage for storage in A_FORMATS if f"lora_{storage}" in case.get("needs", ())] or list(A_FORMATS)
         for index, storage in enumerate(named):  # together they need no more steps than one would

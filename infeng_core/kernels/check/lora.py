@@ -11,17 +11,12 @@ from numpy.typing import NDArray
 
 from infeng_core import _native
 from infeng_core._native import Epilogue, Program
+from infeng_core.kernels.storages import A_FORMATS, INTEGERS
 
 LANES = 16
 WIDE, ODD = 24, 5
-
-A_FORMATS = {"int8": "int8-row", "bf16": "bf16", "f32": "f32"}
-"""How A is packed, by the storage of adapters."""
-
-
-def a_form(storage: str) -> tuple[str, str]:
-    """Return the weight format of A, and the format of the rows that it multiplies."""
-    return A_FORMATS[storage], "int8-g64" if storage == "int8" else "f32"
+HEAD = 64  # bytes of a panel's scales
+TAIL_ROWS, TAIL_BYTES = 8, 72  # rank rows of int8t4 that are stored together, and their bytes in a panel of B
 
 
 @dataclass(frozen=True)
@@ -98,8 +93,14 @@ class Lora:
             return rank * len(ranges), [self._part(rank, i * rank, each) for i, each in enumerate(ranges)]
         if index == 0:
             return WIDE, [self._part(WIDE, 0, range(panels))]
-        odd = self._part(ODD, 0, range(0, panels, 2), with_all=True)
-        return ODD, [odd, self._part(0, ODD, range(panels - 1, panels), with_all=True)]
+        rank = self._odd
+        odd = self._part(rank, 0, range(0, panels, 2), with_all=True)
+        return rank, [odd, self._part(0, rank, range(panels - 1, panels), with_all=True)]
+
+    @property
+    def _odd(self) -> int:
+        """The rank of the second of two adapters; that of int8t4 is a multiple of 8."""
+        return TAIL_ROWS if self.adapters.storage == "int8t4" else ODD
 
     def _a(self, rank: int, k: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
         """Return A in panels and its scaling."""
@@ -115,14 +116,26 @@ class Lora:
         """Return random rows in panels."""
         data = _native.Arena(-(-rows // LANES) * _native.panel_bytes(format, k), huge_pages=False)
         _native.pack(format, self._normal(rows, k) / np.float32(np.sqrt(k)), data)
-        return np.asarray(memoryview(data)).view(np.uint8)
+        packed = np.asarray(memoryview(data)).view(np.uint8)
+        return self._with_tails(packed.reshape(-(-rows // LANES), -1)) if self._has_tails else packed
+
+    def _with_tails(self, panels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return random panels of int8t4 with the scales of panels of int8-row."""
+        lines = self._random.integers(0, 256, (len(panels), (panels.shape[1] - HEAD) // LANES * 9), np.uint8)
+        return np.concatenate([panels[:, :HEAD], lines], axis=1).reshape(-1)
+
+    @property
+    def _has_tails(self) -> bool:
+        return self.adapters.storage == "int8t4"
 
     def _part(self, rank: int, column: int, panels: range, *, with_all: bool = False) -> _native.AdapterPart:
         outputs = len(panels) * LANES
         b: NDArray[Any] = self._normal(len(panels), rank, LANES)
         b_scale = None
-        if self.adapters.storage == "int8":
+        if self.adapters.storage in INTEGERS:
             b = self._random.integers(-127, 128, b.shape).astype(np.int8)
+            if self._has_tails:
+                b = self._random.integers(0, 256, (len(panels), rank // TAIL_ROWS, TAIL_BYTES)).astype(np.uint8)
             b_scale = _halved((np.abs(self._normal(outputs)) / np.float32(64)).astype(np.float32))
         elif self.adapters.storage == "bf16":
             b = _halved(b)

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from infeng_core import _native
 from infeng_core._native import Device, Epilogue, Kernel, KvCache, Pool, Program, Weight
 from infeng_core.kernels.check.judges import Judges
-from infeng_core.kernels.check.lora import Lora, a_form
+from infeng_core.kernels.check.lora import Lora
 from infeng_core.kernels.check.operands import Operands
 from infeng_core.kernels.check.steps import BLOCK, Steps, asked, up
 from infeng_core.kernels.problems import Fields, step_names
+from infeng_core.kernels.storages import a_form, shrink_needs
 
 Emit = Callable[[int], None]
 """Adds call number i of an op."""
@@ -226,8 +227,10 @@ class Ops:
         assert self._lora is not None
         if self._lora.adapters.is_looked_up:
             return self._lora.lookup(columns // BLOCK)
-        weight, act = a_form(self._lora.adapters.storage)
-        shrink = self._judges.of("shrink", weight=weight, act=act, n=self._lora.columns, k=k)
+        storage = self._lora.adapters.storage
+        weight, act = a_form(storage)
+        more = {"needs": needs} if (needs := shrink_needs(storage)) else {}
+        shrink = self._judges.of("shrink", weight=weight, act=act, n=self._lora.columns, k=k, **more)
         return self._lora.shrink(shrink, call, self._operands.input(act, k), k, columns // BLOCK)
 
     def _weights(self) -> Callable[[int], Weight]:

@@ -25,7 +25,10 @@ Bytes bytes_of(const py::handle& object, const char* dtype, const char* what) {
   return {array.data(), array.nbytes()};
 }
 
-const char* numpy_of(uint32_t dtype) { return dtype == INFENG_F32 ? "f4" : dtype == INFENG_BF16 ? "u2" : "i1"; }
+const char* numpy_of(uint32_t dtype) {
+  if (dtype == INFENG_I8T4) return "u1";
+  return dtype == INFENG_F32 ? "f4" : dtype == INFENG_BF16 ? "u2" : "i1";
+}
 
 py::tuple fields(const py::handle& object, size_t count, const char* what) {
   if (!py::isinstance<py::tuple>(object) || py::len(object) != count) {

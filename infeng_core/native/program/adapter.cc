@@ -103,7 +103,7 @@ class Adapter::Builder {
     if (tensor.rank < 0 || rows > lora_.columns()) {
       fail(kBad, tensor.name, ": ", tensor.rank, " stacked rank rows, at most ", lora_.columns(), " are possible");
     }
-    check_size(tensor.name, "a", tensor.a, stacked_bytes_of(adapter_format(spec_.dtype), tensor.rank, slot.k));
+    check_size(tensor.name, "a", tensor.a, stacked_bytes_of(spec_.dtype, tensor.rank, slot.k));
     check_size(tensor.name, "scaling", tensor.scaling, rows * 4);
     out->columns = static_cast<int32_t>(rows);
     int32_t& widest = adapter_.widest_[static_cast<size_t>(&slot - lora_.slots().data())];
@@ -155,6 +155,10 @@ class Adapter::Builder {
   void add_part(const std::string& where, const LoraSlot& slot, int64_t stacked, const AdapterSpec::Part& part,
                 infeng_lora_segment& out) {
     if (part.rank < 0 || part.rank > kMostRank) fail(kBad, where, ": a rank is 0 to ", kMostRank, ", not ", part.rank);
+    if (spec_.dtype == INFENG_I8T4 && (part.rank % kTailRows != 0 || part.u_column % kTailRows != 0)) {
+      fail(kBad, where, ": ranks of ", name_of(Vocabulary::dtype, spec_.dtype), " are multiples of ", kTailRows,
+           ", not ", part.rank, " from column ", part.u_column, " on");
+    }
     if (part.u_column < 0 || part.u_column > stacked - part.rank) {
       fail(kBad, where, ": reads columns [", part.u_column, ", ", part.u_column + part.rank, ") of ", stacked);
     }
@@ -164,8 +168,9 @@ class Adapter::Builder {
            " do not fit in ", slot.panels);
     }
     const int64_t outputs = part.panels * kPanel;
-    check_size(where, "b", part.b, outputs * part.rank * dtype_bytes(spec_.dtype));
-    const bool is_scaled = spec_.dtype == INFENG_I8 && part.rank > 0;
+    check_size(where, "b", part.b, part.panels * expand_bytes_of(spec_.dtype, part.rank));
+    const bool has_scales = spec_.dtype == INFENG_I8 || spec_.dtype == INFENG_I8T4;
+    const bool is_scaled = has_scales && part.rank > 0;
     if (part.b_scale.data != nullptr || is_scaled) check_size(where, "b_scale", part.b_scale, outputs * 2);
     if (part.row_scale.data != nullptr) check_size(where, "row_scale", part.row_scale, outputs * 4);
     if (part.bias.data != nullptr) check_size(where, "bias", part.bias, outputs * 4);
@@ -178,7 +183,7 @@ class Adapter::Builder {
     out.panel_step = static_cast<int32_t>(part.panel_step);
     out.panel_count = static_cast<int32_t>(part.panels);
     put(part.b, out.b);
-    if (spec_.dtype == INFENG_I8) put(part.b_scale, out.b_scale);
+    if (has_scales) put(part.b_scale, out.b_scale);
     put(part.row_scale, out.row_scale);
     put(part.bias, out.bias);
     if (part.row_scale.data != nullptr || part.bias.data != nullptr) adapter_.is_weighable_ = false;

@@ -33,8 +33,8 @@ T* begin_of(const std::optional<Arena>& arena) {
 int64_t LoraSlot::experts() const { return routing == nullptr ? 0 : routing->experts; }
 
 void Lora::open(uint32_t dtype, int64_t columns, int64_t ranges) {
-  if (dtype != INFENG_F32 && dtype != INFENG_BF16 && dtype != INFENG_I8) {
-    fail(kBad, "adapters are stored as f32, bf16 or int8");
+  if (dtype != INFENG_F32 && dtype != INFENG_BF16 && dtype != INFENG_I8 && dtype != INFENG_I8T4) {
+    fail(kBad, "adapters are stored as f32, bf16, int8 or int8t4");
   }
   if (columns < kPanel || columns % kPanel != 0 || columns > 1 << 20) {
     fail(kBad, "u has a multiple of 16 columns, not ", columns);

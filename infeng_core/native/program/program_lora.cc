@@ -13,6 +13,7 @@ namespace {
 
 uint32_t need_of(uint32_t dtype) {
   if (dtype == INFENG_F32) return INFENG_NEED_LORA_F32;
+  if (dtype == INFENG_I8T4) return INFENG_NEED_LORA_I8T4;
   return dtype == INFENG_BF16 ? INFENG_NEED_LORA_BF16 : INFENG_NEED_LORA_I8;
 }
 
@@ -50,6 +51,7 @@ int Program::shrink(Bindings kernels, const std::string& name, int x, int64_t k,
   infeng_shrink_args& args = op.args.shrink;
   op.problem.weight_format = adapter_format(lora_.dtype());
   op.problem.act_format = activation_of(op.problem.weight_format);
+  if (lora_.dtype() == INFENG_I8T4) op.need(INFENG_NEED_LORA_I8T4);  // other storages show in the format
   op.problem.n = lora_.columns();
   op.problem.k = k;
   const bool quantized = op.problem.act_format == INFENG_ACT_INT8_G64;

@@ -32,7 +32,7 @@ Work shrink_work(const Op& op) {
   Work work;
   for (const infeng_lora_segment& s : std::span(args.segments, static_cast<size_t>(args.segment_count))) {
     work.macs += int64_t{s.row_end - s.row_begin} * s.rank * op.problem.k;
-    work.bytes += stacked_bytes_of(op.problem.weight_format, s.rank, op.problem.k);
+    work.bytes += stacked_bytes_of(s.dtype, s.rank, op.problem.k);
   }
   return work;
 }
@@ -45,7 +45,7 @@ Work lora_work(const Op& op) {
   for (const infeng_lora_segment& s : std::span(step.segments, static_cast<size_t>(step.segment_count))) {
     const int64_t products = int64_t{s.panel_count} * kPanel * s.rank;
     work.macs += (s.row_end - s.row_begin) * products;
-    work.bytes += products * dtype_bytes(s.dtype);
+    work.bytes += s.panel_count * expand_bytes_of(s.dtype, s.rank);
   }
   return work;
 }

@@ -43,9 +43,10 @@ constexpr Word kNeeds[] = {{INFENG_NEED_WINDOW, "window"},
                            {INFENG_NEED_ROPE_SCALE, "rope_scale"},
                            {INFENG_NEED_LORA_F32, "lora_f32"},
                            {INFENG_NEED_LORA_BF16, "lora_bf16"},
-                           {INFENG_NEED_LORA_I8, "lora_int8"}};
+                           {INFENG_NEED_LORA_I8, "lora_int8"},
+                           {INFENG_NEED_LORA_I8T4, "lora_int8t4"}};
 constexpr Word kMasks[] = {{INFENG_MASK_CAUSAL, "causal"}, {INFENG_MASK_FULL, "full"}};
-constexpr Word kDtypes[] = {{INFENG_F32, "f32"}, {INFENG_BF16, "bf16"}, {INFENG_I8, "int8"}};
+constexpr Word kDtypes[] = {{INFENG_F32, "f32"}, {INFENG_BF16, "bf16"}, {INFENG_I8, "int8"}, {INFENG_I8T4, "int8t4"}};
 constexpr Word kNumerics[] = {{INFENG_NUMERICS_EXACT, "exact"}, {INFENG_NUMERICS_APPROX, "approx"}};
 constexpr Word kKernelKinds[] = {{INFENG_KIND_TILES, "tiles"}, {INFENG_KIND_WHOLE, "whole"}};
 

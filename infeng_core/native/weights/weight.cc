@@ -23,9 +23,14 @@ int64_t panel_bytes_of(uint32_t format, int64_t k) {
   return bytes;
 }
 
-int64_t stacked_bytes_of(uint32_t format, int64_t rank, int64_t k) {
+int64_t stacked_bytes_of(uint32_t dtype, int64_t rank, int64_t k) {
+  const auto panel = [dtype](int64_t inputs) {
+    // 9 lines for 64 inputs: 8 of nibbles, one of the lower bits of rows in 8 bits
+    if (dtype == INFENG_I8T4) return kLine + round_up(inputs, kGroup) / kGroup * 9 * kLine;
+    return panel_bytes_of(adapter_format(dtype), inputs);
+  };
   const int64_t whole = (rank + kPanel / 2 - 1) / kPanel, folded = round_up(rank, kPanel) / kPanel - whole;
-  return whole * panel_bytes_of(format, k) + folded * panel_bytes_of(format, round_up(k, 2 * kGroup) / 2);
+  return whole * panel(k) + folded * panel(round_up(k, 2 * kGroup) / 2);
 }
 
 uint32_t activation_of(uint32_t format) { return format_of(format).abi.act_format; }

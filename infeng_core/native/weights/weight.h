@@ -9,8 +9,9 @@ namespace infeng {
 
 class Device;
 
-inline constexpr int64_t kPanel = 16;  // outputs of one panel
-inline constexpr int64_t kGroup = 64;  // inputs of one activation group; K is padded to it
+inline constexpr int64_t kPanel = 16;    // outputs of one panel
+inline constexpr int64_t kGroup = 64;    // inputs of one activation group; K is padded to it
+inline constexpr int64_t kTailRows = 8;  // rank rows of INFENG_I8T4 of which one has 8 bits, the others 4
 
 // Bytes of an INFENG_F32, INFENG_I32, INFENG_BF16 or INFENG_I8.
 inline int64_t dtype_bytes(int64_t dtype) { return dtype == INFENG_I8 ? 1 : dtype == INFENG_BF16 ? 2 : 4; }
@@ -24,9 +25,15 @@ inline uint32_t adapter_format(uint32_t dtype) {
 // Bytes of one panel of `k` inputs. Throws Error "unsupported" for the reserved formats.
 int64_t panel_bytes_of(uint32_t format, int64_t k);
 
-// Bytes of `rank` stacked rows of adapters in panels of 16; a last panel of 8 rows or fewer is folded (see
-// infeng_lora_segment).
-int64_t stacked_bytes_of(uint32_t format, int64_t rank, int64_t k);
+// Bytes of the A of an adapter with this dtype: `rank` stacked rows in panels of 16; a last panel of 8 rows or fewer is
+// folded (see infeng_lora_segment).
+int64_t stacked_bytes_of(uint32_t dtype, int64_t rank, int64_t k);
+
+// Bytes of one panel of its B.
+inline int64_t expand_bytes_of(uint32_t dtype, int64_t rank) {
+  return dtype == INFENG_I8T4 ? rank / kTailRows * (kPanel + (kTailRows - 1) * kPanel / 2)
+                              : rank * kPanel * dtype_bytes(dtype);
+}
 
 // The activation that a linear over this format reads: INFENG_ACT_F32 or INFENG_ACT_INT8_G64.
 uint32_t activation_of(uint32_t format);

@@ -29,6 +29,7 @@ from infeng_core.api.kernels import (
     is_gated,
     problem,
     row_ops,
+    shrink_needs,
     sub_grid,
 )
 
@@ -130,6 +131,8 @@ def case(
 ) -> Case:
     step = [(step, 0)] if isinstance(step, int) else step
     rows = sum(count for count, _ in step)
+    if adapters and (needs := shrink_needs(adapters.storage)):  # older kernels know the other storages
+        fields["needs"] = needs
     return Case(name, {"op": op, "rows": [rows, rows], "workers": 2, **fields}, step, adapters)
 
 
@@ -216,11 +219,12 @@ def rmsnorm() -> Iterator[Case]:
 
 
 def epilogue() -> Iterator[Case]:
+    storages = cycle(("bf16", "int8t4"))
     for n in (64, 176, 352, 576, 896):
         rounded = [(*names, step) for step in ("quantize_wide", "quantize_row") for names in ((), ("lora", "silu_mul"))]
         for names in (*LISTS[1:], *rounded):
             if not any(map(is_gated, names)) or n % 32 == 0:
-                adapters = RandomAdapters("bf16") if "lora" in names else None
+                adapters = RandomAdapters(next(storages)) if "lora" in names else None
                 yield case(f"{n}-{'+'.join(names)}", "epilogue", 5, adapters=adapters, n=n, k=n, **steps(names))
 
 
@@ -275,7 +279,9 @@ def shrink() -> Iterator[Case]:
     shapes = [(rows, k) for k in K for rows in (1, 4, 19)] + [(70, 192), (130, 64)]
     for storage in A_FORMATS:
         weight, act = a_form(storage)
-        many = RandomAdapters(storage, count=3, rank=17, parts=((0, 1, 1), (0, 1, 1)))
+        has_tails = storage == "int8t4"  # whose ranks are multiples of 8
+        rank, parts = (8, 3) if has_tails else (17, 2)
+        many = RandomAdapters(storage, count=3, rank=rank, parts=((0, 1, 1),) * parts)
         for rows, k in shapes:
             for name, adapters in (("two", RandomAdapters(storage)), ("many", many)):
                 sizes = {"weight": weight, "act": act, "n": 96, "k": k}

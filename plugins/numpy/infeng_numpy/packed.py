@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.api.adapters import A_FORMAT, unpack_tails
 from infeng_core.api.engines import unpack_stacked
-from infeng_core.api.formats import TensorSpec, builtin_format, layout
+from infeng_core.api.formats import TensorSpec, layout
 
 from .activations import PLAIN, Rounding
 from .adapter import Adapter, Change
@@ -19,14 +20,15 @@ from .llama import Linear
 from .weights import FAMILIES
 
 if TYPE_CHECKING:
+    from infeng_core.api.adapters import AdapterDtype
     from infeng_core.api.engines import LoraPart, LoraTensor, PackedAdapter
     from infeng_core.api.formats import ModelConfig
 
 Real = NDArray[np.float64]
 Rounded = Callable[[str], Rounding | None]
 
-A_FORMATS = {"f32": "f32", "bf16": "bf16", "int8": "int8-row"}
-"""Adapter dtype -> the weight format of A's panels."""
+INTEGERS = ("int8", "int8t4")
+"""Storages of adapters whose A reads int8 activations."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,10 +73,12 @@ def unpacked(packed: PackedAdapter, config: ModelConfig, rounding: Rounded = lam
     return Handle(adapter, _nbytes(adapter))
 
 
-def _of_tensor(name: str, tensor: LoraTensor, spec: TensorSpec, dtype: str, rounding: Rounding) -> dict[str, Change]:
+def _of_tensor(
+    name: str, tensor: LoraTensor, spec: TensorSpec, dtype: AdapterDtype, rounding: Rounding
+) -> dict[str, Change]:
     """Return an adapter's change of each projection in a packed tensor, by the projection's name."""
-    a = _real(unpack_stacked(builtin_format(A_FORMATS[dtype]), tensor.a, tensor.rank, spec.k))  # (rank, k)
-    if dtype == "int8" and rounding.block:
+    a = _real(unpack_stacked(A_FORMAT[dtype], tensor.a, tensor.rank, spec.k))  # (rank, k)
+    if dtype in INTEGERS and rounding.block:
         a = rotate_blocks(a, rounding.block).astype(np.float64)
     found = {}
     for lora in tensor.parts:
@@ -82,13 +86,13 @@ def _of_tensor(name: str, tensor: LoraTensor, spec: TensorSpec, dtype: str, roun
         rows = slice(lora.u_column, lora.u_column + lora.rank)
         module = "lm_head" if name == "lm_head" else part.module
         scaling = _real(tensor.scaling[rows])  # (rank,)
-        change = _change(a[rows], scaling, lora, slice(part.rows), int8_input=dtype == "int8")
+        change = _change(a[rows], scaling, lora, slice(part.rows), int8_input=dtype in INTEGERS)
         found[module] = replace(change, rounding=rounding)
     return found
 
 
 def _change(a: Real, scaling: Real, part: LoraPart, rows: slice, *, int8_input: bool) -> Change:
-    b = _widened(part.b)  # (panels, rank, 16)
+    b = unpack_tails(part.b) if part.b.dtype == np.uint8 else _widened(part.b)  # (panels, rank, 16)
     b = _real(b).transpose(0, 2, 1).reshape(part.panels * 16, part.rank)  # (panels * 16, rank)
     if part.b_scale is not None:
         b *= _widened(part.b_scale)[:, None]

@@ -21,7 +21,8 @@ class ConvertAdapter:
         parser.add_argument("adapter", metavar="PEFT", help=help)
         parser.add_argument("--model", required=True, help="the base: a model directory or a hub name")
         parser.add_argument("--format", metavar="F", help="the base's format, which DoRA's norms follow")
-        parser.add_argument("--dtype", choices=("int8", "bf16", "f32"), help="storage (default: adapters.dtype, int8)")
+        storages = ("int8", "int8t4", "bf16", "f32")
+        parser.add_argument("--dtype", choices=storages, help="storage (default: adapters.dtype, int8)")
         add_conversion_options(parser, "adapter")
 
     def run(self, arguments: argparse.Namespace) -> int:

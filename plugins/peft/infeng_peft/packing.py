@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from infeng_core.api import AdapterError, NativeError
 from infeng_core.api.adapters import (
-    A_FORMAT,
     EMBED,
     HEAD,
     AdapterDtype,
@@ -24,6 +23,7 @@ from infeng_core.api.adapters import (
     folded_inputs,
     rotation_of,
     stacked_panels,
+    stored_rank,
     target_modules,
 )
 from infeng_core.api.formats import (
@@ -33,15 +33,24 @@ from infeng_core.api.formats import (
     Part,
     QuantFormat,
     aligned_bytes,
+    builtin_format,
     rotated,
     to_bf16,
     widened,
 )
 from infeng_peft.norms import row_scales
+from infeng_peft.tails import TailFormat, decomposed, quantize_tails
 from infeng_peft.weights import AdapterWeights, Delta, Floats
 
 SMALLEST = np.float32(2.0**-100)  # a row with a smaller largest magnitude counts as zero
 Arrays = Mapping[str, NDArray[Any]]
+FORMATS: Mapping[AdapterDtype, QuantFormat | TailFormat] = {
+    "f32": builtin_format("f32"),
+    "bf16": builtin_format("bf16"),
+    "int8": builtin_format("int8-row"),
+    "int8t4": TailFormat(),
+}
+"""What packs an A."""
 
 
 def pack(adapter: AdapterWeights, model: LoadedModel, dtype: AdapterDtype, scale: float = 1.0) -> AdapterImage:
@@ -60,6 +69,7 @@ class _Packer:
         self.scale = scale
         self.known = target_modules(model.config)
         self.saved = self._saved_tensors()
+        self.products = {module: self._product(delta) for module, delta in adapter.deltas.items()}
 
     def image(self) -> AdapterImage:
         deltas = self.adapter.deltas
@@ -87,7 +97,7 @@ class _Packer:
         for name in spec.tensors:
             self._fill_tensor(name, by_tensor[name], arrays[name])
         if embedding is not None:
-            arrays["embedding"]["a"][:] = embedding.a.T
+            arrays["embedding"]["a"][:] = self.products[embedding.site.module][0].T
             rows = Part("", embedding.site.k)
             self._fill_part(embedding.site, rows, arrays["embedding"], "")
         for name, panels in self.saved.items():
@@ -96,22 +106,31 @@ class _Packer:
             arrays[f"saved.{name}"]["vector"][:] = self.adapter.saved[module]
         return AdapterImage(spec, pieces, data, adapter_digest(data), self.adapter.base_name)
 
+    def _product(self, delta: Delta) -> tuple[Floats, Floats]:
+        """Return A (rank, k) and B (rows, rank) as they are stored, before they are rounded."""
+        if self.dtype != "int8t4":
+            return delta.a, delta.b
+        if not (np.isfinite(delta.a).all() and np.isfinite(delta.b).all()):
+            raise self._does_not_fit(f"{delta.site.module}", "a value is NaN or infinite")
+        return decomposed(delta.a, delta.b)
+
     def _part_spec(self, module: str) -> PartSpec:
         delta = self.adapter.deltas.get(module)
         changed = module in self.adapter.biases
         if delta is None:
             return PartSpec(bias=changed)
         scaling = delta.scaling * self.scale
-        return PartSpec(delta.a.shape[0], scaling, delta.magnitude is not None, changed or delta.bias is not None)
+        rank = stored_rank(self.dtype, delta.a.shape[0])
+        return PartSpec(rank, scaling, delta.magnitude is not None, changed or delta.bias is not None)
 
     def _fill_tensor(self, name: str, found: list[TargetModule], arrays: Arrays) -> None:
-        deltas = [self.adapter.deltas[site.module] for site in found if site.module in self.adapter.deltas]
-        if deltas:
-            rows = np.concatenate([delta.a for delta in deltas])
+        products = [self.products[site.module] for site in found if site.module in self.products]
+        if products:
+            rows = np.concatenate([a for a, _ in products])
             if block := rotation_of(self.model, name, self.dtype):
                 rows = rotated(rows, block)
             try:
-                pack_stacked(A_FORMAT[self.dtype], rows, arrays["a"])
+                pack_stacked(FORMATS[self.dtype], rows, arrays["a"])
             except NativeError as error:
                 raise self._does_not_fit(f"A of {name}", str(error)) from None
         for index, site in enumerate(found):
@@ -139,7 +158,12 @@ class _Packer:
         return total
 
     def _fill_b(self, delta: Delta, out: NDArray[Any], scales: NDArray[Any] | None) -> None:
-        values = in_panels(delta.b, out.shape[0])
+        a, b = self.products[delta.site.module]
+        values = in_panels(b, out.shape[0])
+        if self.dtype == "int8t4":
+            assert scales is not None
+            scales.reshape(-1, PANEL_ROWS)[:] = quantize_tails(values, a, out)
+            return
         if self.dtype == "int8":
             assert scales is not None
             scales.reshape(-1, PANEL_ROWS)[:] = quantize_panels(values, out)
@@ -186,7 +210,7 @@ class _Packer:
         return out
 
 
-def pack_stacked(format: QuantFormat, rows: Floats, out: NDArray[np.uint8]) -> None:
+def pack_stacked(format: QuantFormat | TailFormat, rows: Floats, out: NDArray[np.uint8]) -> None:
     """Pack (rank, k) into ``stacked_bytes`` bytes; raises the errors of ``format.pack``.
 
     The two halves of a folded row are rounded as separate rows, each with its scale.

@@ -20,6 +20,7 @@ from infeng_core.api.adapters import (
     read_artifact,
     read_header,
     shapes_of,
+    stored_rank,
     target_modules,
 )
 from infeng_core.api.formats import LoadedModel, ModelConfig, show
@@ -118,9 +119,8 @@ def _spec(adapter: AdapterWeights, known: TargetModules, dtype: AdapterDtype) ->
         delta, is_changed = adapter.deltas.get(module), module in adapter.biases
         if delta is None:
             return PartSpec(bias=is_changed)
-        return PartSpec(
-            delta.a.shape[0], delta.scaling, delta.magnitude is not None, is_changed or delta.bias is not None
-        )
+        rank = stored_rank(dtype, delta.a.shape[0])
+        return PartSpec(rank, delta.scaling, delta.magnitude is not None, is_changed or delta.bias is not None)
 
     tensors: dict[str, list[PartSpec]] = {}
     embedding: PartSpec | None = None

@@ -13,12 +13,13 @@ from workshop import Workshop
 from infeng_core import _native
 from infeng_core.errors import KernelError
 from infeng_core.kernels import problems
-from infeng_core.kernels.check import comparison, lora, trial
+from infeng_core.kernels.check import comparison, trial
 from infeng_core.kernels.check.case import OneOp
 from infeng_core.kernels.check.operands import wide_rounding
 from infeng_core.kernels.check.small import small
 from infeng_core.kernels.choice import Selector
 from infeng_core.kernels.libraries import library_states
+from infeng_core.kernels.storages import A_FORMATS
 from infeng_core.plug.manager import Plugins
 
 LAST_ROW = "if (m == a->common.rows - 1 && a->common.rows % 4) out[a->weight->k - 1] += 1"
@@ -383,4 +384,4 @@ def test_a_kernel_that_ignores_adapters_is_detected(fields, monkeypatch):
             assert changed[:adapted].all()
             assert not changed[adapted:].any()
         tried.append(adapters.storage)
-    assert tried == ([tried[0]] if fields["op"] == "shrink" else list(lora.A_FORMATS))
+    assert tried == ([tried[0]] if fields["op"] == "shrink" else list(A_FORMATS))

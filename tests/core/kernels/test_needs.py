@@ -45,6 +45,7 @@ PROBLEMS: dict[str, dict[str, Any]] = {  # what brings each bit about
     "LORA_F32": {**LORA, "needs": ["lora_f32"]},
     "LORA_BF16": {**LORA, "needs": ["lora_bf16"]},
     "LORA_I8": {**LORA, "needs": ["lora_int8"]},
+    "LORA_I8T4": {**LORA, "needs": ["lora_int8t4"]},
     "WIDE": {"op": "epilogue", "n": 96, "k": 96, "epilogues": ["quantize_wide"]},
     "ROW": {"op": "epilogue", "n": 96, "k": 96, "epilogues": ["quantize_row"]},
 }

@@ -113,7 +113,7 @@ constexpr uint64_t kHandlesGates = INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_F
 constexpr uint64_t kHandlesWide = INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_WIDE));
 constexpr uint64_t kHandlesRows = INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_ROW));
 constexpr uint64_t kHandlesLora = INFENG_NEED_BIT(INFENG_NEED_LORA_F32) | INFENG_NEED_BIT(INFENG_NEED_LORA_BF16) |
-                                  INFENG_NEED_BIT(INFENG_NEED_LORA_I8);
+                                  INFENG_NEED_BIT(INFENG_NEED_LORA_I8) | INFENG_NEED_BIT(INFENG_NEED_LORA_I8T4);
 
 // Makes a kernel's descriptor. `Op` has accepts, tiles and run, and optionally workspace, phases and the needs that it
 // handles.

@@ -63,7 +63,7 @@ INFENG_INLINE void feed_lora(Feed& feed, const infeng_lora_epilogue& e, int64_t 
     const infeng_lora_segment& s = *segment_at(e.segments, e.segment_stride, i);
     const LoraPanels own(s, begin, panels);
     if (own.count <= 0 || s.row_begin >= s.row_end) continue;
-    const int64_t bytes = int64_t(s.rank) * kLanes * (s.dtype == INFENG_F32 ? 4 : s.dtype == INFENG_BF16 ? 2 : 1);
+    const int64_t bytes = lora_bytes(s);
     feed.add((const uint8_t*)s.b + own.first * bytes, own.count * bytes);
     if (s.b_scale) feed.add(s.b_scale + own.first * kLanes, own.count * kLanes * int64_t(sizeof *s.b_scale));
   }

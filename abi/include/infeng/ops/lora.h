@@ -1,12 +1,14 @@
 // The B half of LoRA, an epilogue step: for each segment that covers a row and an output, in order,
 //   f32, bf16 B:  cur = fma(u[r], B[n][r], cur), r ascending
-//   int8 B:       t = fma(u[r], B[n][r], t) from +0;  cur = fma(t, b_scale[n], cur), b_scale in bf16
+//   int8 B:       t = fma(u[r], B[n][r], t) from +0;  cur = fma(t, b_scale[n], cur), b_scale in bf16; the same where
+//                 all rank rows but every eighth are stored in 4 bits
 //   and then, if the segment has them:  cur *= row_scale[n];  cur += bias[n]
 // A line of B is widened once for up to six rows. SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_LORA_H
 #define INFENG_OPS_LORA_H
 
 #include <infeng/ops/args.h>
+#include <infeng/ops/tails.h>
 
 namespace infeng {
 namespace {
@@ -15,31 +17,54 @@ INFENG_INLINE const infeng_lora_segment* segment_at(const infeng_lora_segment* f
   return (const infeng_lora_segment*)((const char*)first + int64_t(stride) * index);
 }
 
-// The storage of B: bytes of an element, loading 16 as floats, and whether its sum is computed before it is added.
+// The storage of B: bytes of rank row r of a panel and of `rank` rows, loading 16 values of row r as floats, and
+// whether its sum is computed before it is added.
 struct LoraF32 {
-  static constexpr int kBytes = 4;
   static constexpr bool kApart = false;
+  static constexpr int64_t row_bytes(int64_t) { return 4 * kLanes; }
+  static constexpr int64_t bytes(int64_t rank) { return 4 * kLanes * rank; }
   template <Vector V>
-  static INFENG_INLINE auto load(const uint8_t* b) {
+  static INFENG_INLINE auto load(const uint8_t* b, int64_t) {
     return V::load((const float*)b);
   }
 };
 struct LoraBf16 {
-  static constexpr int kBytes = 2;
   static constexpr bool kApart = false;
+  static constexpr int64_t row_bytes(int64_t) { return 2 * kLanes; }
+  static constexpr int64_t bytes(int64_t rank) { return 2 * kLanes * rank; }
   template <Vector V>
-  static INFENG_INLINE auto load(const uint8_t* b) {
+  static INFENG_INLINE auto load(const uint8_t* b, int64_t) {
     return V::load_bf16((const uint16_t*)b);
   }
 };
 struct LoraI8 {
-  static constexpr int kBytes = 1;
   static constexpr bool kApart = true;
+  static constexpr int64_t row_bytes(int64_t) { return kLanes; }
+  static constexpr int64_t bytes(int64_t rank) { return kLanes * rank; }
   template <Vector V>
-  static INFENG_INLINE auto load(const uint8_t* b) {
+  static INFENG_INLINE auto load(const uint8_t* b, int64_t) {
     return V::load_i8((const int8_t*)b);
   }
 };
+
+// Blocks of 8 rank rows: one in 8 bits, 7 in 4 bits.
+struct LoraI8T4 {
+  static constexpr bool kApart = true;
+  static constexpr int64_t row_bytes(int64_t r) { return r % kTailRows ? kLanes / 2 : kLanes; }
+  static constexpr int64_t bytes(int64_t rank) { return rank / kTailRows * (kLanes + (kTailRows - 1) * kLanes / 2); }
+  template <Vector V>
+  static INFENG_INLINE auto load(const uint8_t* b, int64_t r) {
+    return r % kTailRows ? V::load_i4(b) : V::load_i8((const int8_t*)b);
+  }
+};
+
+// Bytes of a panel of B.
+INFENG_INLINE int64_t lora_bytes(const infeng_lora_segment& s) {
+  if (s.dtype == INFENG_I8T4) return LoraI8T4::bytes(s.rank);
+  return s.dtype == INFENG_F32    ? LoraF32::bytes(s.rank)
+         : s.dtype == INFENG_BF16 ? LoraBf16::bytes(s.rank)
+                                  : LoraI8::bytes(s.rank);
+}
 
 // The part of a segment in one block of the current matrix.
 struct LoraBlock {
@@ -75,7 +100,7 @@ template <Vector V, class B, int M, int P>
 INFENG_NOINLINE void lora_rows(const LoraBlock& block, int64_t panel, int64_t row) {
   using F = typename V::F;
   const infeng_lora_segment& s = block.segment;
-  const int64_t rank = s.rank, bytes = rank * kLanes * B::kBytes, step = int64_t(s.panel_step) * kLanes;
+  const int64_t rank = s.rank, bytes = B::bytes(rank), step = int64_t(s.panel_step) * kLanes;
   const uint8_t* b = (const uint8_t*)s.b + (block.first + panel) * bytes;
   float* cur = block.cur + row * block.stride + panel * step;
   const float* u[M];
@@ -84,9 +109,9 @@ INFENG_NOINLINE void lora_rows(const LoraBlock& block, int64_t panel, int64_t ro
     u[m] = block.u + (row + m) * block.u_stride;
     INFENG_EACH (p, P) sum[m][p] = B::kApart ? V::zero() : V::load(cur + m * block.stride + p * step);
   }
-  for (int64_t r = 0; r < rank; ++r, b += kLanes * B::kBytes) {
+  for (int64_t r = 0; r < rank; b += B::row_bytes(r), ++r) {
     F w[P];
-    INFENG_EACH (p, P) w[p] = B::template load<V>(b + p * bytes);
+    INFENG_EACH (p, P) w[p] = B::template load<V>(b + p * bytes, r);
     INFENG_EACH (m, M) {
       const F x = V::set(u[m][r]);
       INFENG_EACH (p, P) sum[m][p] = V::fma(x, w[p], sum[m][p]);
@@ -138,6 +163,8 @@ INFENG_NOINLINE void add_lora(const infeng_lora_epilogue& e, int64_t row, int64_
       lora_block<V, LoraF32>(block);
     else if (s.dtype == INFENG_BF16)
       lora_block<V, LoraBf16>(block);
+    else if (s.dtype == INFENG_I8T4)
+      lora_block<V, LoraI8T4>(block);
     else
       lora_block<V, LoraI8>(block);
   }

@@ -4,13 +4,14 @@
 // holds the first inputs of its rows in lanes 0 to 7 and the others in lanes 8 to 15. It is multiplied by the first
 // inputs and then, from the cache, by the others; each product contributes its own lanes. A tile is a part of one
 // segment: one panel if few rows share it, so that reading A takes the time, else up to four panels for a block of
-// rows. A folded panel is a tile of its own.
+// rows. A folded panel is a tile of its own. Panels with tails of 4 bits are expanded first (tails.h).
 // SPDX-License-Identifier: Apache-2.0
 #ifndef INFENG_OPS_SHRINK_H
 #define INFENG_OPS_SHRINK_H
 
 #include <infeng/ops/linear_float.h>
 #include <infeng/ops/linear_int.h>
+#include <infeng/ops/tails.h>
 
 namespace infeng {
 namespace {
@@ -81,6 +82,8 @@ template <Vector V, class Core>
 struct Shrink {
   static constexpr uint32_t kOp = INFENG_OP_SHRINK;
   static constexpr uint32_t kFuses = 0;
+  static constexpr bool kExpands = Core::kFormat == INFENG_WEIGHT_INT8_ROW;
+  static constexpr uint64_t kHandles = kExpands ? INFENG_NEED_BIT(INFENG_NEED_LORA_I8T4) : 0;
   static constexpr int64_t kRows = 64;  // of a tile
   static constexpr int64_t kPanels = 4;
 
@@ -91,7 +94,9 @@ struct Shrink {
   static infeng_status workspace(const infeng_problem* problem, infeng_workspace* out) {
     out->align = kLine;
     out->shared = 0;
-    out->per_worker = kRows * kTileWidth * int64_t(sizeof(float)) + scratch_bytes<Core>(problem->k);
+    out->per_worker = kCur + scratch_bytes<Core>(problem->k);
+    if (problem->needs & kHandles)
+      out->per_worker = round_up(out->per_worker, kLine) + kPanels * panel_bytes(problem->k);
     return INFENG_OK;
   }
 
@@ -114,7 +119,8 @@ struct Shrink {
     weight.panel_bytes = panel_bytes(x.shape[1]);
     for (int32_t i = 0; i < args.segment_count && first < last; ++i) {
       const infeng_lora_segment& s = *segment_at(args.segments, args.segment_stride, i);
-      if (s.dtype != dtype()) return fail(worker, INFENG_INVALID_ARGUMENT, "an adapter is stored in another type");
+      if (s.dtype != dtype() && !(kExpands && s.dtype == INFENG_I8T4))
+        return fail(worker, INFENG_INVALID_ARGUMENT, "an adapter is stored in another type");
       const Part part(s);
       const int64_t tiles = part.tiles();
       for (; first < tiles && first < last; ++first) shrink(args, weight, s, part, i, first, worker);
@@ -126,6 +132,8 @@ struct Shrink {
   }
 
  private:
+  static constexpr int64_t kCur = kRows * kTileWidth * int64_t(sizeof(float));  // bytes of results
+
   // The tiles of a segment.
   struct Part {
     int64_t rows, panels, whole, step, groups;
@@ -154,16 +162,25 @@ struct Shrink {
     const bool is_folded = panel == part.whole;
     const int64_t panels = is_folded ? 1 : min_of(part.step, part.whole - panel);
     const int64_t row = s.row_begin + tile / part.groups * kRows, rows = min_of(kRows, s.row_end - row);
-    const uint8_t* data = (const uint8_t*)s.a + panel * weight.panel_bytes;
+    const bool has_tails = kExpands && s.dtype == INFENG_I8T4;
+    const int64_t stored = has_tails ? tails_bytes(weight.k) : weight.panel_bytes;
+    const uint8_t* data = (const uint8_t*)s.a + panel * stored;
     const uint8_t* next = nullptr;
     Feed none;
     if (panel + panels < part.panels)
-      next = data + panels * weight.panel_bytes;
+      next = data + panels * stored;
     else if (index + 1 < args.segment_count)
       next = (const uint8_t*)segment_at(args.segments, args.segment_stride, index + 1)->a;
     float* cur = (float*)worker->private_;
-    const LinearTile whole{
-        *args.in, weight, s.row_end, data, next, panels, row, rows, cur, (uint8_t*)(cur + kRows * kTileWidth), none};
+    uint8_t* scratch = (uint8_t*)cur + kCur;
+    if (has_tails) {
+      uint8_t* expanded = (uint8_t*)cur + round_up(kCur + scratch_bytes<Core>(weight.k), kLine);
+      const int64_t k = is_folded ? folded_inputs(weight.k) : weight.k;
+      for (int64_t p = 0; p < panels; ++p) expand_tails<V>(data + p * stored, k, expanded + p * weight.panel_bytes);
+      data = expanded;
+      next = nullptr;
+    }
+    const LinearTile whole{*args.in, weight, s.row_end, data, next, panels, row, rows, cur, scratch, none};
     if (is_folded)
       fold(whole);
     else
@@ -178,10 +195,12 @@ struct Shrink {
     }
   }
 
+  static int64_t folded_inputs(int64_t k) { return ceil_div(k, 2 * kGroup) * kGroup; }
+
   // Lanes 8 to 15 of the result are 0.
   static void fold(const LinearTile& t) {
     constexpr int kHalf = kLanes / 2;
-    const int64_t half = ceil_div(t.weight.k, 2 * kGroup) * kGroup;
+    const int64_t half = folded_inputs(t.weight.k);
     infeng_weight first = t.weight;
     first.k = min_of(t.weight.k, half);
     first.panel_bytes = panel_bytes(half);

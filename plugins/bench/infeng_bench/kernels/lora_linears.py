@@ -10,7 +10,7 @@ from infeng_bench.kernels.linears import Linear, case
 from infeng_bench.kernels.programs import Choice, KernelProgram
 from infeng_core.api import kernels as kernels_api
 from infeng_core.api.formats import ModelConfig, Part, layout
-from infeng_core.api.kernels import OneOp, RandomAdapters, a_form
+from infeng_core.api.kernels import OneOp, RandomAdapters, a_form, shrink_needs
 
 WAYS = ("base", "fused", "unfused")
 """base: the linear only. fused: shrink, then a linear that expands in its epilogue. unfused: shrink, linear, expand."""
@@ -39,6 +39,11 @@ class Adapted:
     def act(self) -> str:
         """The activation format that shrink reads."""
         return a_form(self.storage)[1]
+
+    @property
+    def needs(self) -> dict[str, list[str]]:
+        """The needs of the shrink's problem, as a field of it."""
+        return {"needs": needs} if (needs := shrink_needs(self.storage)) else {}
 
 
 @dataclass(frozen=True)

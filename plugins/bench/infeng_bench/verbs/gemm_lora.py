@@ -165,7 +165,9 @@ class _Bench:
         product = {"weight": quant.stored, "act": quant.activation, "n": columns, "k": linear.k}
         plain = self._of("linear", rows, **product)
         stacked = -(-adapted.stacked // linears.PANEL) * linears.PANEL
-        shrink = self._of("shrink", rows, weight=adapted.a_format, act=adapted.act, n=stacked, k=linear.k)
+        shrink = self._of(
+            "shrink", rows, weight=adapted.a_format, act=adapted.act, n=stacked, k=linear.k, **adapted.needs
+        )
         yield Kernels(plain)
         yield Kernels(self._of("linear", rows, **product, epilogues=["lora"]), shrink)
         yield Kernels(plain, shrink, self._of("epilogue", rows, n=columns, k=columns, epilogues=["lora"]))

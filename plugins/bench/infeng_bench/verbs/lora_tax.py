@@ -27,7 +27,7 @@ PAIRS = 20
 CONTEXT = {"decode": 512, "prefill": 1024}
 STEPS = 8
 SIDES = ("without", "with")
-STORAGES = ("int8", "bf16", "f32")
+STORAGES = ("int8", "int8t4", "bf16", "f32")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -41,7 +41,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add(parser, "--rows", options.positive, 4, "N", "sequences that decode")
     options.add(parser, "--context", options.positive, 128, "N", "tokens of each")
     options.add_adapters(parser)
-    parser.add_argument("--storage", choices=("int8", "bf16", "f32"), default="int8", help="of A and B in memory")
+    storages = ("int8", "int8t4", "bf16", "f32")
+    parser.add_argument("--storage", choices=storages, default="int8", help="of A and B in memory")
     help = "what is read: converted, or as PEFT saves it"
     parser.add_argument("--source", choices=("artifact", "peft"), default="artifact", help=help)
     options.add_measurement(parser, ROUNDS)

@@ -28,8 +28,9 @@ struct Headers {
 };
 
 // Adds a list and its needs to a problem; the headers live as long as the process. `rounding`: the function of
-// QUANTIZE.
-inline void ask(infeng_problem& p, const std::vector<uint32_t>& kinds, uint32_t rounding = INFENG_FUNCTION_IDENTITY) {
+// QUANTIZE. `has_tails`: adapters are stored in INFENG_I8T4 too, which older kernels do not know.
+inline void ask(infeng_problem& p, const std::vector<uint32_t>& kinds, uint32_t rounding = INFENG_FUNCTION_IDENTITY,
+                bool has_tails = false) {
   static std::vector<std::unique_ptr<Headers>> all;
   all.push_back(std::make_unique<Headers>(kinds, rounding));
   p.epilogue_count = uint32_t(kinds.size());
@@ -40,7 +41,7 @@ inline void ask(infeng_problem& p, const std::vector<uint32_t>& kinds, uint32_t 
     if (Headers::has_function(kind)) p.needs |= INFENG_NEED_BIT(INFENG_NEED_FUNCTION(INFENG_FUNCTION_SILU));
     if (kind == INFENG_EPILOGUE_LORA)
       p.needs |= INFENG_NEED_BIT(INFENG_NEED_LORA_F32) | INFENG_NEED_BIT(INFENG_NEED_LORA_BF16) |
-                 INFENG_NEED_BIT(INFENG_NEED_LORA_I8);
+                 INFENG_NEED_BIT(INFENG_NEED_LORA_I8) | (has_tails ? INFENG_NEED_BIT(INFENG_NEED_LORA_I8T4) : 0);
   }
 }
 

@@ -100,10 +100,10 @@ inline void check_combine(Checker& c) {
           infeng_problem p = problem_of(c.kernel, rows);
           p.n = p.k = n;
           p.top_k = int32_t(top_k);
-          ask(p, kinds);
-          if (!c.wants(p)) continue;
           CombineState s;
           s.list = List(kinds, rows, n);
+          ask(p, kinds, s.list.rounding(), s.list.segments.has_tails());
+          if (!c.wants(p)) continue;
           s.rows = rows, s.top_k = top_k, s.n = n;
           s.x = floats(rows * top_k * n);
           s.weights = floats(rows * top_k);

@@ -11,6 +11,15 @@ inline int64_t random_rank() {
   return ranks[pick(0, chance(0.1) ? 7 : 6)];
 }
 
+constexpr int64_t kTailRows = 8,
+                  kTailBlock = 72;  // INFENG_I8T4: rank rows stored together, their bytes in a panel of B
+
+inline Bytes random_bytes(int64_t count) {
+  Bytes made(count);
+  for (int64_t j = 0; j < count; ++j) made.as<uint8_t>()[j] = uint8_t(pick(0, 255));
+  return made;
+}
+
 // The half of an adapter that one op reads: A and its scaling, or B, its scales and its bias.
 struct LoraHalf {
   infeng_lora_segment fields{};
@@ -44,6 +53,9 @@ struct LoraSegments {
   std::vector<infeng_lora_segment> built;
 
   int64_t count() const { return int64_t(halves.size()); }
+  bool has_tails() const {
+    return std::any_of(halves.begin(), halves.end(), [](const LoraHalf& x) { return x.fields.dtype == INFENG_I8T4; });
+  }
   void add(LoraHalf half, int64_t width) {
     half.fields.u_column = int32_t(columns);
     columns += width + pick(0, 3);
@@ -71,12 +83,15 @@ inline Bytes upper_halves(const Bytes& values) {
 // For the epilogue: parts of `panels` panels, among them the alternating ones of gate and up.
 inline LoraSegments expanding(int64_t rows, int64_t panels, Bytes& u) {
   LoraSegments made;
+  const bool some_have_tails = chance(0.3);
   for (int64_t i = pick(0, 6); i > 0; --i) {
     LoraHalf half;
     infeng_lora_segment& s = half.fields;
     random_rows(half, rows);
-    s.rank = chance(0.1) ? 0 : int32_t(random_rank());
+    const bool has_tails = some_have_tails && chance(0.5);
+    s.rank = chance(0.1) ? 0 : int32_t(has_tails ? up(random_rank(), kTailRows) : random_rank());
     s.dtype = uint32_t(std::vector<int>{INFENG_F32, INFENG_BF16, INFENG_I8}[size_t(pick(0, 2))]);
+    if (has_tails) s.dtype = INFENG_I8T4;
     s.panel_step = int32_t(chance(0.5) ? 1 : pick(2, 3));
     s.panel_begin = int32_t(chance(0.4) ? 0 : pick(0, panels - 1));
     const int64_t most = (panels - s.panel_begin + s.panel_step - 1) / s.panel_step;
@@ -86,7 +101,8 @@ inline LoraSegments expanding(int64_t rows, int64_t panels, Bytes& u) {
     half.b = integer ? Bytes(values) : floats(values);
     for (int64_t j = 0; integer && j < values; ++j) half.b.as<int8_t>()[j] = int8_t(pick(-127, 127));
     if (s.dtype == INFENG_BF16) half.b = upper_halves(half.b);
-    if (integer) half.b_scale = upper_halves(floats(outputs, 0.01f));
+    if (has_tails) half.b = random_bytes(s.panel_count * s.rank / kTailRows * kTailBlock);
+    if (integer || has_tails) half.b_scale = upper_halves(floats(outputs, 0.01f));
     if (chance(0.2)) half.row_scale = floats(outputs);
     if (chance(0.2)) half.bias = floats(outputs);
     made.add(std::move(half), s.rank);
@@ -110,19 +126,32 @@ inline Bytes stacked(uint32_t format, int64_t whole, bool is_folded, int64_t k) 
   return both;
 }
 
-// For shrink, stored as weights of `format`.
-inline LoraSegments shrinking(int64_t rows, uint32_t format, int64_t k) {
+// The same of INFENG_I8T4: scales, then any bytes.
+inline Bytes stacked_tails(int64_t whole, bool is_folded, int64_t k) {
+  const auto panel = [](int64_t inputs) { return 64 + up(inputs, 64) / 64 * 9 * 64; };
+  const int64_t all = whole / 16 * panel(k);
+  Bytes made = random_bytes(all + (is_folded ? panel(up(k, 128) / 2) : 0));
+  for (int64_t at = 0; at < made.size(); at += panel(k)) {
+    const Bytes scales = floats(16, 0.01f);
+    memcpy(made.as<uint8_t>(at), scales.as<uint8_t>(), 64);
+  }
+  return made;
+}
+
+// For shrink, stored as weights of `format`, or with tails of 4 bits.
+inline LoraSegments shrinking(int64_t rows, uint32_t format, int64_t k, bool has_tails = false) {
   LoraSegments made;
   for (int64_t i = pick(1, 5); i > 0; --i) {
     LoraHalf half;
     random_rows(half, rows);
-    half.fields.rank = int32_t(random_rank());
+    half.fields.rank = int32_t(has_tails ? up(random_rank(), kTailRows) : random_rank());
     half.fields.dtype = format == INFENG_WEIGHT_F32    ? INFENG_F32
                         : format == INFENG_WEIGHT_BF16 ? uint32_t{INFENG_BF16}
                                                        : uint32_t{INFENG_I8};
     half.fields.weight = chance(0.5) ? 1.0f : normal();
     const int64_t padded = up(half.fields.rank, 16), whole = up(half.fields.rank - 8, 16);
-    half.a = stacked(format, whole, padded > whole, k);
+    if (has_tails) half.fields.dtype = INFENG_I8T4;
+    half.a = has_tails ? stacked_tails(whole, padded > whole, k) : stacked(format, whole, padded > whole, k);
     half.scaling = floats(padded);
     made.add(std::move(half), padded);
   }

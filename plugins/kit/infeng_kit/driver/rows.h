@@ -81,7 +81,7 @@ inline void check_linear(Checker& c) {
             p.k = k;
             LinearState s;
             s.list = List(kinds, rows, outputs, Activation::random_group(), chance(0.5));
-            ask(p, kinds, s.list.rounding());
+            ask(p, kinds, s.list.rounding(), s.list.segments.has_tails());
             if (!serves(c.kernel, p)) continue;
             s.rows = rows;
             s.weight = std::make_shared<PackedWeight>(format, outputs, k);
@@ -126,7 +126,7 @@ inline void check_epilogue(Checker& c) {
           if (n % 32 != 0 && mask_of(kinds) & INFENG_EPILOGUE_BIT(INFENG_EPILOGUE_GATED_MUL)) continue;
           EpilogueState s;
           s.list = List(kinds, rows, n, Activation::random_group(), chance(0.5));
-          ask(p, kinds, s.list.rounding());
+          ask(p, kinds, s.list.rounding(), s.list.segments.has_tails());
           if (!c.wants(p)) continue;
           s.rows = rows;
           s.n = n;
@@ -321,12 +321,14 @@ inline void check_shrink(Checker& c) {
         p.act_format = integer ? act_of(group) : INFENG_ACT_F32;
         p.n = 256;
         p.k = k;
-        for (int i = 0; i < 3; ++i) {
+        for (int i = 0; i < 4; ++i) {
+          const bool has_tails = integer && i == 3;
+          p.needs = has_tails ? INFENG_NEED_BIT(INFENG_NEED_LORA_I8T4) : 0;
           if (!c.wants(p)) continue;
           ShrinkState s;
           s.rows = rows;
           s.k = k;
-          s.segments = shrinking(rows, format, k);
+          s.segments = shrinking(rows, format, k, has_tails);
           if (integer) {
             s.in = Activation(rows, k, group);
             s.in.randomize();

@@ -59,7 +59,7 @@ def equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int8t4"])
 @pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
 def test_an_artifact_loads_as_the_adapter_that_it_was_made_from(
     case: Adapted, dtype: Any, bases: Bases, tmp_path: Path
@@ -162,17 +162,37 @@ def test_another_shape_or_storage_or_scale_is_refused(artifact: Path, bases: Bas
         load_adapter(bound.path, bases(CASES["dora"], "f32"), "int8", scale=0.5)
 
 
-def test_any_changed_byte_is_found(artifact: Path, bases: Bases, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["1.0", "1.9"])
+def test_tails_in_a_file_of_version_1_are_refused(version: str, bases: Bases, tmp_path: Path) -> None:
+    model = bases(CASES["lora"], "f32")
+    made = convert_adapter(CASES["lora"].directory, tmp_path / "tails", model, "int8t4").path
+    assert json.loads(header_of(made))["__metadata__"]["infeng_adapter"] == "2.1"
+    for dtype in ("int8", "bf16"):
+        with pytest.raises(AdapterError, match=rf"is stored as int8t4, this engine's adapters are {dtype}"):
+            load_adapter(made, model, dtype)
+    copy = copy_with(made, tmp_path, lambda data: rewrite(data, lambda m, d: m.update(infeng_adapter=version)))
+    with pytest.raises(AdapterError, match="int8t4', which version 1 does not have"):
+        load_adapter(copy, model, "int8t4")
+
+
+def header_of(artifact: Path) -> str:
+    data = (artifact / FILE).read_bytes()
+    return data[8 : 8 + int.from_bytes(data[:8], "little")].decode()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int8t4"])
+def test_any_changed_byte_is_found(dtype: Any, bases: Bases, tmp_path: Path) -> None:
+    artifact = convert_adapter(CASES["lora"].directory, tmp_path / "whole", bases(CASES["lora"], "f32"), dtype).path
     size, model = (artifact / FILE).stat().st_size, bases(CASES["lora"], "f32")
     random = np.random.default_rng(0)
 
     def spoil(place: int) -> Callable[[bytes], bytes]:
         return lambda data: data[:place] + bytes([data[place] ^ (1 << random.integers(8))]) + data[place + 1 :]
 
-    whole = load_adapter(artifact, model, "int8").id
+    whole = load_adapter(artifact, model, dtype).id
     for place in (*range(12), *random.integers(0, size, 150).tolist(), size - 1):
         try:
-            found = load_adapter(copy_with(artifact, tmp_path, spoil(place)), model, "int8")
+            found = load_adapter(copy_with(artifact, tmp_path, spoil(place)), model, dtype)
         except AdapterError as error:
             assert error.remedy
         else:  # a space of the header's padding, or the version of the writer: nothing that is used
@@ -202,6 +222,7 @@ def test_a_truncated_or_lengthened_file_is_refused(
         (lambda m, d: m.pop("infeng_adapter"), "infeng_adapter is missing"),
         (lambda m, d: m.update(adapter=""), "not valid JSON"),
         (lambda m, d: d.update(dtype="int4"), "dtype is 'int4'"),
+        (lambda m, d: d.update(dtype="int8t4"), "hold a rank of 4, with int8t4 it must be a multiple of 8"),
         (lambda m, d: d.update(id="0" * 64), "id does not match the contents"),
         (lambda m, d: d["tensors"].update({"layers.0.qkv_proj": [[4, 2.0, False]]}), "two flags"),
         (lambda m, d: d["tensors"].update({"layers.0.qkv_proj": [[1 << 40, 2.0, False, False]] * 3}), "two flags"),
