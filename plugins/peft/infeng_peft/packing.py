@@ -38,6 +38,7 @@ from infeng_core.api.formats import (
     widened,
 )
 from infeng_peft.norms import row_scales
+from infeng_peft.trained_tokens import as_delta
 from infeng_peft.weights import AdapterWeights, Delta, Floats
 
 SMALLEST = np.float32(2.0**-100)  # a row with a smaller largest magnitude counts as zero
@@ -60,9 +61,10 @@ class _Packer:
         self.scale = scale
         self.known = target_modules(model.config)
         self.saved = self._saved_tensors()
+        self.deltas = {**adapter.deltas, **self._trained()}
 
     def image(self) -> AdapterImage:
-        deltas = self.adapter.deltas
+        deltas = self.deltas
         by_tensor: dict[str, list[TargetModule]] = {name: [] for name in self.known.specs if name != EMBED}
         for site in self.known.matrices.values():
             if site.kind != "embedding":
@@ -79,6 +81,7 @@ class _Packer:
             saved_vectors=tuple(vectors),
             rotated={name: block for name in filled if (block := rotation_of(self.model, name, self.dtype))},
             invocation=self.adapter.invocation,
+            trained_tokens=tuple(sorted({token for one in self.adapter.trained.values() for token in one.tokens})),
         )
         pieces = Pieces(spec, self.model)
         data = aligned_bytes(pieces.total)
@@ -97,15 +100,15 @@ class _Packer:
         return AdapterImage(spec, pieces, data, adapter_digest(data), self.adapter.base_name)
 
     def _part_spec(self, module: str) -> PartSpec:
-        delta = self.adapter.deltas.get(module)
+        delta = self.deltas.get(module)
         changed = module in self.adapter.biases
         if delta is None:
             return PartSpec(bias=changed)
-        scaling = delta.scaling * self.scale
+        scaling = delta.scaling * (self.scale if delta.is_scaled else 1.0)
         return PartSpec(delta.a.shape[0], scaling, delta.magnitude is not None, changed or delta.bias is not None)
 
     def _fill_tensor(self, name: str, found: list[TargetModule], arrays: Arrays) -> None:
-        deltas = [self.adapter.deltas[site.module] for site in found if site.module in self.adapter.deltas]
+        deltas = [self.deltas[site.module] for site in found if site.module in self.deltas]
         if deltas:
             rows = np.concatenate([delta.a for delta in deltas])
             if block := rotation_of(self.model, name, self.dtype):
@@ -118,7 +121,7 @@ class _Packer:
             self._fill_part(site, site.part, arrays, f"{index}.")
 
     def _fill_part(self, site: TargetModule, place: Part, arrays: Arrays, prefix: str) -> None:
-        delta = self.adapter.deltas.get(site.module)
+        delta = self.deltas.get(site.module)
         if delta is not None:
             self._fill_b(delta, arrays[f"{prefix}b"], arrays.get(f"{prefix}b_scale"))
             if delta.magnitude is not None:
@@ -128,6 +131,11 @@ class _Packer:
                 scales[: place.rows] = row_scales(delta, delta.scaling * self.scale, base)
         if f"{prefix}bias" in arrays:
             arrays[f"{prefix}bias"][: place.rows] = self._bias(site, delta)
+
+    def _trained(self) -> dict[str, Delta]:
+        """Return the changes by which single rows of embedding and head become the trained ones."""
+        sites = ((self.known.matrices[module], rows) for module, rows in self.adapter.trained.items())
+        return {site.module: as_delta(site, rows, self.saved_base(site), self.dtype) for site, rows in sites}
 
     def _bias(self, site: TargetModule, delta: Delta | None) -> Floats:
         """Return the addition to the outputs: the new bias less the base's, and the product's own bias."""

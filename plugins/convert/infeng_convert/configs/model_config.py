@@ -108,6 +108,17 @@ def _activation(fields: Fields) -> str:
     return ACTIVATIONS[name]
 
 
+ELSEWHERE = {
+    "GraniteSwitchForCausalLM": (
+        "is GraniteSwitchForCausalLM, a base with adapters within its checkpoint and a control token for each, "
+        "which this version does not run",
+        "use its base and its adapters as they were before, which its BUILD.md names: "
+        "ibm-granite/granite-4.1-8b with --lora NAME=DIR of ibm-granite/granitelib-rag-r1.0, -core-r1.0 or -guardian-r1.0",
+    )
+}
+"""Architectures whose parts are published as others that run: why they are refused, and the remedy."""
+
+
 def _family(fields: Fields) -> str:
     """Return the family of a config.json from ``architectures``, else from ``model_type``."""
     remedy = f"use a model of a supported family: {describe_families()}"
@@ -121,6 +132,8 @@ def _family(fields: Fields) -> str:
         wrapped = {name: each for name, each in config_keys().items() if names[0] in getattr(each, "WRAPPERS", ())}
         if wrapped:
             return wrapped_family(fields, wrapped, remedy)
+        if names[0] in ELSEWHERE:
+            fields.fail("architectures", *ELSEWHERE[names[0]])
         name = names[0] if len(names[0]) <= 100 and names[0].isprintable() else show(names[0])
         fields.fail("architectures", f"is {name}, which this version does not run", remedy)
     model_type = fields.text("model_type")
