@@ -197,3 +197,16 @@ ACTIVATED = (
         invoked=((15,), (17,), (0, 2)),  # before a block's border; the last token; twice
     ),
 )
+
+VECTORS = HERE / "vectors.npz"
+
+EMBEDDED = tuple(
+    case
+    for case in (*ADAPTED, *ACTIVATED)
+    if case.name
+    in (
+        *("lora", "dora", "bias-all", "combined-dora", "activated", "activated-head", "saved", "lora-bias"),
+        *("embedding", "tokens-tied", "tokens-dora"),
+    )
+)
+"""Cases whose prompts' vectors are stored in ``VECTORS`` by name: (prompts, 2, hidden), the mean and the last state."""

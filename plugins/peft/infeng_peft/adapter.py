@@ -220,7 +220,9 @@ class _Reader:
         return found
 
     def _expect_trained(self, module: str, tokens: tuple[int, ...], stored: str) -> str:
-        """Return the name of the tensor of a module's trained rows."""
+        """Return the name of the tensor of a module's trained rows; a tied head may have a copy of the embedding's."""
+        if module != stored and PREFIX + self._outside(f"{module}.{ROWS}") in self.header.tensors:
+            self._expect(f"{module}.{ROWS}", (len(tokens), self.sites.matrices[module].k))
         return self._expect(f"{stored}.{ROWS}", (len(tokens), self.sites.matrices[module].k))
 
     def _expect_bases_below(self, trained: Mapping[str, object]) -> dict[str, str]:

@@ -112,8 +112,8 @@ ELSEWHERE = {
     "GraniteSwitchForCausalLM": (
         "is GraniteSwitchForCausalLM, a base with adapters within its checkpoint and a control token for each, "
         "which this version does not run",
-        "use its base and its adapters as they were before, which its BUILD.md names: "
-        "ibm-granite/granite-4.1-8b with --lora NAME=DIR of ibm-granite/granitelib-rag-r1.0, -core-r1.0 or -guardian-r1.0",
+        "use its base and its adapters as they are published apart, which its BUILD.md names: "
+        "ibm-granite/granite-4.1-8b with --lora NAME=DIR, a folder of ibm-granite/granitelib-rag-r1.0 and so on",
     )
 }
 """Architectures whose parts are published as others that run: why they are refused, and the remedy."""
