@@ -22,6 +22,7 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
         "demo": "infeng-demo",
         "doctor": "infeng-doctor",
         "models": "infeng-convert",
+        "unpack": "infeng-convert",
         "plugins": "infeng-doctor",
         "quality": "infeng-quality",
         "serve": "infeng-serve",

@@ -292,7 +292,7 @@ def test_a_kind_works_with_everything_or_is_refused_by_name(
 # ------------------------------------------------------------------------------------------------------ two of them ---
 
 
-@pytest.mark.parametrize(("first", "second"), combinations(KINDS[1:], 2))
+@pytest.mark.parametrize(("first", "second"), [*combinations(KINDS[1:], 2)])
 def test_two_kinds_are_read_from_one_adapter_or_refused_by_name(
     first: str, second: str, opened: Open, alone: Any, tmp_path: Path
 ) -> None:

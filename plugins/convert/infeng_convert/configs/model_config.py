@@ -110,10 +110,8 @@ def _activation(fields: Fields) -> str:
 
 ELSEWHERE = {
     "GraniteSwitchForCausalLM": (
-        "is GraniteSwitchForCausalLM, a base with adapters within its checkpoint and a control token for each, "
-        "which this version does not run",
-        "use its base and its adapters as they are published apart, which its BUILD.md names: "
-        "ibm-granite/granite-4.1-8b with --lora NAME=DIR, a folder of ibm-granite/granitelib-rag-r1.0 and so on",
+        "is GraniteSwitchForCausalLM, a base with adapters within its checkpoint and a control token for each",
+        "write them apart: infeng unpack CHECKPOINT DEST",
     )
 }
 """Architectures whose parts are published as others that run: why they are refused, and the remedy."""

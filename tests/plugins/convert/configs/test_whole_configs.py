@@ -104,11 +104,11 @@ def test_configs_of_other_families_are_refused_by_name(name: str) -> None:
         read(WRITTEN[name])
 
 
-def test_a_base_with_adapters_within_its_checkpoint_is_refused_with_the_names_of_its_parts() -> None:
+def test_a_base_with_adapters_within_its_checkpoint_is_to_be_unpacked() -> None:
     config = {"architectures": ["GraniteSwitchForCausalLM"], "model_type": "granite_switch", "num_adapters": 12}
     with pytest.raises(ModelError, match="a control token for each") as caught:
         read(config)
-    assert "ibm-granite/granite-4.1-8b with --lora NAME=DIR" in str(caught.value.remedy)
+    assert "infeng unpack CHECKPOINT DEST" in str(caught.value.remedy)
 
 
 def test_no_key_is_in_two_tables() -> None:
