@@ -28,6 +28,9 @@ PREFIX = "base_model.model."
 TO_SAFETENSORS = "load it with PEFT and save it again: model.save_pretrained(DIR, safe_serialization=True)"
 
 EXPERTS = re.compile(r"\.experts\.|\.(in|out)put_linear\.")
+MAX_PLACES = 1 << 24
+"""The most trained tokens times tokens of the vocabulary, which are a factor of the rows in memory: 64 MiB in f32."""
+
 ROWS = "token_adapter.trainable_tokens_delta"  # of trained tokens; PEFT replaces rows by them and adds nothing
 ONE_EXPERT = re.compile(r"\.experts\.\d+\.")  # separate modules, up to transformers 4
 
@@ -212,6 +215,9 @@ class _Reader:
             if max(tokens) >= self.base.vocab:
                 why = f"has token {max(tokens)}, the base has {self.base.vocab} tokens"
                 self.config.fields.fail(TRAINED, why, "load it over the model that it was trained on")
+            if len(tokens) * self.base.vocab > MAX_PLACES:
+                why = f"has {len(tokens)} tokens: {MAX_PLACES // self.base.vocab} may be trained of {self.base.vocab}"
+                self.config.fields.fail(TRAINED, why, 'train so many with modules_to_save=["embed_tokens"]')
             if module in targets or module in saved:
                 why = (
                     f"trains rows of {module}, which the adapter also {'changes' if module in targets else 'replaces'}"

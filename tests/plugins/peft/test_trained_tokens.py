@@ -15,6 +15,7 @@ from adapter_calls import convert_adapter, load_adapter
 from goldens.adapted import ADAPTED, TRAINED_TOKENS, Adapted
 from goldens.peft_files import tensors_of
 from infeng_gguf.adapter_writer import write_gguf_adapter
+from infeng_peft import adapter as adapter_module
 from infeng_peft.adapter import read_peft
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
@@ -161,6 +162,14 @@ def test_what_peft_does_not_define_is_refused_by_name(
     with pytest.raises(AdapterError, match=re.escape(reason)) as caught:
         load_adapter(folder, bases(TIED, "f32"), "f32")
     assert caught.value.remedy
+
+
+def test_so_many_that_a_small_file_would_take_much_memory_are_refused(
+    bases: Bases, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter_module, "MAX_PLACES", 3 * 257 - 1)
+    with pytest.raises(AdapterError, match="has 3 tokens: 2 may be trained of 257"):
+        load_adapter(folder, bases(TIED, "f32"), "f32")
 
 
 def test_head_and_embedding_of_a_tied_base_may_have_tokens_of_their_own(bases: Bases, folder: Path) -> None:
