@@ -109,7 +109,7 @@ def read_switch(directory: Path) -> Switch:
 def _refuse_others(fields: Fields) -> None:
     """Raise for checkpoints of the other versions of this layout, and for models that it holds beside Granite 4."""
     if "ms_code_m" not in fields.data or fields.data.get("switch_type", "multi") != "multi":
-        fields.fail("ms_code_m", "is missing: an older layout, in which control tokens acted otherwise")
+        fields.fail("ms_code_m", "is missing: an older layout, in which control tokens are hidden from attention")
     for key, wanted in (
         ("dual_stream", False),
         ("num_local_experts", 0),
