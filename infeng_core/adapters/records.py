@@ -61,10 +61,11 @@ class Resident:
     nbytes: int
     rank: int
     stacked_rank: int
-    is_whole: bool  # has DoRA, biases or saved modules: its weight can only be 1
+    is_whole: bool  # has DoRA, biases, trained tokens or saved modules: its weight can only be 1
     saves_modules: bool
     reach: float  # the largest magnitude that it may add to a weight of the base
     invocation: tuple[int, ...] = ()  # tokens from which on it acts (aLoRA); () on all
+    trained_tokens: frozenset[int] = frozenset()  # whose rows of embeddings and head it replaces
     entries: set[Entry] = field(default_factory=set, repr=False)
     references: WeakSet[Any] = field(default_factory=WeakSet, repr=False)
     """References of running requests. A weak set, so that an ill-timed Ctrl-C cannot break the count."""
@@ -92,6 +93,7 @@ class Resident:
             packed.saves_modules,
             packed.reach,
             packed.invocation,
+            frozenset(packed.trained_tokens),
         )
 
 

@@ -141,13 +141,13 @@ class AdapterReference:
 def check_combination(parts: Sequence[tuple[str, Resident, float]], max_stacked_rank: int) -> None:
     """Raise RequestError unless adapters (name, contents, weight) can be used on one row.
 
-    A weight scales the product B A. DoRA also rescales the base's output, biases shift it and saved modules replace
-    it; a weight other than 1 is undefined for these. max_stacked_rank: the most rank rows of all together that the
-    backend supports.
+    A weight scales the product B A. DoRA also rescales the base's output, biases shift it, saved modules replace it
+    and trained tokens single rows of it; a weight other than 1 is undefined for these. max_stacked_rank: the most rank
+    rows of all together that the backend supports.
     """
     for name, resident, weight in parts:
         if resident.is_whole and weight != 1.0:
-            kind = "saved modules" if resident.saves_modules else "DoRA magnitudes or biases"
+            kind = "saved modules" if resident.saves_modules else "DoRA magnitudes, biases or trained tokens"
             why = f"it has {kind}, so its weight can only be 1, not {weight:g}"
             raise RequestError(f"adapter {name}", why, "leave the weight out")
         if not abs(weight) * max(1.0, resident.reach) <= MAX_MAGNITUDE:
@@ -157,8 +157,28 @@ def check_combination(parts: Sequence[tuple[str, Resident, float]], max_stacked_
     if len(saving) > 1:
         why = "each replaces modules of the base, and only one can"
         raise RequestError(f"adapters {' and '.join(saving)}", why, "use one of them")
+    _check_trained_tokens(parts)
     stacked = sum(resident.stacked_rank for _, resident, _ in parts)
     if stacked > max_stacked_rank:
         names = ", ".join(name for name, _, _ in parts)
         why = f"their stacked ranks add up to {stacked}, and a row has room for {max_stacked_rank}"
         raise RequestError(f"adapters {names}", why, "combine fewer, or adapters of lower rank")
+
+
+def _check_trained_tokens(parts: Sequence[tuple[str, Resident, float]]) -> None:
+    """Raise RequestError if two adapters on one row would replace the same rows of embeddings or head.
+
+    A trained row is stored as its distance from the base's row, which another adapter's saved matrix is not.
+    """
+    owners: dict[int, str] = {}
+    for name, resident, _ in parts:
+        for token in sorted(resident.trained_tokens):
+            if token in owners:
+                why = f"both replace the embedding of token {token}, and only one can"
+                raise RequestError(f"adapters {owners[token]} and {name}", why, "use one of them")
+            owners[token] = name
+    saving = next((name for name, resident, _ in parts if resident.saves_modules), None)
+    training = next((name for name, resident, _ in parts if resident.trained_tokens and name != saving), None)
+    if saving is not None and training is not None:
+        why = f"{saving} replaces modules of the base, and {training} single rows of its embedding"
+        raise RequestError(f"adapters {saving} and {training}", why, "use one of them")

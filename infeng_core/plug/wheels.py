@@ -26,6 +26,7 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
         "quality": "infeng-quality",
         "serve": "infeng-serve",
         "top": "infeng-serve",
+        "unpack": "infeng-convert",
     },
     "adapter_readers": {"gguf": "infeng-gguf", "peft": "infeng-peft"},
     "locators": {"gguf": "infeng-gguf", "hub": "infeng-convert"},

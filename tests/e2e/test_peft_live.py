@@ -48,7 +48,10 @@ def random_lora(case: Case, *, is_plain: bool) -> dict[str, Any]:
         return lora
     saved = some([*NORMS, *([] if tied or ends else ["embed_tokens", "lm_head"])], 0.3)
     kind = random.randint(3)
+    # Two of the first tokens of prompts, so that their rows are read.
+    tokens = sorted({prompt[0] for prompt in prompts(case)})[:2] if random.randint(2) else None
     return lora | {
+        "trainable_token_indices": None if ends or "embed_tokens" in saved else tokens,
         "use_dora": bool(kind == 1 and "embed_tokens" not in ends),
         "lora_bias": bool(kind == 2 and "embed_tokens" not in ends),
         "bias": ["none", "all", "lora_only"][random.randint(3)] if kind == 0 else "none",
@@ -58,7 +61,8 @@ def random_lora(case: Case, *, is_plain: bool) -> dict[str, Any]:
 
 def weights(first: dict[str, Any]) -> tuple[float, float] | None:
     """Return with which weights the plain adapter and this one can be combined, if they can."""
-    if first["bias"] != "none" or first["lora_bias"] or first["modules_to_save"]:
+    replaces = first["modules_to_save"] or first["trainable_token_indices"]
+    if first["bias"] != "none" or first["lora_bias"] or replaces:
         return None
     return 0.75, 1.0 if first["use_dora"] else -0.5
 

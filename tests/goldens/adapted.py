@@ -20,6 +20,7 @@ STEPS = 32  # greedy tokens after each prompt
 HERE = Path(__file__).parent / "adapters"
 
 QKV = ["q_proj", "k_proj", "v_proj"]
+TRAINED_TOKENS = [90, 11, 3]
 ALL_LINEARS = [*QKV, "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
@@ -35,6 +36,7 @@ class Adapted:
     keeps_base: bool = False  # whether PEFT puts the weight of an adapted embedding or head into the file as well
     combines: tuple[tuple[str, float], ...] = ()  # names of other cases with their weights
     invoked: tuple[tuple[int, ...], ...] = ()  # where the invocation of an activated one lies in each prompt
+    holds: list[int] = field(default_factory=list)  # tokens that are in each prompt
 
     @property
     def directory(self) -> Path:
@@ -54,6 +56,8 @@ class Adapted:
         for prompt, places in zip(made, self.invoked, strict=False):
             for place in places:
                 prompt[place : place + len(self.invocation)] = self.invocation
+        for prompt in made:
+            prompt[1 : 1 + len(self.holds)] = self.holds
         return made
 
     @property
@@ -135,6 +139,30 @@ ADAPTED = (
     Adapted(
         "dora-qko", QWEN2, {"r": 4, "use_dora": True, "target_modules": ["q_proj", "k_proj", "o_proj"]}, 1, "bfloat16"
     ),
+    Adapted(
+        "tokens-tied",
+        LLAMA3,
+        {
+            "r": 3,
+            "target_modules": ["q_proj", "up_proj"],
+            "trainable_token_indices": TRAINED_TOKENS,
+        },
+        2,
+        "bfloat16",
+        holds=TRAINED_TOKENS,
+    ),
+    Adapted(
+        "tokens-dora",
+        LINEAR,
+        {
+            "r": 2,
+            "use_dora": True,
+            "target_modules": ["v_proj", "down_proj"],
+            "trainable_token_indices": {"embed_tokens": TRAINED_TOKENS, "lm_head": [40, 4]},
+        },
+        2,
+        holds=TRAINED_TOKENS,
+    ),
     Adapted("combined", BIASED, seed=1, combines=(("lora", 0.5), ("thin", -1.25))),
     Adapted("combined-dora", BIASED, seed=1, combines=(("lora", 0.5), ("dora", 1.0))),
 )
@@ -169,3 +197,16 @@ ACTIVATED = (
         invoked=((15,), (17,), (0, 2)),  # before a block's border; the last token; twice
     ),
 )
+
+VECTORS = HERE / "vectors.npz"
+
+EMBEDDED = tuple(
+    case
+    for case in (*ADAPTED, *ACTIVATED)
+    if case.name
+    in (
+        *("lora", "dora", "bias-all", "combined-dora", "activated", "activated-head", "saved", "lora-bias"),
+        *("embedding", "tokens-tied", "tokens-dora"),
+    )
+)
+"""Cases whose prompts' vectors are stored in ``VECTORS`` by name: (prompts, 2, hidden), the mean and the last state."""

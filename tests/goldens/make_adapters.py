@@ -16,7 +16,7 @@ import peft
 import peft_run
 import torch
 import transformers
-from goldens.adapted import ACTIVATED, ADAPTED, Adapted
+from goldens.adapted import ACTIVATED, ADAPTED, EMBEDDED, VECTORS, Adapted
 
 MADE_BY = f"torch {torch.__version__}, transformers {transformers.__version__}, peft {peft.__version__}"
 
@@ -36,10 +36,23 @@ def write(case: Adapted, scratch: Path) -> None:
     np.savez_compressed(case.directory / "expected.npz", **found, made_by=MADE_BY)
 
 
+def write_vectors(scratch: Path) -> None:
+    """Write the vectors of prompts with and without adapters."""
+    found = {}
+    for case in EMBEDDED:
+        model = case.base.write(scratch / case.base.name)
+        found[case.name] = peft_run.vectors(model, case.adapters, case.prompts)
+        plain = peft_run.vectors(model, [], case.prompts)
+        print(f"{case.name}: vectors std {plain.std():.2f}, {np.abs(found[case.name] - plain).mean():.2f} away")
+    np.savez_compressed(VECTORS, **found, made_by=MADE_BY)
+
+
 def main(names: list[str]) -> None:
-    """Write the named cases, or all."""
+    """Write the named cases, "vectors", or all."""
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as scratch:
+        if not names or "vectors" in names:
+            write_vectors(Path(scratch))
         for case in (*ADAPTED, *ACTIVATED):
             if not names or case.name in names:
                 write(case, Path(scratch))

@@ -1,6 +1,7 @@
 """Read a PEFT directory by the text of PEFT's own semantics: none of the engine's code is between.
 
-Low-rank parts of linears, embedding and head, DoRA's magnitudes, biases of both kinds and modules trained whole.
+Low-rank parts of linears, embedding and head, DoRA's magnitudes, biases of both kinds, single rows of embedding and
+head, and modules trained whole.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from infeng_numpy.adapter import Adapter, Change
 from infeng_numpy.llama import Linear
 from numpy.typing import NDArray
 
+ENDS = {"model.embed_tokens.weight", "lm_head.weight"}  # a tied checkpoint has one of them
 Tensors = Mapping[str, NDArray[Any]]
 Real = NDArray[np.float64]
 
@@ -55,6 +57,8 @@ def read(directory: Path, base: Tensors) -> Adapter:
     }
     embed = base.get("model.embed_tokens.weight", base.get("lm_head.weight"))
     weights = {"model.embed_tokens.weight": embed, "lm_head.weight": embed} | dict(base)
+    trained = _trained(config, stored, weights, is_tied=len(base.keys() & ENDS) == 1)
+    stored = {name: tensor for name, tensor in stored.items() if ".token_adapter." not in name}
     modules = {re.sub(r"\.(base_layer\.)?(lora_\w+(\.weight|\.bias)?|bias)$", "", name) for name in stored}
     changes = {
         module: _change(config, module, stored, weights)
@@ -63,11 +67,25 @@ def read(directory: Path, base: Tensors) -> Adapter:
     }
     head = stored.get("lm_head.weight")
     return Adapter(
-        changes=changes,
+        changes=changes | trained,
         embed=stored.get("model.embed_tokens.weight"),
         head=None if head is None else Linear(head),
         norms={name[: -len(".weight")]: tensor for name, tensor in stored.items() if name.endswith("norm.weight")},
     )
+
+
+def _trained(config: Mapping[str, Any], stored: Tensors, weights: Tensors, *, is_tied: bool) -> dict[str, Change]:
+    """Return single trained rows of embedding and head as distances from the base's, at the places of their tokens."""
+    given, found = config.get("trainable_token_indices") or {}, {}
+    for end, tokens in (given if isinstance(given, dict) else {"embed_tokens": given}).items():
+        [name] = [one for one in ("model.embed_tokens", "lm_head") if one.endswith(end)]
+        rows = stored[f"{name}.token_adapter.trainable_tokens_delta"]
+        for module in ("model.embed_tokens", "lm_head") if is_tied else (name,):
+            weight = np.asarray(weights[f"{module}.weight"], np.float64)
+            places, distances = np.eye(len(weight))[:, tokens], rows - weight[tokens]
+            a, b = (distances, places) if module == "lm_head" else (places.T, distances.T)
+            found[module] = Change(a, b, np.ones(len(tokens)), None, 0.0)
+    return found
 
 
 def _change(config: Mapping[str, Any], module: str, stored: Tensors, weights: Tensors) -> Change:

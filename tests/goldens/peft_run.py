@@ -5,6 +5,8 @@ each run:
 
 {"make": directory, "model": directory, "lora": arguments of LoraConfig, "seed": n, ...}
 {"run": file.npz, "model": directory, "adapters": [[directory, weight], ...], "prompts": [[id, ...], ...]}
+
+Vectors of prompts are made with it too, by make_adapters.py.
 """
 
 from __future__ import annotations
@@ -134,6 +136,18 @@ def run(model: Path | str, adapters: Adapters, prompts: Sequence[Sequence[int]])
         "greedy": np.array(greedy, np.int32).reshape(-1, STEPS),
         "lead": np.array(lead, np.float32).reshape(-1, STEPS),
     }
+
+
+@torch.no_grad()
+def vectors(model: Path | str, adapters: Adapters, prompts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+    """Return of each prompt the mean of its final hidden states and the last one: (prompts, 2, hidden)."""
+    torch.set_num_threads(1)
+    network = adapted(model, adapters)
+    found = []
+    for prompt in prompts:
+        states = network(input_ids=torch.tensor([prompt]), output_hidden_states=True).hidden_states[-1][0]
+        found.append(np.stack([states.double().mean(0).numpy(), states[-1].double().numpy()]))
+    return np.stack(found).astype(np.float32)
 
 
 def main(jobs: Sequence[dict[str, Any]]) -> None:

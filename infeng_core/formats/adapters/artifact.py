@@ -138,6 +138,7 @@ def _parse(fields: Fields) -> Artifact:
         saved_vectors=tuple(vectors),
         rotated=_rotated(fields, tensors),
         invocation=_invocation(fields),
+        trained_tokens=_trained_tokens(fields),
     )
     multiple = rank_multiple(spec.dtype)
     if bad := next((part.rank for part in spec.parts() if part.rank % multiple), 0):
@@ -163,6 +164,13 @@ def _invocation(fields: Fields) -> tuple[int, ...]:
     found = fields.integers("invocation", 0, 1 << 30)
     if len(found) > MAX_INVOCATION:
         fields.fail("invocation", f"has {len(found)} tokens, it may have {MAX_INVOCATION}")
+    return found
+
+
+def _trained_tokens(fields: Fields) -> tuple[int, ...]:
+    found = fields.integers("trained_tokens", 0, 1 << 30)
+    if len(found) > 2 * MAX_RANK:  # of embeddings and of the head
+        fields.fail("trained_tokens", f"has {len(found)} tokens, it may have {2 * MAX_RANK}")
     return found
 
 

@@ -103,6 +103,7 @@ class AdapterImage:
             base_name=self.base_name,
             reach=self.reach(model, source),
             invocation=self.spec.invocation,
+            trained_tokens=self.spec.trained_tokens,
         )
 
     def reach(self, model: LoadedModel, source: Path) -> float:

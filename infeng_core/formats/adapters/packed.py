@@ -80,6 +80,7 @@ class PackedAdapter:
     base_name: str = ""  # the model that the adapter names as its base
     reach: float = 0.0  # the largest magnitude that it may add to a weight of the base
     invocation: tuple[int, ...] = ()  # aLoRA: it acts from the last occurrence of these tokens in a prompt on
+    trained_tokens: tuple[int, ...] = ()  # whose rows of embeddings and head it replaces
 
     @property
     def stacked_rank(self) -> int:
@@ -96,7 +97,8 @@ class PackedAdapter:
     def is_whole(self) -> bool:
         """Whether it rescales, shifts or replaces the base's output, so that its weight can only be 1."""
         parts = [part for tensor in self.tensors.values() for part in tensor.parts]
-        return self.is_dora or self.saves_modules or any(part.bias is not None for part in parts)
+        is_shifted = any(part.bias is not None for part in parts)
+        return self.is_dora or self.saves_modules or bool(self.trained_tokens) or is_shifted
 
     @property
     def saves_modules(self) -> bool:

@@ -66,16 +66,17 @@ class AdapterSpec:
     saved_vectors: tuple[str, ...] = ()
     rotated: Mapping[str, int] = field(default_factory=dict)  # tensor whose A is rotated like its inputs: the block
     invocation: tuple[int, ...] = ()  # tokens from which on it acts (aLoRA); () on all
+    trained_tokens: tuple[int, ...] = ()  # whose rows of embeddings and head it replaces, by products of rank 1 each
 
     @property
     def fixed_scale(self) -> bool:
-        """Whether the adapter cannot be rescaled after packing, because its row scales and biases depend on the
-        scale."""
-        return any(part.row_scale or part.bias for part in self.parts())
+        """Whether the adapter cannot be rescaled after packing: its row scales and biases depend on the scale, and
+        trained rows have none."""
+        return bool(self.trained_tokens) or any(part.row_scale or part.bias for part in self.parts())
 
     @property
     def is_bound(self) -> bool:
-        """Whether it is valid only over the base for which it was packed: DoRA, biases, saved tensors."""
+        """Whether it is valid only over the base for which it was packed: DoRA, biases, trained rows, saved tensors."""
         return self.fixed_scale or bool(self.saved_tensors)
 
     def rank(self, tensor: str) -> int:
@@ -100,6 +101,7 @@ class AdapterSpec:
             "saved_vectors": list(self.saved_vectors),
             **({"rotated": self._rotated()} if self.rotated else {}),
             **({"invocation": list(self.invocation)} if self.invocation else {}),
+            **({"trained_tokens": list(self.trained_tokens)} if self.trained_tokens else {}),
         }
 
     def _rotated(self) -> list[str] | dict[str, int]:

@@ -51,5 +51,6 @@ def infeng_commands() -> list[Command]:
     from infeng_convert.cli.cache import Cache
     from infeng_convert.cli.convert import Convert
     from infeng_convert.cli.models import Models
+    from infeng_convert.cli.unpack import Unpack
 
-    return [Cache(), Convert(), Models()]
+    return [Cache(), Convert(), Models(), Unpack()]

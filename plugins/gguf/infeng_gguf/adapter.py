@@ -4,21 +4,23 @@ Each changed weight has two tensors, ``blk.0.attn_q.weight.lora_a`` (rank, input
 the rows of q and k in the order of the base's GGUF. The product is multiplied by alpha / rank, or by 1 if alpha is 0.
 Tensors of experts have all experts of a layer: ``blk.0.ffn_up_exps.weight.lora_a`` (experts, rank, inputs) and
 ``.lora_b`` (experts, outputs, rank); their matrices are not transposed, even if those of the base's checkpoint are.
+An activated adapter has its invocation's tokens in the metadata.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
-from infeng_peft.api import AdapterWeights, Delta, WeightsReader
+from infeng_peft.api import AdapterWeights, Delta, WeightsReader, check_activated
 from numpy.typing import NDArray
 
 from infeng_core.api import AdapterError
-from infeng_core.api.adapters import MAX_RANK, TargetModule, as_adapter_error, target_modules
+from infeng_core.api.adapters import MAX_INVOCATION, MAX_RANK, TargetModule, as_adapter_error, target_modules
 from infeng_core.api.formats import ModelConfig, layout, show
 from infeng_gguf.architectures import ARCHITECTURES, WITH_EXPERTS
 from infeng_gguf.checkpoint import halves
@@ -27,6 +29,7 @@ from infeng_gguf.file import GgufFile, is_gguf
 from infeng_gguf.types import decoded
 
 _NAMES = (ARCHITECTURES, WITH_EXPERTS)
+INVOCATION = "adapter.alora.invocation_tokens"
 OTHER_BASE = "load it over the model that it was trained on"
 
 
@@ -55,8 +58,6 @@ class _Reader:
             found = fields.text(key, "absent")
             if found != wanted:
                 fields.fail(key, f"is {show(found)}, not {wanted}", "give a GGUF file of a LoRA adapter")
-        if fields.has("adapter.alora.invocation_tokens"):
-            fields.fail("adapter.alora.invocation_tokens", "is set, which is not run here", "use a plain LoRA adapter")
         name = fields.text("general.architecture")
         architecture = next((one[name] for one in _NAMES if name in one and one[name].family == base.family), None)
         if architecture is None:
@@ -64,6 +65,7 @@ class _Reader:
         self.architecture = architecture
         self.alpha = fields.number("adapter.lora.alpha", -1e6, 1e6)
         self.sites = target_modules(base).matrices
+        self.invocation = self._invocation()
 
     def read(self) -> AdapterWeights:
         other = next((name for name in self.file.tensors if not name.endswith((".lora_a", ".lora_b"))), None)
@@ -78,8 +80,20 @@ class _Reader:
             for weight in weights
             for delta in (self._of_experts(weight, experts[weight]) if weight in experts else [self._delta(weight)])
         }
-        name = self.file.fields.data.get("general.base_model.0.name", "")
-        return AdapterWeights(self.file.path, str(name)[:200], deltas, biases={}, saved={}, base_weights={})
+        sites = [delta.site for delta in deltas.values()]
+        check_activated(self.invocation, sites, self.base, partial(self.file.fields.fail, INVOCATION))
+        name = str(self.file.fields.data.get("general.base_model.0.name", ""))[:200]
+        invocation = self.invocation
+        return AdapterWeights(self.file.path, name, deltas, biases={}, saved={}, base_weights={}, invocation=invocation)
+
+    def _invocation(self) -> tuple[int, ...]:
+        """Return the tokens that activate it (aLoRA), which llama.cpp looks for as PEFT does; () for a plain one."""
+        if not self.file.fields.has(INVOCATION):
+            return ()
+        found = self.file.numbers(INVOCATION)
+        if found.dtype.kind not in "iu" or not 1 <= len(found) <= MAX_INVOCATION or found.min() < 0:
+            self.file.fields.fail(INVOCATION, f"must be a list of 1 to {MAX_INVOCATION} tokens")
+        return tuple(found.tolist())
 
     def _experts(self, weights: Collection[str]) -> Mapping[str, list[tuple[TargetModule, Place]]]:
         """Return the experts' matrices in each of ``weights`` that has some."""

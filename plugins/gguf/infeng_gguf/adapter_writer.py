@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from infeng_peft.api import AdapterWeights, Delta
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from infeng_core.api import AdapterError
 from infeng_core.api.formats import ModelConfig
+from infeng_gguf.adapter import INVOCATION
 from infeng_gguf.architectures import BY_FAMILY
 from infeng_gguf.export import interleaved
 from infeng_gguf.writer import NewTensor, type_for, write_gguf
@@ -36,24 +38,26 @@ def write_gguf_adapter(adapter: AdapterWeights, base: ModelConfig, destination: 
         values[f"{name}.lora_a"] = delta.a.T if delta.site.kind == "embedding" else delta.a  # rows are looked up
         values[f"{name}.lora_b"] = interleaved(b, heads) if heads else b
     tensors = [NewTensor(name, type_for(format, one.shape[-1]), one.shape) for name, one in values.items()]
-    write_gguf(destination, _metadata(base, alpha), tensors, lambda one: np.ascontiguousarray(values[one.name]))
+    write_gguf(
+        destination, _metadata(adapter, base, alpha), tensors, lambda one: np.ascontiguousarray(values[one.name])
+    )
 
 
-def _metadata(base: ModelConfig, alpha: float) -> Mapping[str, str | float]:
+def _metadata(adapter: AdapterWeights, base: ModelConfig, alpha: float) -> Mapping[str, Any]:
+    invocation = {INVOCATION: np.array(adapter.invocation, np.uint32)} if adapter.invocation else {}
     return {
         "general.architecture": BY_FAMILY[base.family].name,
         "general.type": "adapter",
         "adapter.type": "lora",
         "adapter.lora.alpha": float(alpha),
+        **invocation,
     }
 
 
 def _require_plain(adapter: AdapterWeights) -> None:
     is_more = any(one.magnitude is not None or one.bias is not None for one in adapter.deltas.values())
-    if adapter.invocation:
-        why = "it acts from its invocation on (aLoRA), which is not written to GGUF"
-        raise AdapterError(f"{adapter.source}", why, "give a plain LoRA adapter")
-    if is_more or adapter.biases or adapter.saved or adapter.base_weights or not adapter.deltas:
+    is_more = is_more or bool(adapter.biases or adapter.saved or adapter.base_weights or adapter.trained)
+    if is_more or not adapter.deltas:
         why = "llama.cpp applies plain LoRA only: no magnitudes, biases or whole modules"
         raise AdapterError(f"{adapter.source}", why, REMEDY)
 

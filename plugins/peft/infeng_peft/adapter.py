@@ -7,18 +7,20 @@ PEFT prefixes names with ``base_model.model.`` and omits the adapter's own name 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from infeng_core.api import AdapterError
 from infeng_core.api.adapters import Snapshot, TargetModule, TargetModules, read_settled, target_modules
 from infeng_core.api.formats import ModelConfig, show
-from infeng_peft.config import CONFIG_FILE, INVOCATION, PeftConfig, read_peft_config
+from infeng_peft.activated import check_activated
+from infeng_peft.config import CONFIG_FILE, INVOCATION, TRAINED, PeftConfig, read_peft_config
 from infeng_peft.names import Names
 from infeng_peft.parameters import Floats, Parameter, parameters
 from infeng_peft.tensor_file import TensorFile
-from infeng_peft.weights import AdapterWeights, Delta
+from infeng_peft.weights import AdapterWeights, Delta, TrainedRows
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 PICKLES = ("adapter_model.bin", "adapter_model.pt")
@@ -26,7 +28,10 @@ PREFIX = "base_model.model."
 TO_SAFETENSORS = "load it with PEFT and save it again: model.save_pretrained(DIR, safe_serialization=True)"
 
 EXPERTS = re.compile(r"\.experts\.|\.(in|out)put_linear\.")
-OF_MIXTURE = re.compile(r"\.(router|shared_gate|shared\..*)$")  # packed tensors
+MAX_PLACES = 1 << 24
+"""The most trained tokens times tokens of the vocabulary, which are a factor of the rows in memory: 64 MiB in f32."""
+
+ROWS = "token_adapter.trainable_tokens_delta"  # of trained tokens; PEFT replaces rows by them and adds nothing
 ONE_EXPERT = re.compile(r"\.experts\.\d+\.")  # separate modules, up to transformers 4
 
 
@@ -76,8 +81,9 @@ class _Reader:
         self.has_modules = any(map(ONE_EXPERT.search, self.header.tensors))
         targets = [site for site in self.sites.matrices.values() if self._is_target(site)]
         targets = self._with_tied(targets)
-        self._check_invocation(targets)
+        check_activated(self.config.invocation, targets, self.base, partial(self.config.fields.fail, INVOCATION))
         saved = self._saved_modules()
+        trained = self._trained_modules([site.module for site in targets], saved)
         known = parameters(self.sites) if self.config.target_parameters else {}
         stacks = [one for one in known.values() if self._targets_parameter(one.name)]
         if any(one.is_turned for one in stacks):
@@ -91,7 +97,8 @@ class _Reader:
         found = {one.name: self._expect_parameter(one) for one in stacks}
         saved_names = {module: self._expect_saved(module, shape) for module, shape in saved.items()}
         biases = self._expect_biases()
-        below = self._expect_base_weights(targets)
+        rows = {module: self._expect_trained(module, *found) for module, found in trained.items()}
+        below = self._expect_base_weights(targets) | self._expect_bases_below(trained)
         self._refuse_unknown()
         file = TensorFile(self.files, self.path, self.header)
         return AdapterWeights(
@@ -112,22 +119,8 @@ class _Reader:
             saved={module: file.floats(name) for module, name in saved_names.items()},
             base_weights={module: file.floats(name) for module, name in below.items()},
             invocation=self.config.invocation,
+            trained={module: TrainedRows(trained[module][0], file.floats(name)) for module, name in rows.items()},
         )
-
-    def _check_invocation(self, targets: list[TargetModule]) -> None:
-        """Raise if the invocation is not of this vocabulary, or PEFT defines no activated adapter of a target.
-
-        It has none of embeddings. Modules of a mixture read rows that have lost their positions.
-        """
-        token = max(self.config.invocation, default=0)
-        if token >= self.base.vocab:
-            why = f"has token {token}, the base has {self.base.vocab} tokens"
-            self.config.fields.fail(INVOCATION, why, "load it over the model that it was trained on")
-        for site in targets if self.config.invocation else ():
-            if site.kind == "embedding" or site.is_expert or OF_MIXTURE.search(site.tensor):
-                kind = "embeddings" if site.kind == "embedding" else "modules of a mixture of experts"
-                why = f"includes {site.target}: PEFT does not define {INVOCATION} over {kind}"
-                self.config.fields.fail("target_modules", why, "train on other linear layers")
 
     def _targets_parameter(self, name: str) -> bool:
         return self.config.is_target_parameter(self._outside(name))
@@ -194,6 +187,59 @@ class _Reader:
         saved = {module: shape for module, shape in shapes.items() if self.config.saves(self._outside(module))}
         ends = [site.module for site in self._tied_ends()]
         return saved | {module: shapes[module] for module in ends if any(end in saved for end in ends)}
+
+    def _trained_modules(
+        self, targets: Collection[str], saved: Collection[str]
+    ) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Return the tokens of each module of which PEFT trains single rows, and the module that the file names.
+
+        Over a tied embedding the head has the same rows; PEFT saves them once, with the embedding.
+        """
+        ends = {site.kind: site.module for site in self.sites.matrices.values() if site.kind != "linear"}
+        embedding, head = ends["embedding"], ends["head"]
+        found: dict[str, tuple[tuple[int, ...], str]] = {}
+        for name, tokens in self.config.trained_tokens.items():
+            module = next((end for end in (embedding, head) if self._outside(end).endswith(name)), None)
+            module = module if name else embedding
+            if module is None or module in found:
+                self.config.fields.fail(TRAINED, f"names {show(name)}: rows of embedding and head can be trained, once")
+            found[module] = tokens, module
+        if self.base.tie_embeddings and embedding in found:
+            tokens, _ = found[embedding]
+            if found.get(head, (tokens,))[0] == tokens:
+                found[head] = tokens, embedding
+            elif self.config.ensure_weight_tying:
+                why = "has other tokens for the head than for the embedding together with ensure_weight_tying"
+                self.config.fields.fail(TRAINED, why, "give both the same tokens")
+        for module, (tokens, _) in found.items():
+            if max(tokens) >= self.base.vocab:
+                why = f"has token {max(tokens)}, the base has {self.base.vocab} tokens"
+                self.config.fields.fail(TRAINED, why, "load it over the model that it was trained on")
+            if len(tokens) * self.base.vocab > MAX_PLACES:
+                why = f"has {len(tokens)} tokens: {MAX_PLACES // self.base.vocab} may be trained of {self.base.vocab}"
+                self.config.fields.fail(TRAINED, why, 'train so many with modules_to_save=["embed_tokens"]')
+            if module in targets or module in saved:
+                why = (
+                    f"trains rows of {module}, which the adapter also {'changes' if module in targets else 'replaces'}"
+                )
+                self.config.fields.fail(TRAINED, f"{why}: PEFT does not define both", "train one of the two")
+        return found
+
+    def _expect_trained(self, module: str, tokens: tuple[int, ...], stored: str) -> str:
+        """Return the name of the tensor of a module's trained rows; a tied head may have a copy of the embedding's."""
+        if module != stored and PREFIX + self._outside(f"{module}.{ROWS}") in self.header.tensors:
+            self._expect(f"{module}.{ROWS}", (len(tokens), self.sites.matrices[module].k))
+        return self._expect(f"{stored}.{ROWS}", (len(tokens), self.sites.matrices[module].k))
+
+    def _expect_bases_below(self, trained: Mapping[str, object]) -> dict[str, str]:
+        """Return the names of the whole matrices that PEFT saved below trained rows, as for a resized vocabulary."""
+        found: dict[str, str] = {}
+        for module in trained:
+            site = self.sites.matrices[module]
+            name = f"{module}.token_adapter.base_layer.weight"
+            if PREFIX + self._outside(name) in self.header.tensors:
+                found[module] = self._expect(name, (site.part.rows, site.k))
+        return found
 
     def _tied_ends(self) -> list[TargetModule]:
         """Return embedding and head if ``ensure_weight_tying`` trains them together, else []."""

@@ -3,6 +3,7 @@
 ``adapters`` in docs/adding-a-plugin.md says what each name is for.
 """
 
+from infeng_peft.activated import check_activated
 from infeng_peft.conversion import AdapterConversion, convert_adapter
 from infeng_peft.reading import WeightsReader, weights_of
 from infeng_peft.survey import AdapterSurvey, survey_adapter
@@ -14,6 +15,7 @@ __all__ = [
     "AdapterWeights",
     "Delta",
     "WeightsReader",
+    "check_activated",
     "convert_adapter",
     "survey_adapter",
     "weights_of",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -19,8 +19,10 @@ from infeng_core.api.formats import Fields, parse_json, show
 from infeng_peft.patterns import MAX_COUNT, MAX_LENGTH, Patterns, Refuse
 
 CONFIG_FILE = "adapter_config.json"
+MAX_TRAINED_MODULES = 16
 MAX_BYTES = 4 << 20  # rank_pattern may name every module of a large model
 INVOCATION = "alora_invocation_tokens"
+TRAINED = "trainable_token_indices"
 REMEDY = "fix the file, or save the adapter again"
 DEFAULT_TARGETS = ("q_proj", "v_proj")  # PEFT's default for Llama and Qwen2 if target_modules is null
 
@@ -62,6 +64,7 @@ READ = [
     "rank_pattern",
     "target_modules",
     "target_parameters",
+    "trainable_token_indices",
     "use_dora",
     "use_rslora",
 ]
@@ -135,6 +138,7 @@ class PeftConfig:
     lora_bias: bool
     ensure_weight_tying: bool
     invocation: tuple[int, ...]  # of an activated adapter (aLoRA); () of one that acts on all tokens
+    trained_tokens: Mapping[str, tuple[int, ...]]  # by the end of a module's name; "" is the embedding
     fields: Fields = field(repr=False)
 
     def is_target(self, module: str, *, plain: bool = True) -> bool:
@@ -236,16 +240,13 @@ def read_peft_config(directory: Path, files: Snapshot) -> PeftConfig:
         lora_bias=lora_bias,
         ensure_weight_tying=fields.flag("ensure_weight_tying", False),
         invocation=_invocation(fields),
+        trained_tokens=_trained_tokens(fields),
         fields=fields,
     )
 
 
 def _refuse_what_is_not_run(fields: Fields) -> None:
     """Raise ModelError for a field that is set and whose effect this engine does not support or know."""
-    if fields.data.get("trainable_token_indices"):
-        why = f"is {show(fields.data['trainable_token_indices'])}: rows of the embedding alone cannot be replaced"
-        remedy = 'train with modules_to_save=["embed_tokens"], or save the embedding of the merged model so'
-        fields.fail("trainable_token_indices", why, remedy)
     for key, value in fields.data.items():
         if key in HARMLESS or key in READ or value in (None, False, "", [], {}):
             continue
@@ -261,8 +262,8 @@ def _refuse_what_is_not_run(fields: Fields) -> None:
 def _invocation(fields: Fields) -> tuple[int, ...]:
     """Return ``alora_invocation_tokens``; raises for a field that PEFT does not define beside them.
 
-    PEFT has activated variants of linear layers alone. Trained biases and saved modules would change all tokens, those
-    before the invocation too.
+    PEFT has activated variants of linear layers alone. Trained biases, trained tokens and saved modules would change
+    all tokens, those before the invocation too.
     """
     found = fields.integers(INVOCATION, 0, 1 << 30)
     if len(found) > MAX_INVOCATION:
@@ -270,10 +271,32 @@ def _invocation(fields: Fields) -> tuple[int, ...]:
     for key in ("use_dora", "target_parameters") if found else ():
         if fields.data.get(key):
             fields.fail(key, f"is set together with {INVOCATION}, which PEFT does not define")
-    for key in ("bias", "modules_to_save") if found else ():
-        if fields.data.get(key) not in (None, "none", [], ""):
+    for key in ("bias", "modules_to_save", TRAINED) if found else ():
+        if fields.data.get(key) not in (None, "none", [], {}, ""):
             why = f"is {show(fields.data[key])} together with {INVOCATION}: it would change the tokens before these too"
             fields.fail(key, why, "train it without")
+    return found
+
+
+def _trained_tokens(fields: Fields) -> Mapping[str, tuple[int, ...]]:
+    """Return ``trainable_token_indices``: a list for the embedding, or lists by the names of modules."""
+    value = fields.data.get(TRAINED)
+    if not value:
+        return {}
+    lists = value if isinstance(value, dict) else {"": value}
+    if len(lists) > MAX_TRAINED_MODULES or not all(map(_is_name, filter(None, lists))):
+        fields.fail(TRAINED, f"is {show(value)}, it must be a list of tokens or lists by names of modules")
+    found = {
+        name: Fields({TRAINED: one}, fields.source, remedy=REMEDY).integers(TRAINED, 0, (1 << 31) - 1)
+        for name, one in lists.items()
+    }
+    for name, tokens in found.items():
+        told = f" for {show(name)}" if name else ""
+        if not 1 <= len(tokens) <= MAX_RANK:
+            remedy = 'train so many with modules_to_save=["embed_tokens"]' if tokens else REMEDY
+            fields.fail(TRAINED, f"has {len(tokens)} tokens{told}, it may have 1 to {MAX_RANK}", remedy)
+        if len(set(tokens)) < len(tokens):
+            fields.fail(TRAINED, f"names a token twice{told}")
     return found
 
 

@@ -40,6 +40,7 @@ from infeng_core.api.formats import (
 )
 from infeng_peft.norms import row_scales
 from infeng_peft.tails import TailFormat, decomposed, quantize_tails
+from infeng_peft.trained_tokens import as_delta
 from infeng_peft.weights import AdapterWeights, Delta, Floats
 
 SMALLEST = np.float32(2.0**-100)  # a row with a smaller largest magnitude counts as zero
@@ -69,10 +70,11 @@ class _Packer:
         self.scale = scale
         self.known = target_modules(model.config)
         self.saved = self._saved_tensors()
-        self.products = {module: self._product(delta) for module, delta in adapter.deltas.items()}
+        self.deltas = {**adapter.deltas, **self._trained()}
+        self.products = {module: self._product(delta) for module, delta in self.deltas.items()}
 
     def image(self) -> AdapterImage:
-        deltas = self.adapter.deltas
+        deltas = self.deltas
         by_tensor: dict[str, list[TargetModule]] = {name: [] for name in self.known.specs if name != EMBED}
         for site in self.known.matrices.values():
             if site.kind != "embedding":
@@ -89,6 +91,7 @@ class _Packer:
             saved_vectors=tuple(vectors),
             rotated={name: block for name in filled if (block := rotation_of(self.model, name, self.dtype))},
             invocation=self.adapter.invocation,
+            trained_tokens=tuple(sorted({token for one in self.adapter.trained.values() for token in one.tokens})),
         )
         pieces = Pieces(spec, self.model)
         data = aligned_bytes(pieces.total)
@@ -115,11 +118,11 @@ class _Packer:
         return decomposed(delta.a, delta.b)
 
     def _part_spec(self, module: str) -> PartSpec:
-        delta = self.adapter.deltas.get(module)
+        delta = self.deltas.get(module)
         changed = module in self.adapter.biases
         if delta is None:
             return PartSpec(bias=changed)
-        scaling = delta.scaling * self.scale
+        scaling = delta.scaling * (self.scale if delta.is_scaled else 1.0)
         rank = stored_rank(self.dtype, delta.a.shape[0])
         return PartSpec(rank, scaling, delta.magnitude is not None, changed or delta.bias is not None)
 
@@ -137,7 +140,7 @@ class _Packer:
             self._fill_part(site, site.part, arrays, f"{index}.")
 
     def _fill_part(self, site: TargetModule, place: Part, arrays: Arrays, prefix: str) -> None:
-        delta = self.adapter.deltas.get(site.module)
+        delta = self.deltas.get(site.module)
         if delta is not None:
             self._fill_b(delta, arrays[f"{prefix}b"], arrays.get(f"{prefix}b_scale"))
             if delta.magnitude is not None:
@@ -147,6 +150,13 @@ class _Packer:
                 scales[: place.rows] = row_scales(delta, delta.scaling * self.scale, base)
         if f"{prefix}bias" in arrays:
             arrays[f"{prefix}bias"][: place.rows] = self._bias(site, delta)
+
+    def _trained(self) -> dict[str, Delta]:
+        """Return the changes by which single rows of embedding and head become the trained ones."""
+        if self.adapter.trained and self.dtype == "int8t4":  # a decomposition would mix the tokens
+            raise self._does_not_fit("trainable_token_indices", "its rows are not stored in 4 bits")
+        sites = ((self.known.matrices[module], rows) for module, rows in self.adapter.trained.items())
+        return {site.module: as_delta(site, rows, self.saved_base(site), self.dtype) for site, rows in sites}
 
     def _bias(self, site: TargetModule, delta: Delta | None) -> Floats:
         """Return the addition to the outputs: the new bias less the base's, and the product's own bias."""

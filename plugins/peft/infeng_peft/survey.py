@@ -61,7 +61,7 @@ def survey_adapter(reference: str, base: ModelConfig, dtype: AdapterDtype, provi
 def _read(path: Path, adapter: AdapterWeights, base: ModelConfig, dtype: AdapterDtype) -> AdapterSurvey:
     spec = _spec(adapter, target_modules(base), dtype)
     ranks = tuple(sorted({delta.a.shape[0] for delta in adapter.deltas.values()}))
-    modules = [delta.site.target for delta in adapter.deltas.values()] + [*adapter.saved]
+    modules = [*(delta.site.target for delta in adapter.deltas.values()), *adapter.saved, *adapter.trained]
     nbytes, targets = _packed_bytes(spec, base), _targets(modules)
     return AdapterSurvey(path, ranks, targets, nbytes, dtype, adapter.base_name, invocation=adapter.invocation)
 
@@ -117,6 +117,8 @@ def _spec(adapter: AdapterWeights, known: TargetModules, dtype: AdapterDtype) ->
 
     def part(module: str) -> PartSpec:
         delta, is_changed = adapter.deltas.get(module), module in adapter.biases
+        if module in adapter.trained:
+            return PartSpec(len(adapter.trained[module].tokens), bias=is_changed)
         if delta is None:
             return PartSpec(bias=is_changed)
         rank = stored_rank(dtype, delta.a.shape[0])
@@ -127,7 +129,7 @@ def _spec(adapter: AdapterWeights, known: TargetModules, dtype: AdapterDtype) ->
     for site in known.matrices.values():
         if site.kind != "embedding":
             tensors.setdefault(site.tensor, []).append(part(site.module))
-        elif site.module in adapter.deltas:
+        elif site.module in adapter.deltas or site.module in adapter.trained:
             embedding = part(site.module)
     filled = {name: tuple(parts) for name, parts in tensors.items() if not all(one.is_empty for one in parts)}
     return AdapterSpec(dtype, filled, embedding)

@@ -24,6 +24,15 @@ class Delta:
     scaling: float
     magnitude: Floats | None = field(repr=False)  # (rows,), DoRA
     bias: Floats | None = field(repr=False)  # (rows,), of the product, multiplied by ``scaling``
+    is_scaled: bool = True  # whether the scale that a user gives an adapter multiplies it
+
+
+@dataclass(frozen=True)
+class TrainedRows:
+    """Rows of an embedding or a head that replace the base's, by token."""
+
+    tokens: tuple[int, ...]
+    rows: Floats = field(repr=False)  # (tokens, k)
 
 
 @dataclass(frozen=True)
@@ -37,3 +46,4 @@ class AdapterWeights:
     saved: Mapping[str, Floats]  # matrices and norms that replace the base's
     base_weights: Mapping[str, Floats]  # embeddings and head that PEFT saved with their adapters
     invocation: tuple[int, ...] = ()  # aLoRA: tokens from whose last occurrence in a prompt on it acts; () on all
+    trained: Mapping[str, TrainedRows] = field(default_factory=dict)

@@ -519,7 +519,7 @@ def test_a_weight_other_than_1_for_dora_is_refused(make, store):
     store.is_dora = True
     registry = make()
     add(registry, "a")
-    with pytest.raises(RequestError, match=r"DoRA magnitudes or biases, so its weight can only be 1, not 0\.5"):
+    with pytest.raises(RequestError, match=r"biases or trained tokens, so its weight can only be 1, not 0\.5"):
         start(registry, (("a", 0.5),))
     use(registry, (("a", 1.0),))
 

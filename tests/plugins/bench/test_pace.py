@@ -41,3 +41,14 @@ def test_a_prefix_is_measured_computed_in_memory_and_saved(measured: Any):
     assert found["prefix_bytes"] > 0
     assert found["hit_ratio"] == pytest.approx(found["cold_ttft_ms"] / found["hit_ttft_ms"])
     assert min(found["saved_ttft_ms"], found["median_itl_ms"]) > 0
+
+
+def test_activated_adapters_are_measured_on_what_the_base_has_read(measured: Any):
+    found = measured("prefix", "--alora", "4", "--prompt", "96", "--tail", "3", "--rounds", "2")
+    assert (found["kind"], found["rank"], found["targets"]) == ("alora", 4, "all")
+    counts = [found[f"{link}_cached_tokens"] for link in ("cold", "alora", "base", "second_alora", "lora")]
+    assert counts == [0, 96, 96, 96, 0]
+    for link in ("alora", "second_alora"):
+        beyond = found[f"{link}_ttft_ms"] - 2 * found["median_itl_ms"]
+        assert found[f"{link}_excess_ms"] == pytest.approx(beyond)
+    assert found["lora_ratio"] == pytest.approx(found["lora_ttft_ms"] / found["alora_ttft_ms"])

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,6 +95,24 @@ def test_the_answering_adapter_can_be_changed(run: Run, engine: Engine) -> None:
     status, out, err = run(*lora, said=said)
     assert (status, out) == (0, f"{bard}\n{base}\n")
     assert err.count("base answers; there are: base, bard") == 2
+
+
+def test_an_activated_adapter_answers_from_its_invocation_on(run: Run, engine: Engine, tmp_path: Path) -> None:
+    """It is invoked by what the template puts before each answer, so it reads the conversation as the base does."""
+    prompts = [find(model_dir(), engine.tokenizer).prompt([{"role": "user", "content": text}]).ids for text in "ab"]
+    same = [first == second for first, second in zip(prompts[0][::-1], prompts[1][::-1], strict=False)].index(False)
+    path = Path(shutil.copytree(adapter_dir("shakespeare"), tmp_path / "judge")) / "adapter_config.json"
+    invocation = [int(token) for token in prompts[0][-same:]]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"alora_invocation_tokens": invocation}))
+    engine.adapters.load("judge", str(path.parent))
+    try:
+        said = ("The king", "And then?")
+        expected = answered(engine, *said, adapter="judge")
+        assert expected not in (answered(engine, *said), answered(engine, *said, adapter="bard"))
+    finally:
+        engine.adapters.unload("judge")
+    status, out, _ = run("--lora", f"judge={path.parent}", said="\n".join(said))
+    assert (status, out) == (0, "".join(f"{answer}\n" for answer in expected))
 
 
 def test_another_template_and_a_continued_line_are_accepted(run: Run, engine: Engine, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tiny_adapter
 from engine_parts import MakeEngine, Recorder, preempting
+from goldens.adapted import ADAPTED, STEPS
 
 from infeng_core import SamplingParams
 from infeng_core.backends.interface import BlockAccess
@@ -58,6 +59,15 @@ def test_adapters_of_a_mixed_batch_and_a_norm_of_their_own(
                 engine.adapters.load(path.name, path)
             found.append(logits(engine, PROMPTS, adapters=["0", "1", "2", None]))
         assert found[0] == found[1]
+
+
+def test_single_trained_tokens_give_the_tokens_of_peft(on_device: MakeEngine, tmp_path: Path) -> None:
+    [case] = [one for one in ADAPTED if one.name == "tokens-tied"]
+    formats = {"model__format": "f32", "model__formats": {}, "kv_cache__dtype": "f32", "adapters__dtype": "f32"}
+    engine = on_device(case.base.write(tmp_path / "base"), **formats, adapters__paths={"mine": str(case.directory)})
+    greedy = SamplingParams(temperature=0.0, max_tokens=STEPS, ignore_eos=True)
+    found = engine.generate(case.prompts, greedy, adapters="mine")
+    assert [list(one.token_ids) for one in found] == case.expected()["greedy"].tolist()
 
 
 def test_preempted_requests_go_on_with_the_same_tokens(

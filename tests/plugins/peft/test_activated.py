@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
+import numpy as np
 import pytest
 from adapter_calls import convert_adapter, load_adapter
-from goldens.adapted import ACTIVATED, Adapted
+from goldens.adapted import ACTIVATED, ADAPTED, Adapted
+from infeng_gguf import adapter_writer
+from infeng_gguf.adapter import INVOCATION
 from infeng_gguf.adapter_writer import write_gguf_adapter
 from infeng_peft import cached
 from infeng_peft.adapter import read_peft
@@ -83,9 +88,46 @@ def test_a_wrong_invocation_in_an_artifact_is_refused(tokens: Any, reason: str, 
         load_adapter(path, model, "int8")
 
 
-def test_it_is_not_written_as_a_plain_gguf_adapter(bases: Bases, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", [ACTIVATED[0], ACTIVATED[2]], ids=lambda case: case.name)
+def test_a_gguf_adapter_keeps_the_invocation(case: Adapted, bases: Bases, tmp_path: Path) -> None:
+    model = bases(case, "f32")
+    write_gguf_adapter(read_peft(case.directory, model.config), model.config, tmp_path / "a.gguf", "f32")
+    field = gguf.GGUFReader(tmp_path / "a.gguf").fields["adapter.alora.invocation_tokens"]
+    assert field.types == [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.UINT32]  # as llama.cpp requires
+    assert field.contents() == case.invocation
+    found, wanted = (load_adapter(path, model, "f32") for path in (tmp_path / "a.gguf", case.directory))
+    assert found.invocation == wanted.invocation == tuple(case.invocation)
+    assert found.id == wanted.id
+
+
+@pytest.mark.parametrize(
+    ("tokens", "reason"),
+    [
+        (np.array([], np.uint32), "1 to 64 tokens"),
+        (np.ones(65, np.uint32), "1 to 64 tokens"),
+        (np.array([-1], np.int32), "1 to 64 tokens"),
+        (np.array([1.0], np.float32), "1 to 64 tokens"),
+        (np.array([1 << 31], np.uint32), "has token 2147483648"),
+        (["7"], "no list of numbers"),
+        (7, "no list"),
+    ],
+    ids=str,
+)
+def test_a_wrong_invocation_in_a_gguf_file_is_refused(
+    tokens: Any, reason: str, bases: Bases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = bases(CASE, "f32")
-    weights = read_peft(CASE.directory, model.config)
-    with pytest.raises(AdapterError, match="aLoRA"):
-        write_gguf_adapter(weights, model.config, tmp_path / "a.gguf")
-    assert not (tmp_path / "a.gguf").exists()
+    metadata = adapter_writer._metadata
+    monkeypatch.setattr(adapter_writer, "_metadata", lambda *given: metadata(*given) | {INVOCATION: tokens})
+    write_gguf_adapter(read_peft(CASE.directory, model.config), model.config, tmp_path / "a.gguf", "f32")
+    with pytest.raises(AdapterError, match=reason):
+        load_adapter(tmp_path / "a.gguf", model, "f32")
+
+
+def test_activated_embeddings_in_a_gguf_file_are_refused(bases: Bases, tmp_path: Path) -> None:
+    [case] = [one for one in ADAPTED if one.name == "embedding"]
+    model = bases(case, "f32")
+    weights = replace(read_peft(case.directory, model.config), base_weights={}, invocation=(5,))
+    write_gguf_adapter(weights, model.config, tmp_path / "a.gguf", "f32")
+    with pytest.raises(AdapterError, match="does not define activated adapters of embeddings"):
+        load_adapter(tmp_path / "a.gguf", model, "f32")

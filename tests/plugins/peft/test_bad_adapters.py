@@ -451,7 +451,10 @@ def test_the_published_qwen_adapter_is_read(third_party: Path) -> None:
     ("changes", "reason"),
     [
         ({"alora_invocation_tokens": [5, 1 << 20]}, "has token 1048576, the base has"),
-        ({"alora_invocation_tokens": [5], "target_modules": ["embed_tokens", "q_proj"]}, "over embeddings"),
+        (
+            {"alora_invocation_tokens": [5], "target_modules": ["embed_tokens", "q_proj"]},
+            "activated adapters of embeddings",
+        ),
     ],
 )
 def test_an_activated_adapter_that_peft_does_not_define_is_refused(

@@ -116,7 +116,9 @@ def test_norms_of_dora_follow_the_base_as_it_is_quantized(case: Adapted, bases: 
     wanted, plain = read(case.directory, base), read(case.directory, dict(case.base.tensors()))
     for module, (_, part) in parts_by_module(load_adapter(case.directory, model, "f32"), model).items():
         scale = wanted.changes[module].row_scale
-        assert part.row_scale is not None
+        assert (part.row_scale is None) == (scale is None)
+        if part.row_scale is None:
+            continue
         assert np.abs(part.row_scale[: len(scale)] - scale).max() <= 1e-5
         assert np.abs(part.row_scale[: len(scale)] - plain.changes[module].row_scale).max() > 1e-4
 

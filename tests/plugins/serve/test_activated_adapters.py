@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from infeng_client import Client
 from infeng_demo import adapter_dir
 from serve_parts import Running, running
 
@@ -62,3 +64,18 @@ def test_choices_share_the_prompt_behind_the_invocation_too(served: Running):
     assert again == texts and len(set(texts)) > 1
     assert count == 80
     assert ask(served, prompt, "poet")[1] == 16
+
+
+def test_the_client_counts_what_was_found_and_gets_the_vectors_of_the_adapter(served: Running):
+    prompt = [*TALK[10:90], *INVOCATION]
+    with Client(served.url) as client:
+        greedy = {"max_tokens": 6, "temperature": 0, "ignore_eos": True}
+        client.complete(prompt[:80], **greedy)
+        answer = client.complete(prompt, model="judge", **greedy)
+        assert answer.usage is not None and answer.usage.cached_tokens == 80
+        assert [answer.text] == ask(served, prompt, "judge", cache_salt="nobody's")[0]
+        texts = [served.engine.tokenizer.decode(TALK[:20]), "The king"]
+        found, plain = client.embed(texts, model="bard").vectors, client.embed(texts).vectors
+    expected = served.engine.embed(texts, adapters="bard")
+    assert np.array_equal(np.array(found, np.float32), np.array(expected))
+    assert found != plain

@@ -58,13 +58,14 @@ def peft_directory(
     *,
     dora: bool = False,
     dtype: str = "bf16",
+    invocation: tuple[int, ...] = (),
 ) -> Path:
     """Return a PEFT directory of a random adapter for ``model``, made on the first call.
 
     model: a name that ``shapes`` knows, a config.json, a Hugging Face directory, or a model's sizes.
     targets: "all" (the linears of the layers), "qv", or names of modules separated by commas.
     seed: of the values. dora: with magnitudes near the norms of ``synthetic``'s weights.
-    dtype: "bf16" or "f32", of the file.
+    dtype: "bf16" or "f32", of the file. invocation: the tokens of an activated adapter.
 
     Raises UsageError for an invalid rank, dtype or target, ModelError for a config that the engine cannot run,
     ResourceError if the disk is full.
@@ -78,12 +79,15 @@ def peft_directory(
     if dora and any(module.name == EMBEDDING for module in chosen):
         raise UsageError("DoRA", f"{EMBEDDING} has no magnitudes here", "leave it out of the targets")
     facts = [VERSION, [(m.path, m.rows, m.k) for m in chosen], rank, seed, dora, dtype]
-    kind = "dora" if dora else "lora"
+    facts += [invocation] if invocation else []
+    kind = "dora" if dora else "alora" if invocation else "lora"
     name = f"{stem}-{kind}-r{rank}-s{seed}-{digest(facts)}"
 
     def fill(folder: Path) -> None:
         names = sorted({module.name for module in chosen})
-        (folder / "adapter_config.json").write_text(json.dumps(_config(stem, rank, names, dora), indent=1))
+        activated = {"alora_invocation_tokens": invocation} if invocation else {}
+        config = _config(stem, rank, names, dora) | activated
+        (folder / "adapter_config.json").write_text(json.dumps(config, indent=1))
         with (folder / "adapter_model.safetensors").open("wb") as file:
             file.write(header(DTYPES[dtype], dict(_shapes(chosen, rank, dora))))
             for values in _values(chosen, rank, seed, dora):

@@ -108,6 +108,15 @@ def _activation(fields: Fields) -> str:
     return ACTIVATIONS[name]
 
 
+ELSEWHERE = {
+    "GraniteSwitchForCausalLM": (
+        "is GraniteSwitchForCausalLM, a base with adapters within its checkpoint and a control token for each",
+        "write them apart: infeng unpack CHECKPOINT DEST",
+    )
+}
+"""Architectures whose parts are published as others that run: why they are refused, and the remedy."""
+
+
 def _family(fields: Fields) -> str:
     """Return the family of a config.json from ``architectures``, else from ``model_type``."""
     remedy = f"use a model of a supported family: {describe_families()}"
@@ -121,6 +130,8 @@ def _family(fields: Fields) -> str:
         wrapped = {name: each for name, each in config_keys().items() if names[0] in getattr(each, "WRAPPERS", ())}
         if wrapped:
             return wrapped_family(fields, wrapped, remedy)
+        if names[0] in ELSEWHERE:
+            fields.fail("architectures", *ELSEWHERE[names[0]])
         name = names[0] if len(names[0]) <= 100 and names[0].isprintable() else show(names[0])
         fields.fail("architectures", f"is {name}, which this version does not run", remedy)
     model_type = fields.text("model_type")

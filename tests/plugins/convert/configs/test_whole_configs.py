@@ -104,6 +104,13 @@ def test_configs_of_other_families_are_refused_by_name(name: str) -> None:
         read(WRITTEN[name])
 
 
+def test_a_base_with_adapters_within_its_checkpoint_is_to_be_unpacked() -> None:
+    config = {"architectures": ["GraniteSwitchForCausalLM"], "model_type": "granite_switch", "num_adapters": 12}
+    with pytest.raises(ModelError, match="a control token for each") as caught:
+        read(config)
+    assert "infeng unpack CHECKPOINT DEST" in str(caught.value.remedy)
+
+
 def test_no_key_is_in_two_tables() -> None:
     assert [key for key in NEUTRAL if HARMLESS.fullmatch(key)] == []
     for family in families().values():

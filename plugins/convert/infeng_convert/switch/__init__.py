@@ -1,0 +1,1 @@
+"""Checkpoints of Granite Switch: a base and its adapters in one, written apart."""
