@@ -30,7 +30,11 @@ KEPT = 64
 REFIT = 512
 """Steps between two fits of the coefficients; fewer in the beginning."""
 
+KNOWN = 8
+"""Steps of a size from which on its predictions are trusted."""
+
 _SIZES = len(KNOTS) + 1
+_GIVEN = 1 << 30
 
 
 class StepShape(NamedTuple):
@@ -56,7 +60,7 @@ class CostModel:
         self._weights: list[float] = []
         if coefficients is not None:
             self._weights = [float(coefficients[name]) for name in self.names]
-            self._largest = 1 << 30
+            self._largest = _GIVEN
 
     names = ("fixed", *(f"rows_from_{low}" for low in (0, *KNOTS)), "sampled", "attended", "adapters")
     """Of the coefficients."""
@@ -87,6 +91,12 @@ class CostModel:
     def until_fit(self) -> int:
         """Steps to observe until the next fit."""
         return self._refit - self._new
+
+    def knows(self, rows: int) -> bool:
+        """Return whether steps of about so many rows were observed, or are described by given coefficients."""
+        if not self._weights:
+            return False
+        return self._largest == _GIVEN or len(self._samples[bisect_left(KNOTS, rows)]) >= KNOWN
 
     def fit(self) -> None:
         """Fit the coefficients to the remembered steps."""
