@@ -1,5 +1,5 @@
-"""Skips these tests where the wheel is not installed."""
+"""Tiny engines, in a cache that tests share."""
 
-import pytest
+from shared_fixtures import make_engine, quiet_environment, shared_cache, tiny
 
-pytest.importorskip("infeng_suffix", reason="the suffix wheel is not installed")
+__all__ = ["make_engine", "quiet_environment", "shared_cache", "tiny"]
