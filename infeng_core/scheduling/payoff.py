@@ -65,9 +65,7 @@ class Payoff:
         plain = costs.seconds(shape)
         prices = [1.0]
         for guesses in range(1, MOST_TOKENS + 1):
-            longer = shape._replace(
-                rows=rows + guesses, sampled=rows + guesses, attended=(rows + guesses) * attended
-            )
+            longer = shape._replace(rows=rows + guesses, sampled=rows + guesses, attended=(rows + guesses) * attended)
             known = plain > 0.0 and costs.knows(rows) and costs.knows(rows + guesses)
             price = costs.seconds(longer) / plain if known else prices[-1] + ASSUMED
             prices.append(max(price, prices[-1]))

@@ -52,7 +52,11 @@ def mix(params: SamplingParams) -> list[Request]:
             for tenant in ("x", "y")
         ]
     regex = replace(params, processors=(("grammar", {"regex": "(ab|cd){4,20}"}),), ignore_eos=False)
-    return [*found, Request((*LOOP, *A, *LOOP), params, adapter="late", cache_salt="s"), Request(LOOP, regex, tenant="x")]
+    return [
+        *found,
+        Request((*LOOP, *A, *LOOP), params, adapter="late", cache_salt="s"),
+        Request(LOOP, regex, tenant="x"),
+    ]
 
 
 def facts(completions: list[Any]) -> list[tuple[Any, ...]]:
@@ -90,9 +94,7 @@ def test_preempted_requests_have_the_same_bytes(
     assert scheduler.preempted > 3 and sum(one.usage.accepted_tokens for one in found) > 30
 
 
-def test_steps_that_fail_or_are_interrupted_change_nothing(
-    make_engine: MakeEngine, paths: dict[str, str]
-) -> None:
+def test_steps_that_fail_or_are_interrupted_change_nothing(make_engine: MakeEngine, paths: dict[str, str]) -> None:
     expected = facts(make_engine(adapters__paths=paths).generate(mix(GREEDY)))
     engine = make_engine(speculation__use="suffix", adapters__paths=paths)
     engine.generate(mix(GREEDY))
@@ -227,7 +229,7 @@ def test_requests_that_end_in_any_way_leave_nothing_running(
     timed = engine.submit(Request(LOOP, GREEDY, tenant="late", timeout=0.0))
     assert timed.result().finish_reason == "timeout"
     assert {shelf.running for one in store._tenants.values() for shelf in one.shelves.values()} == {0}
-    assert len(store.tenants) == 5 and all(0 < store.bytes_of(name) for name in store.tenants)
+    assert len(store.tenants) == 5 and all(store.bytes_of(name) > 0 for name in store.tenants)
 
 
 def test_its_settings_bound_the_memory_and_a_request_without_room_goes_on(make_engine: MakeEngine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -74,7 +75,9 @@ OWNERS = {
 
 
 @pytest.mark.parametrize("other", OWNERS)
-def test_nothing_of_a_tenant_salt_or_set_of_adapters_reaches_another(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_a_tenant_salt_or_set_of_adapters_reaches_another(
+    other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     victim = owner("a", "s", ("x", 1.0))
     plain, store = Store(1 << 20, 1 << 20), Store(1 << 20, 1 << 20)
     for _ in range(3):
@@ -233,7 +236,8 @@ class Reader:
         at = 0
         while at < len(tokens):
             draft = drafter.draft(16) if at else []
-            right = next((i for i, guess in enumerate(draft) if at + i >= len(tokens) or guess != tokens[at + i]), len(draft))
+            pairs = itertools.zip_longest(draft, tokens[at : at + len(draft)])
+            right = next((index for index, (guess, token) in enumerate(pairs) if guess != token), len(draft))
             drafter.extend(tokens[at : at + right + 1])
             at += right + 1
             self.right, self.steps = self.right + right, self.steps + 1

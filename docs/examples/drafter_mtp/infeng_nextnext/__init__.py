@@ -66,7 +66,7 @@ class Head:
 class NextNext:
     """Guesses one token of a request by a head that is fitted to this request alone.
 
-    A head that learns from several requests must be one for each ``DraftedRequest.tenant``: its guesses tell what it saw.
+    A head that learns from several requests must be one tenant's (``DraftedRequest``): its guesses tell what it saw.
     """
 
     most_tokens = 1

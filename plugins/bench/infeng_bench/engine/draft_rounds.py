@@ -35,7 +35,7 @@ class Decoded:
 
 
 def replayed(engine: Engine, conversations: Sequence[Ids], rows: int, tenant: str) -> Decoded:
-    """Run conversations, ``rows`` at a time, turn by turn; raises MeasurementError if an answer is not the given one."""
+    """Run conversations, ``rows`` at a time, turn by turn; raises MeasurementError if an answer is another."""
     total = Decoded()
     replay = Replay(engine)
     try:
