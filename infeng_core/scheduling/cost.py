@@ -55,6 +55,7 @@ class CostModel:
     def __init__(self, coefficients: Mapping[str, float] | None = None) -> None:
         """Start without knowledge, or with the ``coefficients`` of another model."""
         self._samples: tuple[deque[tuple[float, ...]], ...] = tuple(deque(maxlen=KEPT) for _ in range(_SIZES))
+        self._fitted = [0] * _SIZES  # steps of each size at the latest fit
         self._largest = 0  # rows of the largest observed step
         self._new, self._refit = 0, 4
         self._weights: list[float] = []
@@ -93,15 +94,14 @@ class CostModel:
         return self._refit - self._new
 
     def knows(self, rows: int) -> bool:
-        """Return whether steps of about so many rows were observed, or are described by given coefficients."""
-        if not self._weights:
-            return False
-        return self._largest == _GIVEN or len(self._samples[bisect_left(KNOTS, rows)]) >= KNOWN
+        """Return whether steps of about so many rows are part of the fit, or given coefficients describe them."""
+        return self._largest == _GIVEN or self._fitted[bisect_left(KNOTS, rows)] >= KNOWN
 
     def fit(self) -> None:
         """Fit the coefficients to the remembered steps."""
         samples = np.array([sample for size in self._samples for sample in size])
         self._new = 0
+        self._fitted = [len(size) for size in self._samples]
         if len(samples):
             self._weights = _fit(_features(samples), samples[:, -1])
 

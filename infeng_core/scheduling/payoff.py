@@ -14,7 +14,7 @@ from infeng_core.scheduling.drafts import MOST_TOKENS
 if TYPE_CHECKING:
     from infeng_core.scheduling.scheduler import Scheduler
 
-ASSUMED = 0.04
+ASSUMED = 0.08
 """What a further row adds to the time of a step, as a share, until steps with that many rows were observed."""
 
 GAIN = 1.02

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-LADDER = (4, 5, 6, 8, 12, 16, 24, 32)
+LADDER = (3, 4, 5, 6, 8, 12, 16, 24, 32)
 """Lengths at which another rate begins."""
 
-PRIOR = (0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.85, 0.9, 0.95)
+PRIOR = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.85, 0.9, 0.95)
 """Rates before anything was learned, by the length."""
 
-ALONE, AGREED, MOST, FEW = range(4)
-"""One place; several that go on alike; at least ``MAJORITY`` of them do; fewer do."""
+ALONE, AGREED, MOST, FEW, NEAR = range(5)
+"""One place; several that go on alike; at least ``MAJORITY`` of them do; fewer do; the place near the last match does
+(``infeng_suffix.vote.Source``)."""
 
 MAJORITY = 0.6
 
-TRUST = (0.9, 1.0, 0.7, 0.4)
+TRUST = (0.9, 1.0, 0.7, 0.4, 0.9)
 """Factor of the prior, by kind."""
 
 WEIGHT = 4

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from infeng_suffix.store import Shelf, Store
 from infeng_suffix.text import Text
-from infeng_suffix.vote import Guess, continuation
+from infeng_suffix.vote import Guess, Source, continuation
 
 if TYPE_CHECKING:
     from infeng_core.api.engines import DraftedRequest
@@ -33,6 +33,7 @@ class SuffixDrafter:
         self._text: Text | None = None
         self._answer = 0  # position of its first token
         self._guesses: list[Guess] = []
+        self._source = Source()
 
     def begin(self, request: DraftedRequest) -> None:
         """Open the texts of the request's tenant, salt and adapters."""
@@ -56,11 +57,12 @@ class SuffixDrafter:
         """Return as many guesses as pay, at most ``count``."""
         assert self._shelf is not None and self._text is not None
         matches = self._shelf.index.matches(self._text)
-        if not matches:
+        near = self._source.follow(self._text, matches, self._shelf.index)
+        if not matches and near is None:
             return []
         chances = self._shelf.chances
-        self._guesses = continuation(self._text, matches, chances, count)
-        self._store.touch(self._shelf, matches[0].text)
+        self._guesses = continuation(self._text, matches, chances, count, near)
+        self._store.touch(self._shelf, (near or matches[0]).text)
         paying = self._pays([chances.of(guess.slot) for guess in self._guesses])
         return [guess.token for guess in self._guesses[:paying]]
 

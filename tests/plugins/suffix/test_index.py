@@ -9,10 +9,10 @@ import pytest
 from drawn import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from infeng_suffix.chances import AGREED, ALONE, FEW, MOST, Chances, kind_of
+from infeng_suffix.chances import AGREED, ALONE, FEW, MOST, NEAR, Chances, kind_of
 from infeng_suffix.index import DEPTH, LONG, PLACES, SHORT, Index
 from infeng_suffix.text import Text
-from infeng_suffix.vote import continuation
+from infeng_suffix.vote import Source, continuation
 
 Place = tuple[int, int, int]
 """(number of the text, position, length)."""
@@ -149,6 +149,51 @@ def test_guesses_are_what_follows_the_latest_of_equal_matches_or_a_majority(othe
         ), guess
 
 
+CHANGES = {
+    "another token": ([*range(100, 120), 7], 121),
+    "two other tokens": ([*range(100, 120), 7, 8], 122),
+    "a new token": ([*range(100, 120), 7], 120),
+    "six new tokens": ([*range(100, 120), 1, 2, 3, 4, 5, 6], 120),
+    "a token less": ([*range(100, 120)], 121),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_after_a_change_a_text_goes_on_near_where_it_left_its_source(change: str) -> None:
+    index, source = Index(), Source()
+    indexed(index, 0, list(range(100, 160)))
+    written, following = CHANGES[change]
+    text = Text(1, [])
+    near = None
+    for token in [*written, following]:
+        text.tokens.append(token)
+        near = source.follow(text, index.matches(text), index)
+    if change == "a token less":  # the source's end is still what it was
+        assert near is None or near.position == following - 100
+    else:
+        assert near is not None and (near.text.number, near.position, near.length) == (0, following - 100, 1)
+    guesses = continuation(text, index.matches(text), Chances(), 4, near)
+    assert guesses and guesses[0].token == following + 1
+    assert {guess.slot for guess in guesses} <= {Chances().slot(NEAR, length) for length in range(1, 40)}
+
+
+def test_a_source_that_was_left_for_good_or_dropped_is_searched_no_more() -> None:
+    index, source = Index(), Source()
+    other = indexed(index, 0, list(range(100, 160)))
+    text = Text(1, range(100, 110))
+    assert source.follow(text, index.matches(text), index) is None
+    for token in range(1, 30):
+        text.tokens.append(token)
+        assert source.follow(text, index.matches(text), index) is None
+    text.tokens.append(111)
+    assert source.follow(text, index.matches(text), index) is None
+    text.tokens.extend(range(112, 122))
+    source.follow(text, index.matches(text), index)
+    index.trim(other, other.held)
+    text.tokens.extend([5, 123])
+    assert source.follow(text, index.matches(text), index) is None
+
+
 def test_rates_go_to_what_came_true_lately() -> None:
     chances = Chances()
     slot = chances.slot(AGREED, 10)
@@ -159,4 +204,4 @@ def test_rates_go_to_what_came_true_lately() -> None:
         chances.learn(slot, False)
     assert chances.of(slot) < 0.06
     assert chances.of(chances.slot(ALONE, 10)) == Chances().of(slot) * 0.9, "each kind has its own"
-    assert len({chances.slot(kind, length) for kind in range(4) for length in range(3, 99)}) == len(chances._rates)
+    assert len({chances.slot(kind, length) for kind in range(5) for length in range(1, 99)}) == len(chances._rates)
