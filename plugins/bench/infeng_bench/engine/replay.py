@@ -27,7 +27,7 @@ class Replay:
         self._engine, self._inner = engine, engine.executable
         self._answers: dict[tuple[int, ...], Sequence[int]] = {}  # by prompt
         self._running: dict[int, Sequence[int]] = {}  # by the id of a sequence
-        engine.executable = self  # type: ignore[assignment]  # its attributes are the executable's
+        engine.executable = self  # its other attributes are the executable's
 
     def __getattr__(self, name: str) -> Any:
         """Return the executable's attribute."""
