@@ -92,12 +92,15 @@ class Index:
                 continue
             places = [found] if isinstance(found, int) else reversed(found)
             matches = [self._match(place, text) for place in places]
-            if longer := [match for match in matches if match.length >= size]:
+            if longer := [match for match in matches if match is not None and match.length >= size]:
                 return longer
         return []
 
-    def _match(self, place: int, text: Text) -> Match:
-        there, position = self.texts[place >> 32], place & 0xFFFFFFFF
+    def _match(self, place: int, text: Text) -> Match | None:
+        """Return a place as a match; None for one that Ctrl-C between two lines of ``trim`` or ``add`` has left."""
+        there, position = self.texts.get(place >> 32), place & 0xFFFFFFFF
+        if there is None or not there.first <= position < there.indexed:
+            return None
         ours, theirs = text.tokens, there.tokens
         at, last = position - there.first, len(ours) - 1
         most = min(DEPTH, at + 1, last + 1)

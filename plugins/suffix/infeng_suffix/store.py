@@ -155,8 +155,12 @@ class Store:
         """Drop up to ``count`` tokens of a tenant's longest unused answer; return whether there was one."""
         if not tenant.answers:
             return False
-        (key, _), text = next(iter(tenant.answers.items()))
-        self._trim(tenant.shelves[key], text, min(count, text.held))
+        name, text = next(iter(tenant.answers.items()))
+        shelf = tenant.shelves.get(name[0])
+        if shelf is None or text.held <= 0:  # after Ctrl-C between two lines
+            del tenant.answers[name]
+        else:
+            self._trim(shelf, text, min(count, text.held))
         return True
 
     def _trim(self, shelf: Shelf, text: Text, count: int) -> None:
@@ -177,4 +181,5 @@ class Store:
             return
         del tenant.shelves[shelf.key]
         if not tenant.shelves:
+            self._count(tenant, -tenant.tokens)  # 0, but after Ctrl-C between two lines
             del self._tenants[tenant.name]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import tracemalloc
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+import infeng_suffix
 import numpy as np
 import pytest
 from drawn import examples
@@ -320,3 +323,46 @@ def test_tokens_drawn_past_the_end_of_an_answer_are_not_kept() -> None:
     later = start(store, owner())
     later.extend(ANSWER[20 - LONG - 3 : 18])
     assert later.draft(16) == ANSWER[18:20]
+
+
+def test_ctrl_c_between_any_two_lines_leaves_a_store_that_works_within_its_bounds() -> None:
+    package = str(Path(infeng_suffix.__file__).parent)
+    store = Store(300 * TOKEN_BYTES, 200 * TOKEN_BYTES)
+    left = 0
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        nonlocal left
+        if not frame.f_code.co_filename.startswith(package):
+            return None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    interrupts = 0
+    random = np.random.default_rng(0)
+    for number in range(400):
+        left = int(random.integers(1, 1500))
+        drafter, tokens = SuffixDrafter(store, list(range(50))), random.integers(0, 9, 60).tolist()
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            drafter.begin(owner("ab"[number % 2], str(number % 3)))
+            for token in tokens:
+                drafter.extend([token])
+                drafter.draft(4)
+            drafter.end(tokens)
+        except KeyboardInterrupt:
+            interrupts += 1
+        finally:
+            sys.settrace(before)
+        drafter.end(tokens)
+    assert interrupts > 100
+    for tenant in "ab":
+        for salt in "012":
+            answer(store, owner(tenant, salt), ANSWER)
+    assert store.nbytes <= 300 * TOKEN_BYTES
+    fresh = owner("a", "new")
+    answer(store, fresh)
+    assert asked(store, fresh) == ANSWER[5:21]

@@ -1,8 +1,8 @@
 """Prompts with given answers, to measure drafts on: edits of programs, an agent's calls of tools, prose.
 
 The answers are given, so that figures depend on the text and not on how well a model writes. Programs and prose come
-from the user's folder (``prompts.SETS``); changes and calls are made by a seed. Each function is
-used once, so no answer but the call of a test comes twice.
+from the user's folder (``prompts.SETS``); changes and calls are made by a seed. Each function is used once, so no
+answer but the call of a test comes twice.
 """
 
 from __future__ import annotations
