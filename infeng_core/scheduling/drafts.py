@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.errors import UsageError
+from infeng_core.errors import PluginError, UsageError, printable
 from infeng_core.log import get_logger
 
 _log = get_logger(__name__)
@@ -140,7 +140,8 @@ class Guesses:
     ) -> None:
         """Ask ``drafter`` for at most ``most`` tokens at a time; ids from ``vocab`` on are invalid.
 
-        most: None leaves it to the drafter, within ``MOST_TOKENS``. request: called once, when the request runs.
+        most: None leaves it to the drafter. request: called once, when the request runs. Raises PluginError if the
+        drafter asks for more than ``MOST_TOKENS``.
         """
         self._drafter: Drafter | None = drafter
         self._vocab = vocab
@@ -148,7 +149,7 @@ class Guesses:
         self._see = getattr(drafter, "see", None)
         self._request = request
         self._paces_itself = bool(getattr(drafter, "paces_itself", False))
-        self._most = min(int(getattr(drafter, "most_tokens", FEW_TOKENS)), MOST_TOKENS) if most is None else most
+        self._most = _most_of(drafter) if most is None else most
         self._width = self._most
         self._penalty = 1
         self._wait = 0
@@ -225,6 +226,14 @@ class Guesses:
         else:
             self._wait = self._penalty
             self._penalty = min(2 * self._penalty, LONGEST_WAIT)
+
+
+def _most_of(drafter: Drafter) -> int:
+    """Return the most tokens of a drafter in a step, by its own word; raises PluginError for a wrong one."""
+    most = getattr(drafter, "most_tokens", FEW_TOKENS)
+    if not isinstance(most, int) or not 1 <= most <= MOST_TOKENS:
+        raise PluginError("drafter", f"its most_tokens is {printable(repr(most), 80)}", "ask its author for a repair")
+    return most
 
 
 def parse(text: str | None) -> dict[str, object]:

@@ -497,6 +497,9 @@ def test_a_drafter_that_paces_itself_is_asked_in_every_step_for_all_it_may_have(
         assert len(guesses.draft) == 9
         guesses.follow([0], len(guesses.draft))
     assert len(Guesses(Paced(), 3).draft) == 0
+    for wrong in (0, 17, "4", None):
+        with pytest.raises(PluginError, match="its most_tokens is"):
+            Guesses(type("Wrong", (Paced,), {"most_tokens": wrong})(), None)
     for most, expected in ((None, 4), (7, 7)):
         plain = Guesses(Always(), most)
         plain.follow([0], 0)
