@@ -2,11 +2,12 @@
 
 A head of a real model is trained and read from a file. This one is linear and is fitted, by ridge regression, to what
 the model does while it runs: from the hidden state h of a position and the token drawn there, to the token after it.
-Equal to it is the data flow: ``see`` brings h before ``extend`` brings the token, and ``draft`` guesses the next one.
+The data flow is the same: ``see`` brings h before ``extend`` brings the token, and ``draft`` guesses the next one.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 RIDGE = 0.1
-MOST = 4096  # pairs that are remembered
+MOST = 512  # pairs that are remembered
 
 
 class Head:
@@ -27,8 +28,8 @@ class Head:
     def __init__(self, learn: int) -> None:
         """Start without weights. learn: pairs between two fits."""
         self._learn = learn
-        self._inputs: list[NDArray[np.float32]] = []  # of the latest pairs, (2 hidden,) each
-        self._targets: list[int] = []
+        self._inputs: deque[NDArray[np.float32]] = deque(maxlen=MOST)  # of the latest pairs, (2 hidden,) each
+        self._targets: deque[int] = deque(maxlen=MOST)
         self._new = 0
         self._known: NDArray[np.int64] | None = None  # (targets,) the tokens that can be guessed, ascending
         self._weights: NDArray[np.float32] | None = None  # (2 hidden, targets)
@@ -42,7 +43,8 @@ class Head:
 
     def learn(self, x: NDArray[np.float32], target: int) -> None:
         """Take the token that came after ``x``."""
-        self._inputs, self._targets = [*self._inputs[-MOST:], x], [*self._targets[-MOST:], target]
+        self._inputs.append(x)
+        self._targets.append(target)
         self._new += 1
         if self._new % self._learn == 0:
             self._fit()
