@@ -22,10 +22,10 @@ from infeng_core.requests.request import Adapters, Logprob, Request, SamplingPar
 from infeng_core.requests.sampler import draw_seed
 from infeng_core.requests.stream import Reader, Stream
 from infeng_core.scheduling.drafts import DraftedRequest, Guesses
-from infeng_core.scheduling.payoff import Payoff
 
 if TYPE_CHECKING:
     from infeng_core.engine.assembly import Parts
+    from infeng_core.scheduling.payoff import Payoff
 
 CHARACTERS_PER_TOKEN = 8
 """Most characters per token; by this bound some texts are refused before tokenization."""
@@ -58,7 +58,7 @@ class Submissions:
         self._cancel = cancel
         self._lifetime = lifetime
         self._ids = itertools.count()
-        self._payoff = Payoff(lambda: parts.in_flight.scheduler)
+        self._payoff: Payoff | None = None
         self.drafters_see = False
         """Whether a drafter wanted hidden states."""
 
@@ -208,6 +208,10 @@ class Submissions:
         adapters = () if sequence.adapters is None else sequence.adapters.known() or ()
         acting = tuple((content, weight) for content, weight, _ in adapters)
         request = sequence.request
+        if self._payoff is None:
+            from infeng_core.scheduling.payoff import Payoff  # only drafters that ask for it need it
+
+            self._payoff = Payoff(lambda: self._parts.in_flight.scheduler)
         return DraftedRequest(request.tenant, request.cache_salt, acting, self._payoff)
 
 
