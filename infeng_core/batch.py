@@ -53,8 +53,21 @@ class Guesses(Protocol):
     draft: list[int]
     """Guesses of the next tokens, the nearest first."""
 
+    @property
+    def sees(self) -> bool:
+        """Whether hidden states are wanted."""
+
+    def see(self, position: int, states: NDArray[np.float32], drawn: int) -> None:
+        """Take the states, (rows, hidden), of a step's rows from ``position`` on.
+
+        drawn: how many of the last rows a token is drawn from.
+        """
+
     def follow(self, new: abc.Sequence[int], drafted: int) -> None:
         """Take the ``new`` tokens of a step in which ``drafted`` guesses ran, and guess again."""
+
+    def end(self, tokens: abc.Sequence[int]) -> None:
+        """Take all ``tokens`` of the answer, which has ended; a second call does nothing."""
 
 
 class Processors(Protocol):

@@ -30,7 +30,7 @@ from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdap
 from infeng_core.formats.adapters.stacked import unpack_stacked
 from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.cost import CostModel
-from infeng_core.scheduling.drafts import Drafter
+from infeng_core.scheduling.drafts import DraftedRequest, Drafter
 from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.scheduling.limits import limits_of, windows_of
 from infeng_core.scheduling.policy import Policy, Served
@@ -44,7 +44,7 @@ from infeng_core.telemetry.observers import Observer, Stage, StepReport
 
 __all__ = [
     "BLOCK_TOKENS", "NOT_FINITE", "NUMERICS", "AdapterHandle", "AdapterRows", "Backend", "Batch", "BlockAccess",
-    "BlockPool", "BoundOp", "CostModel", "Drafter", "Executable", "FirstCome", "HiddenStates",
+    "BlockPool", "BoundOp", "CostModel", "DraftedRequest", "Drafter", "Executable", "FirstCome", "HiddenStates",
     "InterruptedStepError", "Limits", "LoraPart", "LoraTensor", "Measurable", "Measured", "NativeBackend", "Needs",
     "NotFiniteError", "Observer", "PackedAdapter", "Policy", "PrefixCache", "PrefixEntry", "PrefixStore",
     "PrefixTree", "RunningRequest", "Scheduler", "Schedulers", "Segment", "Served", "Split", "Stage", "StepReport",

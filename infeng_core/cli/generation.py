@@ -26,7 +26,9 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", type=int, metavar="N", help=text)
     parser.add_argument("-c", "--ctx-size", dest="context", type=int, help=argparse.SUPPRESS)
     parser.add_argument(
-        "--speculate", metavar="ngram[:K]", help="guess up to K tokens ahead from the text itself (default: off; K: 4)"
+        "--speculate",
+        metavar="DRAFTER[:K]",
+        help="guess up to K tokens ahead: ngram from the text itself, suffix also from earlier answers (default: off)",
     )
 
 

@@ -1,4 +1,4 @@
-"""Embedding: requests of one token, whose prompts' hidden states are pooled step by step."""
+"""Hidden states: embedding requests, whose prompts' states are pooled step by step, and drafters that see them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.batch import Batch
+from infeng_core.batch import Batch, Segment
 from infeng_core.engine.submission import Submissions, abandon
 from infeng_core.requests.input import AdaptersOf, Prompts
 from infeng_core.requests.pooling import Pooled, Pooling
@@ -55,14 +55,23 @@ class Embeddings:
         return [states.result(normalize) for states in pooled]
 
     def marked(self, batch: Batch) -> Batch:
-        """Return a batch that requests hidden states if one of its rows is embedded."""
-        if not self.calls:
+        """Return a batch that requests hidden states if one of its rows is embedded, or seen by a drafter."""
+        if not (self.calls or self._submissions.drafters_see):
             return batch
-        return batch._replace(hidden=any(segment.sequence.pooling is not None for segment in batch.segments))
+        return batch._replace(hidden=any(_wants(segment) for segment in batch.segments))
 
 
-def pool(batch: Batch, hidden: NDArray[np.float32]) -> None:
-    """Pass the hidden states of a batch's rows, (rows, hidden), to the poolings of their sequences."""
+def _wants(segment: Segment) -> bool:
+    sequence = segment.sequence
+    return sequence.pooling is not None or (sequence.guesses is not None and sequence.guesses.sees)
+
+
+def hand_out(batch: Batch, hidden: NDArray[np.float32]) -> None:
+    """Pass the hidden states of a batch's rows, (rows, hidden), to the poolings and the guesses of their sequences."""
     for segment in batch.segments:
-        if segment.sequence.pooling is not None:
-            segment.sequence.pooling.take(segment.pos0, hidden[segment.row_begin : segment.row_end])
+        pooling, guesses = segment.sequence.pooling, segment.sequence.guesses
+        states = hidden[segment.row_begin : segment.row_end]
+        if pooling is not None:
+            pooling.take(segment.pos0, states)
+        if guesses is not None and guesses.sees:
+            guesses.see(segment.pos0, states, segment.sampled - segment.known)

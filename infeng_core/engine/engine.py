@@ -67,7 +67,8 @@ class Engine:
         model: a Hugging Face directory, an engine-native directory or a hub name; default: ``model.path``.
         manifest: an engine manifest, or the name of a shipped one.
         threads, format: ``threads.count`` and ``model.format`` of the manifest.
-        speculate: "ngram" or "ngram:K": guess up to K tokens ahead (``speculation.use``, ``speculation.tokens``).
+        speculate: "ngram", "ngram:K" or another drafter: guess up to K tokens ahead (``speculation.use``,
+        ``speculation.tokens``).
         adapters: names to PEFT directories, artifacts or hub names, loaded at first use.
         overrides: settings by their dotted names, such as ``{"kv_cache.dtype": "f32"}``.
         config: a complete configuration in place of the arguments above.

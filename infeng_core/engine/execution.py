@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from infeng_core.backends.interface import Executable, InterruptedStepError, NotFiniteError
 from infeng_core.backends.isolation import failing_requests
 from infeng_core.batch import Batch
-from infeng_core.engine.embedding import pool
+from infeng_core.engine.embedding import hand_out
 from infeng_core.engine.in_flight import InFlight
 from infeng_core.requests.sampler import Sampler
 from infeng_core.telemetry.observers import Observers
@@ -40,7 +40,7 @@ class Execution:
             observers, run = self._observers, executable.run
             logits = observers.timed("run", run, batch) if observers.present else run(batch)
             if batch.hidden:
-                pool(batch, executable.hidden_states())  # type: ignore[attr-defined]  # from HiddenStates
+                hand_out(batch, executable.hidden_states())  # type: ignore[attr-defined]  # from HiddenStates
             return logits
         except NotFiniteError:
             found = failing_requests(executable.run, batch)

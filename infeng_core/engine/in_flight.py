@@ -152,6 +152,8 @@ class InFlight:
                 raise
             self.restore()  # as in ``_trusted``: the streams' events suffice to start again
         closed = self.streams.close(finished)
+        for output in closed:
+            output.end_guesses()
         if is_observed:
             self._tell(closed)
         self._trusted(self._settle)
@@ -276,6 +278,7 @@ class InFlight:
     def _let_go(self, output: Output) -> None:
         """Release the resources of an ended request."""
         self._backlog.leave(output.sequence.id, perf_counter())
+        output.end_guesses()
         if output.sequence.adapters is not None:
             output.sequence.adapters.close()
         self.streams.close([output.sequence])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from infeng_core.batch import RunningRequest
 from infeng_core.engine.driver import Driver
 from infeng_core.engine.lifetime import Lifetime
-from infeng_core.errors import EndedError
+from infeng_core.errors import EndedError, PluginError
 from infeng_core.requests.chain import Chains
 from infeng_core.requests.input import InputProcessor, Prompt
 from infeng_core.requests.output import Event, Output
@@ -21,10 +21,11 @@ from infeng_core.requests.processors import Vocabulary
 from infeng_core.requests.request import Adapters, Logprob, Request, SamplingParams
 from infeng_core.requests.sampler import draw_seed
 from infeng_core.requests.stream import Reader, Stream
-from infeng_core.scheduling.drafts import Guesses
+from infeng_core.scheduling.drafts import DraftedRequest, Guesses
 
 if TYPE_CHECKING:
     from infeng_core.engine.assembly import Parts
+    from infeng_core.scheduling.payoff import Payoff
 
 CHARACTERS_PER_TOKEN = 8
 """Most characters per token; by this bound some texts are refused before tokenization."""
@@ -57,6 +58,9 @@ class Submissions:
         self._cancel = cancel
         self._lifetime = lifetime
         self._ids = itertools.count()
+        self._payoff: Payoff | None = None
+        self.drafters_see = False
+        """Whether a drafter wanted hidden states."""
 
     def prepare(self, prompts: Any, params: SamplingParams | None = None, adapters: Any = None) -> list[Prepared]:
         """Return every prompt as a request with its ids; raises RequestError or AdapterError."""
@@ -182,9 +186,33 @@ class Submissions:
         if request.timeout is not None:
             sequence.deadline = sequence.arrived + request.timeout
         if self._parts.drafter is not None:
-            most, vocab = self._parts.config.speculation.tokens, self._parts.model.config.vocab
-            sequence.guesses = Guesses(self._parts.drafter(ids), most, vocab)
+            sequence.guesses = self._guesses(sequence, ids)
         return sequence
+
+    def _guesses(self, sequence: RunningRequest, ids: list[int]) -> Guesses:
+        """Return the guesses of a request; raises PluginError if its drafter wants what the backend has not."""
+        assert self._parts.drafter is not None
+        tokens, vocab = self._parts.config.speculation.tokens, self._parts.model.config.vocab
+        most = None if tokens == "auto" else tokens
+        guesses = Guesses(self._parts.drafter(ids), most, vocab, partial(self._drafted, sequence))
+        if guesses.sees:
+            if not getattr(self._parts.executable, "has_hidden_states", False):
+                backend = self._parts.config.backend.use
+                why = f"it needs hidden states, and backend {backend} has none of this model"
+                raise PluginError(f"drafter {self._parts.config.speculation.use}", why, "use backend native")
+            self.drafters_see = True
+        return guesses
+
+    def _drafted(self, sequence: RunningRequest) -> DraftedRequest:
+        """Return what a drafter may know about its request."""
+        adapters = () if sequence.adapters is None else sequence.adapters.known() or ()
+        acting = tuple((content, weight) for content, weight, _ in adapters)
+        request = sequence.request
+        if self._payoff is None:
+            from infeng_core.scheduling.payoff import Payoff  # only drafters that ask for it need it
+
+            self._payoff = Payoff(lambda: self._parts.in_flight.scheduler)
+        return DraftedRequest(request.tenant, request.cache_salt, acting, self._payoff)
 
 
 def abandon(streams: Sequence[Stream]) -> None:

@@ -29,6 +29,7 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
         "unpack": "infeng-convert",
     },
     "adapter_readers": {"gguf": "infeng-gguf", "peft": "infeng-peft"},
+    "drafters": {"suffix": "infeng-suffix"},
     "locators": {"gguf": "infeng-gguf", "hub": "infeng-convert"},
     "logit_processors": {"grammar": "infeng-grammar"},
     "model_readers": {"gguf": "infeng-gguf", "huggingface": "infeng-convert"},

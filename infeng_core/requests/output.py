@@ -167,6 +167,11 @@ class Output:
         if self._ready is not None:
             self._ready.append(self)
 
+    def end_guesses(self) -> None:
+        """Tell the drafter of an ended request its answer."""
+        if self.sequence.guesses is not None:
+            self.sequence.guesses.end(self.tokens)
+
     def next_event(self) -> Event | None:
         """Take the next event, if there is one; raises the error that stands in its place."""
         if self.given == len(self.events):

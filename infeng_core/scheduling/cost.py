@@ -30,7 +30,11 @@ KEPT = 64
 REFIT = 512
 """Steps between two fits of the coefficients; fewer in the beginning."""
 
+KNOWN = 8
+"""Steps of a size from which on its predictions are trusted."""
+
 _SIZES = len(KNOTS) + 1
+_GIVEN = 1 << 30
 
 
 class StepShape(NamedTuple):
@@ -51,12 +55,13 @@ class CostModel:
     def __init__(self, coefficients: Mapping[str, float] | None = None) -> None:
         """Start without knowledge, or with the ``coefficients`` of another model."""
         self._samples: tuple[deque[tuple[float, ...]], ...] = tuple(deque(maxlen=KEPT) for _ in range(_SIZES))
+        self._fitted = [0] * _SIZES  # steps of each size at the latest fit
         self._largest = 0  # rows of the largest observed step
         self._new, self._refit = 0, 4
         self._weights: list[float] = []
         if coefficients is not None:
             self._weights = [float(coefficients[name]) for name in self.names]
-            self._largest = 1 << 30
+            self._largest = _GIVEN
 
     names = ("fixed", *(f"rows_from_{low}" for low in (0, *KNOTS)), "sampled", "attended", "adapters")
     """Of the coefficients."""
@@ -88,10 +93,15 @@ class CostModel:
         """Steps to observe until the next fit."""
         return self._refit - self._new
 
+    def knows(self, rows: int) -> bool:
+        """Return whether steps of about so many rows are part of the fit, or given coefficients describe them."""
+        return self._largest == _GIVEN or self._fitted[bisect_left(KNOTS, rows)] >= KNOWN
+
     def fit(self) -> None:
         """Fit the coefficients to the remembered steps."""
         samples = np.array([sample for size in self._samples for sample in size])
         self._new = 0
+        self._fitted = [len(size) for size in self._samples]
         if len(samples):
             self._weights = _fit(_features(samples), samples[:, -1])
 

@@ -29,7 +29,7 @@ def limits_of(config: EngineConfig, shape: ModelConfig, backend: Backend, pendin
     running = min(scheduler.max_running, scheduler.max_batch_tokens)
     windows = windows_of(backend, shape, config)
     needs = Needs(windows, scheduler.max_batch_tokens)
-    guesses = 0 if speculation.use == "none" else min(running * speculation.tokens, MOST_ROWS)
+    guesses = min(running * speculation.most, MOST_ROWS)
     cache = blocks.size(
         config.kv_cache.memory,
         block_bytes=backend.block_bytes(shape, config),

@@ -124,7 +124,18 @@ class SpeculationSection(Record):
     """Guesses of the next tokens; the resulting text is the same."""
 
     use: str = setting("none", Text(), "drafter by name, or none; ngram repeats earlier parts of the same text")
-    tokens: int = setting(4, Int(1, 16), "most guessed tokens of one request in a step")
+    tokens: int | Literal["auto"] = setting(
+        "auto", Auto(Int(1, 16)), "most guessed tokens of one request in a step; auto: as the drafter says, ngram: 4"
+    )
+
+    @property
+    def most(self) -> int:
+        """The most that a request may guess in a step; 0 without speculation."""
+        if self.use == "none":
+            return 0
+        if self.tokens == "auto":
+            return 4 if self.use == "ngram" else 16
+        return self.tokens
 
 
 class SamplingSection(Record):

@@ -30,7 +30,7 @@ APIS = (
     "infeng_convert.api",
 )
 SECTIONS = {
-    "Steps and requests": ("Batch", "Segment", "AdapterRows", "Limits", "RunningRequest", "Served"),
+    "Steps and requests": ("Batch", "Segment", "AdapterRows", "Limits", "RunningRequest", "Served", "DraftedRequest"),
     "Logit processors": ("Vocabulary", "Adjustment"),
     "Model families": ("Graph", "Value", "Layout", "TensorSpec", "VectorSpec", "Part", "ModelConfig"),
 }

@@ -95,6 +95,32 @@ def test_the_drafter_guesses_and_changes_no_token(tiny: Path) -> None:
     assert answer.token_ids == ids(engine(tiny), [[5, 6, 7]])
 
 
+def test_the_drafter_with_a_head_sees_the_state_of_each_token_and_changes_none(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = replace(GREEDY, max_tokens=150)
+    requests = [Request((5, 6, 7) * 5, params), Request((9,), replace(params, temperature=0.8, seed=1))]
+    with engine(tiny, "drafter_mtp", speculation__use="nextnext", nextnext__learn=8) as made:
+        import infeng_nextnext
+
+        seen: list[tuple[int, tuple[int, ...]]] = []
+        see = infeng_nextnext.NextNext.see
+
+        def counted(self: Any, position: int, states: Any) -> None:
+            seen.append((position, states.shape))
+            see(self, position, states)
+
+        monkeypatch.setattr(infeng_nextnext.NextNext, "see", counted)
+        found = made.generate(requests)
+        hidden = made.model.config.hidden
+    assert [one.token_ids for one in found] == [one.token_ids for one in engine(tiny).generate(requests)]
+    usage = found[0].usage
+    assert 0 < usage.accepted_tokens <= usage.drafted_tokens < 150
+    # A row for each token of the prompts, and for each new one but the last, which is read by no step.
+    assert sum(shape[0] for _, shape in seen) == sum(one.usage.total_tokens - 1 for one in found)
+    assert {shape[1:] for _, shape in seen} == {(hidden,)}
+
+
 def test_the_observer_writes_a_line_for_each_request_and_each_change_of_an_adapter(tiny: Path, tmp_path: Path) -> None:
     bard = tiny_adapter.write(tmp_path / "bard", 1)
     with engine(tiny, "observer", observers__use=["lines"], lines__path=str(tmp_path / "lines")) as made:

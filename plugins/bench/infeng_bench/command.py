@@ -22,6 +22,7 @@ VERBS = {
     "swap": "measure loading adapters: latency, and what the running batch feels of it",
     "throughput": "measure many requests in flight: throughput and latencies",
     "tokenizer": "measure the tokenizer: encoding, and decoding token by token",
+    "drafts": "measure drafters in turn on texts with given answers: edits, an agent's calls, prose",
     "zipf": "measure requests with many adapters, popular ones and others, beside other engines",
     "serve": "measure an engine, or a server, under traffic: latencies, goodput, fairness",
     "simulate": "run the scheduler under traffic on a virtual clock, policy against policy",

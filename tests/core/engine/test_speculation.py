@@ -6,10 +6,11 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import tiny_adapter
 import tiny_model
 from drawn import examples
 from engine_parts import MakeEngine, Recorder
@@ -20,7 +21,10 @@ from infeng_core import Completion, Engine, Request, SamplingParams
 from infeng_core.errors import KernelError, ManifestError, PluginError, UsageError
 from infeng_core.requests import sampler
 from infeng_core.requests.output import Event
-from infeng_core.scheduling.drafts import Guesses, Ngrams, parse
+from infeng_core.scheduling import drafts
+from infeng_core.scheduling.cost import CostModel, StepShape
+from infeng_core.scheduling.drafts import DraftedRequest, Guesses, Ngrams, parse
+from infeng_core.scheduling.payoff import Payoff
 from infeng_core.scheduling.scheduler import Scheduler
 
 LOOP = (5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6, 7)
@@ -326,3 +330,221 @@ def test_speculation_is_set_by_name_and_count(make_engine: MakeEngine):
         make_engine(speculation__use="ngrams")
     with pytest.raises(ManifestError, match="must be from 1 to 16"):
         make_engine(speculation__tokens=17)
+
+
+# --------------------------------------------------------------------------- what a drafter may know, and may say ---
+
+
+class Watching:
+    """A drafter that records what it is told, and guesses what a text before it said."""
+
+    made: ClassVar[list[Watching]] = []
+    known: Sequence[int] = ()
+
+    def __init__(self, prompt: Sequence[int]) -> None:
+        self.prompt = list(prompt)
+        self.tokens: list[int] = []
+        self.states: dict[int, Any] = {}
+        self.calls: list[str] = []
+        self.answer: list[int] | None = None
+        self.made.append(self)
+
+    def begin(self, request: DraftedRequest) -> None:
+        self.calls.append("begin")
+        self.request = request
+
+    def see(self, position: int, states: Any) -> None:
+        self.calls.append("see")
+        assert states.dtype == np.float32
+        self.states |= {position + index: row.copy() for index, row in enumerate(states)}
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.calls.append("extend")
+        known = len(self.prompt) + len(self.tokens)
+        assert {known - 1 + index for index in range(len(tokens))} <= self.states.keys()
+        self.tokens += tokens
+
+    def draft(self, count: int) -> list[int]:
+        after = len(self.tokens)
+        guesses = [*self.known[after : after + count]]
+        if after % 3 == 0 and guesses:  # some are wrong
+            wrong = after % 2 * (len(guesses) - 1)
+            guesses[wrong] = (guesses[wrong] + 1) % 300
+        return guesses
+
+    def end(self, tokens: Sequence[int]) -> None:
+        self.calls.append("end")
+        self.answer = list(tokens)
+
+
+@pytest.fixture
+def watching(monkeypatch: pytest.MonkeyPatch) -> type[Watching]:
+    """Put ``Watching`` in the place of ``ngram``."""
+    monkeypatch.setattr(drafts, "Ngrams", Watching)
+    monkeypatch.setattr(Watching, "made", [])
+    monkeypatch.setattr(Watching, "known", ())
+    return Watching
+
+
+FLOAT = {"model__format": "f32", "model__formats": {}, "kv_cache__dtype": "f32", "kv_cache__prefix": False}
+
+
+@pytest.mark.parametrize("rows", [512, 5])
+def test_a_drafter_sees_the_state_of_every_position_that_led_to_a_token(
+    make_engine: MakeEngine, watching: type[Watching], rows: int
+):
+    [plain] = make_engine(**FLOAT).generate(LOOP, BASE)
+    watching.known = plain.token_ids
+    engine = make_engine(speculation__use="ngram", scheduler__max_batch_tokens=rows, **FLOAT)
+    [found, _, _] = engine.generate([Request(LOOP, BASE), Request(LOOP[:4], BASE), Request((3,), BASE)])
+    assert found.token_ids == plain.token_ids and 0 < found.usage.accepted_tokens < found.usage.drafted_tokens
+    one = watching.made[0]
+    text = [*LOOP, *found.token_ids]
+    assert sorted(one.states) == list(range(len(text) - 1)), "none of wrong guesses, all of the prompt"
+    head = engine.model.matrix("model.embed_tokens.weight")  # tied
+    drawn = [int((head @ one.states[position]).argmax()) for position in range(len(LOOP) - 1, len(text) - 1)]
+    assert drawn == list(found.token_ids), "each token is what the head says of the state before it"
+    assert one.calls[0] == "begin" and one.calls[-1] == "end" and one.calls.count("begin") == 1
+    assert one.answer == list(found.token_ids)
+
+
+def test_states_are_computed_for_drafters_that_see_and_not_for_others(
+    make_engine: MakeEngine, watching: type[Watching]
+):
+    class Blind(Watching):
+        see = None  # type: ignore[assignment]
+
+        def extend(self, tokens: Sequence[int]) -> None:
+            self.tokens += tokens
+
+    def wanted(engine: Engine) -> set[bool]:
+        inner, found = engine.executable, set()
+
+        class Looking(Recorder):
+            def run(self, batch: Any) -> Any:
+                found.add(batch.hidden)
+                return inner.run(batch)
+
+        Looking(engine)
+        engine.generate([LOOP, (3,)], BASE)
+        return found
+
+    assert wanted(make_engine(speculation__use="ngram")) == {True}
+    assert wanted(make_engine()) == {False}
+    drafts.Ngrams = Blind  # type: ignore[assignment, misc]  # the fixture restores it
+    assert wanted(make_engine(speculation__use="ngram")) == {False}
+
+
+def test_a_drafter_that_sees_is_refused_by_a_backend_without_states(
+    make_engine: MakeEngine, watching: type[Watching], monkeypatch: pytest.MonkeyPatch
+):
+    engine = make_engine(speculation__use="ngram")
+    monkeypatch.setattr(type(engine.executable), "has_hidden_states", False)
+    with pytest.raises(PluginError, match=r"drafter ngram: it needs hidden states, and backend native has none"):
+        engine.generate(LOOP, BASE)
+
+
+def test_a_drafter_knows_its_owner_and_the_contents_of_adapters(
+    make_engine: MakeEngine, watching: type[Watching], tmp_path: Path
+):
+    paths = {name: str(tiny_adapter.write(tmp_path / name, seed)) for name, seed in (("a", 0), ("b", 1))}
+    engine = make_engine(adapters__paths=paths, speculation__use="ngram")
+    requests = [
+        Request(LOOP, BASE, tenant="x", cache_salt="s"),
+        Request(LOOP, BASE, adapter="a"),
+        Request(LOOP, BASE, adapter=(("b", 0.5), ("a", 1.0))),
+    ]
+    engine.generate(requests)
+    base, one, both = (found.request for found in watching.made)
+    assert (base.tenant, base.cache_salt, base.adapters) == ("x", "s", ())
+    ids = {info.name: info.id for info in engine.adapters.infos()}
+    assert one.adapters == ((ids["a"], 1.0),)
+    assert both.adapters == ((ids["b"], 0.5), (ids["a"], 1.0))
+
+
+def test_a_drafter_that_fails_at_any_call_leaves_its_request_alone(
+    make_engine: MakeEngine, watching: type[Watching], monkeypatch: pytest.MonkeyPatch
+):
+    [plain] = make_engine().generate(LOOP, BASE)
+    for method in ("begin", "see", "extend", "draft", "end"):
+        with monkeypatch.context() as patched:
+            patched.setattr(watching, method, lambda self, *arguments: 1 / 0)
+            [found] = make_engine(speculation__use="ngram").generate(LOOP, BASE)
+        assert found.token_ids == plain.token_ids
+
+
+def test_every_end_is_told_once_with_the_answer(make_engine: MakeEngine, watching: type[Watching]):
+    engine = make_engine(speculation__use="ngram", scheduler__max_running=1)
+    running, waiting = engine.submit(LOOP, BASE), engine.submit(LOOP, BASE)
+    for _ in range(4):
+        engine.step()
+    running.cancel()
+    waiting.cancel()
+    cut = running.result()
+    first, second = watching.made
+    assert first.answer == list(cut.token_ids) and first.calls.count("end") == 1
+    assert second.answer is None and second.calls == [], "one that never ran is told nothing"
+
+
+def test_a_drafter_that_paces_itself_is_asked_in_every_step_for_all_it_may_have():
+    class Paced(Always):
+        paces_itself = True
+        most_tokens = 9
+
+    guesses = Guesses(Paced(), None)
+    guesses.follow([0], 0)
+    for _ in range(20):
+        assert len(guesses.draft) == 9
+        guesses.follow([0], len(guesses.draft))
+    assert len(Guesses(Paced(), 3).draft) == 0
+    for wrong in (0, 17, "4", None):
+        with pytest.raises(PluginError, match="its most_tokens is"):
+            Guesses(type("Wrong", (Paced,), {"most_tokens": wrong})(), None)
+    for most, expected in ((None, 4), (7, 7)):
+        plain = Guesses(Always(), most)
+        plain.follow([0], 0)
+        assert len(plain.draft) == expected
+
+
+# ---------------------------------------------------------------------------------------------------- what pays ---
+
+
+class Machine:
+    """A scheduler as far as ``Payoff`` looks at it: a step of n rows takes ``fixed + each n`` seconds."""
+
+    def __init__(self, running: int, fixed: float, each: float, seen: Sequence[int] = (1, 3, 9, 20, 40)) -> None:
+        self.running = running
+        self.shape = StepShape(running, running, 0)
+        self.costs = CostModel()
+        for rows in seen:
+            for _ in range(8):
+                self.costs.observe(StepShape(rows, rows, 0), fixed + each * rows)
+        self.costs.fit()
+
+    def pays(self, *chances: float) -> int:
+        return Payoff(lambda: self)(chances)  # type: ignore[arg-type, return-value]
+
+
+def test_more_guesses_pay_where_rows_are_cheap_and_chances_good():
+    free, dear = Machine(1, 1.0, 0.001), Machine(1, 0.01, 1.0)
+    assert free.pays(*[0.9] * 16) == 16
+    assert dear.pays(*[0.9] * 16) == 0, "a guess costs a step, and gives less than one token"
+    half = Machine(1, 1.0, 0.1)
+    counts = [half.pays(*[chance] * 16) for chance in (0.05, 0.3, 0.6, 0.8, 0.95)]
+    assert counts == sorted(counts) and counts[0] == 0 and counts[-1] >= 8
+    assert half.pays() == 0
+    for chance in (0.3, 0.6, 0.8, 0.95):  # by the definition
+        rates = [(1 + sum(chance**step for step in range(1, k + 1))) / (1.0 + 0.1 * (1 + k)) for k in range(17)]
+        assert half.pays(*[chance] * 16) == pytest.approx(int(np.argmax(rates)), abs=1)
+
+
+def test_a_full_batch_guesses_less_than_one_request():
+    counts = [Machine(running, 1.0, 0.05).pays(*[0.8] * 16) for running in (1, 4, 16, 32)]
+    assert counts == sorted(counts, reverse=True) and counts[0] > counts[-1]
+
+
+def test_before_steps_with_guesses_were_seen_their_price_is_assumed():
+    assert Machine(1, 1.0, 1.0, seen=(1,)).pays(*[0.9] * 4) == 4
+    assert Machine(1, 1.0, 1.0, seen=()).pays(*[0.9] * 4) == 4
+    assert Machine(1, 1.0, 1.0).pays(*[0.9] * 4) < 4
+    assert Machine(1, 1.0, 1.0, seen=(1,)).pays(0.01) == 0

@@ -132,8 +132,7 @@ def _room(engine: Engine, work: Work) -> int:
 
 def most_of_a_step(engine: Engine) -> int:
     """Return how many tokens a step may give a sequence: one, plus speculated ones."""
-    speculation = engine.config.speculation
-    return 1 if speculation.use == "none" else 1 + speculation.tokens
+    return 1 + engine.config.speculation.most
 
 
 def waiting(engine: Engine, work: Work) -> int:

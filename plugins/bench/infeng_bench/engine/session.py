@@ -77,7 +77,7 @@ class Session:
         if self._ceilings is not None:
             common["roofline"] = self._ceilings.to_dict()
         if config.speculation.use != "none":
-            context["speculate"] = f"{config.speculation.use}:{config.speculation.tokens}"
+            context["speculate"] = f"{config.speculation.use}:{config.speculation.most}"
         return results.record(
             kind,
             {name: value for name, value in {**common, **figures}.items() if value is not None},

@@ -20,6 +20,8 @@ RANDOM = "random:"
 SETS = {
     "humaneval": ("HumanEval.jsonl.gz", "HumanEval.jsonl"),
     "gsm8k": ("gsm8k_test.jsonl", "gsm8k.jsonl", "test.jsonl"),
+    "mbpp": ("mbpp.jsonl",),
+    "prose": ("wikitext2_test.txt", "tinystories.txt"),
     "specbench": ("specbench.jsonl", "question.jsonl"),
 }
 """Data set -> its usual file names. No set is part of this wheel: files are read from the user's folder or from a
@@ -34,17 +36,27 @@ def texts(name: str, folder: str | None) -> list[str]:
 
     folder: of the known sets (default: ``$INFENG_BENCH_DATA``). Raises UsageError that names what is missing.
     """
+    path, found = _read(name, folder)
+    is_json = ".jsonl" in path.suffixes
+    return [_prompt(line, path, number) if is_json else line for number, line in found]
+
+
+def lines(name: str, folder: str | None) -> list[str]:
+    """Return the lines of a known set or of a file as they are, without empty ones; arguments as in ``texts``."""
+    return [line for _, line in _read(name, folder)[1]]
+
+
+def _read(name: str, folder: str | None) -> tuple[Path, list[tuple[int, str]]]:
+    """Return the file of a set, and its lines that are not empty with their numbers from 1 on."""
     path = _find(name, folder)
     try:
         with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
-            lines = [line.strip() for line in file]
+            found = [(number, line.strip()) for number, line in enumerate(file, 1) if line.strip()]
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise UsageError(str(path), f"cannot be read as text ({error})", "give JSON lines or plain lines") from error
-    is_json = ".jsonl" in path.suffixes
-    found = [_prompt(line, path, number) if is_json else line for number, line in enumerate(lines, 1) if line]
     if not found:
         raise UsageError(str(path), "it has no prompt", "give JSON lines or plain lines")
-    return found
+    return path, found
 
 
 def shuffled(prompts: Sequence[list[int]], seed: int) -> Iterator[list[int]]:
