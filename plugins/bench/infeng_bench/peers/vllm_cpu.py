@@ -6,6 +6,7 @@ The upper half describes the peer's environment and runs in this project's; ``op
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
             return {
                 "version": f"{vllm.__version__}, torch {torch.__version__}",
                 "kernels": [torch.backends.cpu.get_cpu_capability()],
-                "bytes_per_token": None,
+                "bytes_per_token": size * _weights_read(model),
                 "details": {"kv_bytes_per_position": 2 * layers * heads * width * size},
             }
 
@@ -132,3 +133,16 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
             return found
 
     return VllmCpu()
+
+
+def _weights_read(model: str) -> int:
+    """Return the number of weights of a Hugging Face directory that one token reads: all but an untied embedding."""
+    from safetensors import safe_open
+
+    found = {}
+    for file in sorted(Path(model).glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            for name in list(tensors.keys()):
+                found[name] = math.prod(tensors.get_slice(name).get_shape())
+    unread = "model.embed_tokens.weight" if "lm_head.weight" in found else ""
+    return sum(count for name, count in found.items() if name != unread)

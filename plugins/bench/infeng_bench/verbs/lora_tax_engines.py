@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace, work: Work) -> int:
     check(arguments, names)
     options.make_long_enough(arguments, [work])
     lineup.make_room(arguments, arguments.rows, arguments.adapters)
-    if not any(text.startswith("adapters.dtype=") for text in arguments.assignments):
+    if arguments.storage:
         arguments.assignments.append(f"adapters.dtype={arguments.storage}")
     options.model_name(arguments)
     threads = options.threads(arguments)
@@ -62,7 +62,9 @@ def run(arguments: argparse.Namespace, work: Work) -> int:
         found = tax_comparison.rounds(engines, work, list(held), arguments.pairs, arguments.seed, bar.update)
         told = {engine.name: engine.introduction for engine in engines}
     figures = tax_comparison.compared(found, sizes)
-    figures |= {name: getattr(arguments, name) for name in ("phase", "rows", "adapters", "rank", "targets", "storage")}
+    figures |= {name: getattr(arguments, name) for name in ("phase", "rows", "adapters", "rank", "targets")}
+    if OURS in told:
+        figures["storage"] = told[OURS]["details"]["adapter_dtype"]
     figures |= {"context": work.context, "seconds_in_all": time.monotonic() - begin}
     facts = {"work": str(work), "format": arguments.format, "threads": threads}
     result = lineup.record(KIND, arguments, told, figures, **facts)
