@@ -23,6 +23,9 @@ model, adapter, prompts = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 weights = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
 if adapter:
     weights = peft.PeftModel.from_pretrained(weights, adapter)
+    for module in weights.modules():
+        if hasattr(module, "lora_A"):
+            module.scaling["default"] *= float(sys.argv[4])
 for ids in prompts:
     length = len(ids)
     with torch.inference_mode():
@@ -67,12 +70,14 @@ def test_the_exported_model_answers_as_hugging_faces_with_and_without_adapters(
     source, prompts = synthetic.hf_directory(wide_config), [list(range(5, 25)), list(range(40, 60))]
     held = {f"a{i}": adapters.peft_directory(wide_config, 4 + 4 * i, "all" if i else "qv", i) for i in (0, 1)}
 
-    def greedy(adapter: Path | None) -> list[list[int]]:
-        given = [str(source), str(adapter or ""), json.dumps(prompts)]
+    scales = {"a0": 1.0, "a1": 2.5}
+
+    def greedy(name: str | None) -> list[list[int]]:
+        given = [str(source), str(held[name] if name else ""), json.dumps(prompts), str(scales.get(name or "", 1.0))]
         said = subprocess.run([PYTHON, "-P", "-c", GREEDY, *given], check=True, capture_output=True, text=True).stdout
         return [json.loads(line) for line in said.splitlines()]
 
-    expected = {None: greedy(None), **{name: greedy(path) for name, path in held.items()}}
+    expected = {name: greedy(name) for name in (None, *held)}
     assert len({str(ids) for ids in expected.values()}) == 3, "adapters change the answers"
     for command in PEER.export_commands(TOOLS, source, tmp_path, "fp32"):
         subprocess.run(command, check=True, capture_output=True)
@@ -84,8 +89,10 @@ def test_the_exported_model_answers_as_hugging_faces_with_and_without_adapters(
         engine = EngineProcess("genai", [*command, "--set", f"without={option}"], tmp_path / "log", 300)
         try:
             engine.ready()
-            wanted = [{"name": name, "path": str(tmp_path / f"{name}.onnx_adapter"), "scale": 1.0} for name in held]
-            engine.adapters(wanted)
+            files = {name: str(tmp_path / f"{name}.onnx_adapter") for name in held}
+            wanted = [{"name": name, "path": path, "scale": scales[name]} for name, path in files.items()]
+            for _ in range(2):  # the second time they take the place of the first ones
+                engine.adapters(wanted)
             assert engine.adapter_bytes["a1"] > engine.adapter_bytes["a0"] > 0
             jobs = [Job(0.0, ids, 8, user) for user in (None, "a0", "a1") for ids in prompts]
             replies = engine.serve(jobs, 4).replies

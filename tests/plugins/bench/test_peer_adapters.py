@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,19 @@ import pytest
 from infeng_bench import peers
 from infeng_bench.load.requests import Job
 from infeng_bench.models import adapters, synthetic
-from infeng_bench.peers import PeerError, export_gguf_adapter, onnx_export, serve
+from infeng_bench.peers import PeerError, export_gguf_adapter, serve
 from infeng_bench.peers.environment import Environment
 from infeng_bench.peers.process import EngineProcess
 from safetensors.numpy import load_file, save_file
 
 from infeng_core.cli import main
 
-PLACES = {name: Environment(peers.peer(name)) for name in ("llama_cpp", "onnxruntime_genai", "transformers")}
+PLACES = {name: Environment(peers.peer(name)) for name in ("llama_cpp", "transformers")}
 MISSING = {name: place.missing() for name, place in PLACES.items()}  # of the user's cache: the tests have their own
 PYTHON = {name: place.python for name, place in PLACES.items()}
 PROMPTS = [list(range(5, 25)), list(range(40, 47))]
 WAYS = {
     "llama_cpp": ("turns=rotate contexts=adapter", "turns=drain contexts=one", "turns=sort contexts=one unified=on"),
-    "onnxruntime_genai": ("turns=rotate", "turns=drain without=lora", "turns=sort"),
     "transformers": ("dtype=float32 mix=on", "dtype=float32 mix=off turns=rotate", "dtype=float32 mix=off turns=drain"),
 }
 
@@ -75,12 +73,6 @@ def started(peer: str, way: str, model: Path, folder: Path) -> Iterator[EnginePr
         out = folder / f"{model.name}.gguf"
         assert main(["convert", str(model), str(out), "--format", "f32", "--force"]) == 0
         model = out
-    if peer == "onnxruntime_genai":
-        out = folder / f"{model.name}.onnx"
-        if not out.exists():
-            export = [str(PYTHON[peer]), "-P", onnx_export.__file__, "model", str(model), str(out), "fp32"]
-            subprocess.run(export, check=True, capture_output=True)
-        model = out
     command = [str(PYTHON[peer]), "-P", serve.__file__, str(peers.peer(peer).path), str(model), "--threads", "1"]
     command += [word for setting in way.split() for word in ("--set", setting)]
     engine = EngineProcess(peer, command, folder / "log", 120)
@@ -95,11 +87,6 @@ def held(peer: str, base: Path, adapter: Path, folder: Path) -> str:
     """Return an adapter as the peer reads it."""
     if peer == "transformers":
         return str(adapter)
-    if peer == "onnxruntime_genai":
-        place = folder / f"{adapter.name}.onnx_adapter"
-        export = [str(PYTHON[peer]), "-P", onnx_export.__file__, "adapter", str(adapter), str(place)]
-        subprocess.run(export, check=True, capture_output=True)
-        return str(place)
     out = folder / f"{adapter.name}.gguf"
     export_gguf_adapter.export(adapter, base, out, "f32")
     return str(out)

@@ -48,7 +48,7 @@ class Sizes:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures of a result; ``bytes_share`` counts the adapters once and no second pass of the base."""
-        found = {"weight_bytes": self.weights, "adapter_bytes": self.adapters, "passes": self.passes}
+        found: dict[str, Any] = {"weight_bytes": self.weights, "adapter_bytes": self.adapters, "passes": self.passes}
         if self.weights and self.adapters is not None:
             share = self.adapters / self.weights
             found |= {"bytes_share": share, "tax_goal": share + SLACK}
