@@ -4,7 +4,7 @@ The protocol is one JSON object per line. The first line of output is ``{"ready"
 "kernels", "bytes_per_token", "details"}``. Each line of input, ``{"work": "decode:rows=1,context=1024", "seed": n}``,
 gets one line of output, ``{"tokens_per_s", "seconds", "prefill_seconds", "tokens", "step_ms"}`` or ``{"error": text}``;
 the end of the input ends the process. ``peers/serve.py`` describes the lines for adapters and requests:
-``{"adapters": [...]}``, ``{"serve": {"requests": [...], "places": n}}``.
+``{"adapters": [...]}``, ``{"work": ..., "uses": [...]}``, ``{"serve": {"requests": [...], "places": n}}``.
 """
 
 from __future__ import annotations
@@ -106,19 +106,20 @@ def serve(engine: Engine, requests: Iterable[str], answers: IO[str]) -> None:
                 request = _request(line)
                 answer: dict[str, Any]
                 if "adapters" in request:
-                    answer = {"load_ms": holder.replace(request["adapters"])}
+                    answer = {"load_ms": holder.replace(request["adapters"]), "bytes": holder.sizes()}
                 elif "serve" in request:
                     answer = served(engine, request["serve"])
                 else:
-                    answer = measured(engine, Work.parse(str(request["work"])), int(request.get("seed", 0)))
+                    work, uses = Work.parse(str(request["work"])), request.get("uses", [])
+                    answer = measured(engine, work, int(request.get("seed", 0)), uses)
             except InfengError as error:
                 answer = {"error": str(error)}
             _say(answers, answer)
 
 
-def measured(engine: Engine, work: Work, seed: int) -> dict[str, Any]:
-    """Do one work and return its figures."""
-    timing = perform(engine, work, seed)
+def measured(engine: Engine, work: Work, seed: int, uses: Sequence[str] = ()) -> dict[str, Any]:
+    """Do one work and return its figures. uses: loaded adapters that the rows use in turn."""
+    timing = perform(engine, work, seed, uses)
     return {
         "tokens_per_s": timing.tokens_per_s,
         "seconds": timing.seconds,
@@ -150,6 +151,9 @@ def _request(line: str) -> dict[str, Any]:
         raise UsageError("request", "it names no work", remedy)
     if not isinstance(request.get("seed", 0), int):
         raise UsageError("request", "seed is not a whole number", remedy)
+    uses = request.get("uses", [])
+    if not isinstance(uses, list) or not all(isinstance(name, str) for name in uses):
+        raise UsageError("request", "uses is not a list of adapters' names", remedy)
     return request
 
 

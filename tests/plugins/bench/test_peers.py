@@ -110,9 +110,9 @@ def test_the_list_of_peers_names_what_is_missing(own_cache: Path, capsys: pytest
     (whole.folder / environment.RECORD).write_text(json.dumps(record))
     assert main(["bench", "peers", "list"]) == 0
     shown = capsys.readouterr().out
-    assert "llama_cpp     not installed: infeng bench peers install llama_cpp" in shown
-    assert "openvino      its installation did not finish" in shown
-    assert "transformers  torch 2.13.0+cpu, transformers 5" in shown
+    assert "llama_cpp          not installed: infeng bench peers install llama_cpp" in shown
+    assert "openvino           its installation did not finish" in shown
+    assert "transformers       torch 2.13.0+cpu, transformers 5" in shown
     assert main(["bench", "peers", "list", "--json"]) == 0
     listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
     assert listed["llama_cpp"]["missing"] == "not installed"

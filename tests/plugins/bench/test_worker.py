@@ -131,6 +131,8 @@ def test_each_line_gets_an_answer_and_empty_ones_none(engine: Engine) -> None:
         ('{"work": "decod:rows=1"}', "did you mean `decode`"),
         ('{"work": "decode", "seed": "x"}', "seed"),
         ('{"work": "decode:context=9999"}', "positions"),
+        ('{"work": "decode:context=9", "uses": "a"}', "uses is not a list"),
+        ('{"work": "decode:context=9", "uses": ["nobody"]}', "nobody"),
     ],
 )
 def test_a_bad_request_is_answered_with_an_error_and_the_worker_goes_on(engine: Engine, line: str, said: str) -> None:
@@ -155,6 +157,24 @@ def ask(*adapters: str | None, places: int = 2, new: int = 6) -> str:
     """Return the line that asks the same of each adapter."""
     requests = [{"at": 0.0, "prompt": [5, 6, 7, 8], "new": new, "adapter": name} for name in adapters]
     return json.dumps({"serve": {"requests": requests, "places": places}})
+
+
+def test_the_rows_of_a_work_use_adapters_in_turn(
+    engine: Engine, directories: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users: list[str | None] = []
+    submit = engine.submit
+
+    def watched(request: Any, *rest: Any, **more: Any) -> Any:
+        users.append(more.get("adapter"))
+        return submit(request, *rest, **more)
+
+    monkeypatch.setattr(engine, "submit", watched)
+    work = '{"work": "decode:rows=3,context=9,steps=2", "uses": ["a", "b"]}'
+    loaded, done, _ = converse(engine, held(*directories[:2]), work, held())
+    assert done["tokens"] == 6
+    assert users[-3:] == ["a", "b", "a"]
+    assert loaded["bytes"]["a"] == loaded["bytes"]["b"] > 0
 
 
 def test_requests_run_with_the_adapters_that_they_name(engine: Engine, directories: list[Path]) -> None:

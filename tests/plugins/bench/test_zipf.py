@@ -290,6 +290,7 @@ def test_options_that_conflict_with_a_gguf_are_an_error_with_the_reason(
     ("more", "text"),
     [
         (["--engine", "tow"], "unknown"),
+        (["--engines", "infeng,mistralrs"], "mistralrs: requests cannot be put to it as they arrive"),
         (["--engine", "one,one"], "does not name different engines"),
         (["--engine", "openvino"], "not installed"),
         (["--adapter", "x"], "is not NAME=PATH"),

@@ -62,6 +62,10 @@ class AdapterSet:
                 ).path
         return taken
 
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes of each loaded adapter."""
+        return {info.name: info.bytes or 0 for info in self._engine.adapters.infos()}
+
     def _forget(self, keeping: set[str]) -> None:
         for path in [path for path in self._converted if path not in keeping]:
             shutil.rmtree(self._converted.pop(path), ignore_errors=True)

@@ -16,7 +16,15 @@ from typing import Any
 from infeng_core.api import InfengError, UsageError, unknown_key_remedy
 
 OURS = "infeng"  # this engine's name in results
-NAMES = ("llama_cpp", "ik_llama_cpp", "mistralrs", "openvino", "transformers", "vllm_cpu")  # every known engine
+NAMES = (  # every known engine
+    "llama_cpp",
+    "ik_llama_cpp",
+    "mistralrs",
+    "onnxruntime_genai",
+    "openvino",
+    "transformers",
+    "vllm_cpu",
+)
 PARTS = ("kt_kernel",)  # peers that are no engines but a part of one, which a verb of its own measures
 
 Commands = list[list[str]]
@@ -41,7 +49,8 @@ class Peer:
     UNWANTED: tuple[str, ...] = ()  # packages removed after the installation
     NEEDS_COMPILER: bool = False
     READS_GGUF: bool = False
-    TAKES_ADAPTERS: bool = False  # whether requests with different adapters can be put to it
+    TAKES_ADAPTERS: bool = False  # whether the rows of a work can have different adapters
+    SERVES: bool = True  # whether requests with adapters can be put to it as they arrive
     MODEL_FILE: str = ""  # the model in the folder of an export, the argument of ``open_model``; "": the folder
     ADAPTER_FILE: str = ""  # likewise of an adapter, for ``load_adapter``
     build_environment: Callable[..., dict[str, str]] = lambda features, gcc: {}

@@ -167,11 +167,12 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
                 native.llama_adapter_lora_free(adapter)
             self.adapters = {}
 
-        def load_adapter(self, name: str, path: str, scale: float) -> None:
+        def load_adapter(self, name: str, path: str, scale: float) -> int:
             adapter = native.llama_adapter_lora_init(weights, path.encode())
             if not adapter:
                 raise RuntimeError(f"llama.cpp cannot load the adapter {path}")
             self.adapters[name] = adapter, scale
+            return int(shared["tensor_bytes"](path))
 
         def admit(self, slot: int, prompt: list[int], adapter: str | None) -> None:
             self.rows.admit(slot, prompt)

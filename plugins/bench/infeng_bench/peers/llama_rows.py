@@ -68,6 +68,13 @@ class Rows:
         self.batch.n_tokens = 0
 
 
+def tensor_bytes(file: str) -> int:
+    """Return the bytes of all tensors of a GGUF."""
+    import gguf
+
+    return sum(int(tensor.n_bytes) for tensor in gguf.GGUFReader(file).tensors)
+
+
 def weights_read(model: str) -> int:
     """Return the bytes of weights of a GGUF that one token reads: all tensors, without an untied embedding."""
     import gguf

@@ -30,6 +30,7 @@ class EngineProcess(ChildProcess):
         super().__init__(name, command, log, timeout, has_pipes=True)
         self.introduction: dict[str, Any] = {}
         self.waits = NOTHING  # of its threads during the last request
+        self.adapter_bytes: dict[str, int] = {}  # of A and B in memory by adapter, as far as the engine says
         self._buffer = b""
 
     def ready(self) -> dict[str, Any]:
@@ -40,13 +41,14 @@ class EngineProcess(ChildProcess):
         self.send_signal(signal.SIGSTOP)
         return self.introduction
 
-    def measure(self, work: Work, seed: int) -> dict[str, Any]:
+    def measure(self, work: Work, seed: int, uses: Sequence[str] = ()) -> dict[str, Any]:
         """Do one work and return its figures; the process runs only meanwhile.
 
-        Raises PeerError, also if the number of tokens is not that of the work; an engine with speculation may count
-        more.
+        uses: loaded adapters that the rows use in turn. Raises PeerError, also if the number of tokens is not that of
+        the work; an engine with speculation may count more.
         """
-        answer = self.ask({"work": str(work), "seed": seed}, str(work))
+        more = {"uses": list(uses)} if uses else {}
+        answer = self.ask({"work": str(work), "seed": seed, **more}, str(work))
         rate, tokens = answer.get("tokens_per_s"), answer.get("tokens")
         if not isinstance(rate, (int, float)) or not rate > 0:
             raise self.error(f"{work}: its answer has no tokens_per_s above 0")
@@ -60,9 +62,11 @@ class EngineProcess(ChildProcess):
 
         Raises PeerError.
         """
-        taken = self.ask({"adapters": list(wanted)}, "loading adapters").get("load_ms")
+        answer = self.ask({"adapters": list(wanted)}, "loading adapters")
+        taken, sizes = answer.get("load_ms"), answer.get("bytes", {})
         if not isinstance(taken, dict) or set(taken) != {adapter["name"] for adapter in wanted}:
             raise self.error("loading adapters: its answer lacks times")
+        self.adapter_bytes = {name: int(value) for name, value in sizes.items()}
         return {name: float(value) for name, value in taken.items()}
 
     def serve(self, jobs: Sequence[Job], places: int) -> Served:

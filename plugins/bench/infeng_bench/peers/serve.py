@@ -18,7 +18,10 @@ The protocol is one JSON object per line. The first line of output is ``{"ready"
 gets one line of output, ``{"error": text}`` or:
 
 - ``{"work": "decode:rows=1,context=1024", "seed": n}``: ``{"tokens_per_s", "seconds", "prefill_seconds", "tokens"}``.
-- ``{"adapters": [{"name", "path", "scale"}, ...]}``, which replace all adapters: ``{"load_ms": {name: ...}}``.
+  With ``"uses": [name, ...]``, row i uses adapter i mod their number; a step of an engine that cannot mix adapters is
+  then one pass for each.
+- ``{"adapters": [{"name", "path", "scale"}, ...]}``, which replace all adapters: ``{"load_ms": {name: ...}, "bytes":
+  {name: ...}}``; bytes: of A and B in memory, as far as the peer's ``load_adapter`` returns them.
 - ``{"serve": {"requests": [...], "places": n}}``: ``{"requests": [{"admitted", "times", "ids"}], "seconds",
   "tokens_per_s", "cpu_seconds", "peak_rss_bytes"}``.
 
@@ -60,23 +63,28 @@ def prompts_of(rows: int, context: int, seed: int, vocab: int) -> list[list[int]
     return [np.random.default_rng([seed, row]).integers(first, vocab, context).tolist() for row in range(rows)]
 
 
-def perform(engine: Any, text: str, seed: int) -> dict[str, Any]:
-    """Do one work and return its figures; the first token of a sequence belongs to prefill."""
+def perform(engine: Any, text: str, seed: int, uses: Sequence[str] = ()) -> dict[str, Any]:
+    """Do one work and return its figures; the first token of a sequence belongs to prefill.
+
+    uses: adapters that the rows use in turn.
+    """
     kind, rows, context, steps = parse_work(text)
     prompts = prompts_of(rows, context, seed, engine.vocab)
-    slots = list(range(rows))
+    users = [uses[row % len(uses)] if uses else None for row in range(rows)]
+    passes = passes_of(users, mixes=getattr(engine, "mixes", True))
     engine.open(kind, rows, context + (steps if kind == "decode" else 0) + 1)
     try:
         begin = time.perf_counter()
         for slot, prompt in enumerate(prompts):
-            engine.admit(slot, prompt, None)
-        engine.advance(slots)
+            engine.admit(slot, prompt, users[slot])
+        for slots in passes:
+            engine.advance(slots)
         first = time.perf_counter()
         if kind == "prefill":
             seconds, tokens = first - begin, rows * context
         else:
             begin_decode = time.perf_counter()
-            tokens = sum(len(engine.advance(slots)) for _ in range(steps))
+            tokens = sum(len(engine.advance(slots)) for _ in range(steps) for slots in passes)
             seconds = time.perf_counter() - begin_decode
             if tokens != rows * steps:
                 raise RuntimeError(f"{tokens} tokens of {steps} steps of {rows} rows: not every row decoded in each")
@@ -85,28 +93,37 @@ def perform(engine: Any, text: str, seed: int) -> dict[str, Any]:
     return {"tokens_per_s": tokens / seconds, "seconds": seconds, "prefill_seconds": first - begin, "tokens": tokens}
 
 
+def passes_of(users: Sequence[str | None], *, mixes: bool) -> list[list[int]]:
+    """Return the slots of each pass of a step. users: the adapter of each slot. mixes: one pass has several of them."""
+    if mixes:
+        return [list(range(len(users)))]
+    return [[slot for slot, other in enumerate(users) if other == user] for user in dict.fromkeys(users)]
+
+
 def answer_to(engine: Any, request: dict[str, Any], options: dict[str, str]) -> dict[str, Any]:
     """Return the answer to one line of input."""
     if "adapters" in request:
-        return {"load_ms": loaded(engine, request["adapters"])}
+        return loaded(engine, request["adapters"])
     if "serve" in request:
         wanted = request["serve"]
         slots = load_file(Path(__file__).with_name("slots.py"), "infeng_slots")
         rule = options.get("turns", slots.RULES[0])
         served: dict[str, Any] = slots.serve(engine, wanted["requests"], wanted["places"], rule)
         return served
-    return perform(engine, request["work"], request.get("seed", 0))
+    return perform(engine, request["work"], request.get("seed", 0), request.get("uses", ()))
 
 
-def loaded(engine: Any, wanted: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Replace the engine's adapters by ``wanted``; return each one's load time in milliseconds."""
+def loaded(engine: Any, wanted: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Replace the engine's adapters by ``wanted``; return each one's load time in milliseconds, and its bytes."""
     engine.drop_adapters()
-    taken = {}
+    taken, sizes = {}, {}
     for adapter in wanted:
         begin = time.perf_counter()
-        engine.load_adapter(adapter["name"], adapter["path"], adapter["scale"])
+        nbytes = engine.load_adapter(adapter["name"], adapter["path"], adapter["scale"])
         taken[adapter["name"]] = 1000 * (time.perf_counter() - begin)
-    return taken
+        if nbytes is not None:
+            sizes[adapter["name"]] = nbytes
+    return {"load_ms": taken, "bytes": sizes}
 
 
 def load_file(path: str | Path, name: str = "infeng_peer") -> Any:
@@ -139,7 +156,7 @@ def main() -> int:
     try:
         engine = peer.open_model(arguments.model, arguments.threads, options)
         introduction = engine.introduction()
-        introduction["details"] |= {"vocab": engine.vocab, **options}
+        introduction["details"] |= {"vocab": engine.vocab, "mixes": getattr(engine, "mixes", True), **options}
     except Exception as error:
         traceback.print_exc()
         say({"error": f"{type(error).__name__}: {error}"})

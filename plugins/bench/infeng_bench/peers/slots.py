@@ -3,7 +3,7 @@
 ``serve.py`` imports this file in the peer's interpreter, so it imports only the standard library. Besides the members
 that ``serve.py`` describes, an engine that serves requests has:
 
-- ``drop_adapters()``, ``load_adapter(name, path, scale)``.
+- ``drop_adapters()``, ``load_adapter(name, path, scale)``, which may return the bytes of A and B in memory.
 - ``mixes``: whether one step may have requests of different adapters.
 - ``release(slot)``: end the slot's sequence.
 """

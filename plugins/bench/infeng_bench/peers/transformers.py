@@ -77,7 +77,7 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
                 self.model.unload()
             self.model = weights
 
-        def load_adapter(self, name: str, path: str, scale: float) -> None:
+        def load_adapter(self, name: str, path: str, scale: float) -> int:
             as_stored = {"adapter_name": name, "autocast_adapter_dtype": False}
             if self.model is weights:
                 self.model = peft.PeftModel.from_pretrained(weights, path, **as_stored)
@@ -87,6 +87,8 @@ def open_model(model: str, threads: int, options: dict[str, str]) -> Any:
                 if isinstance(getattr(module, "scaling", None), dict) and name in module.scaling:
                     module.scaling[name] *= scale
             self.model.eval()
+            held = (tensor for key, tensor in self.model.named_parameters() if f".{name}." in key)
+            return sum(tensor.numel() * tensor.element_size() for tensor in held)
 
         def open(self, kind: str, rows: int, positions: int) -> None:
             self.stop()

@@ -137,6 +137,22 @@ class Figures:
         figure.update_layout(title=title, xaxis=x, yaxis=y_axis, showlegend=True)
         return self._html(figure)
 
+    def lora_taxes(self, result: Mapping[str, Any]) -> str:
+        """Return a chart of each engine's tax with its bounds, beside the share of its adapters' bytes."""
+        engines: Mapping[str, Mapping[str, Any]] = result["engines"]
+        names = [_text(name) for name in engines]
+        figure = self._plotly.Figure()
+        if not withheld(result):
+            taxes = [100 * one["lora_tax"] for one in engines.values()]
+            above = [100 * one["lora_tax_high"] - tax for one, tax in zip(engines.values(), taxes, strict=True)]
+            below = [tax - 100 * one["lora_tax_low"] for one, tax in zip(engines.values(), taxes, strict=True)]
+            figure.add_bar(x=names, y=taxes, name="tax", error_y=_error(above, below))
+        shares = [100 * one["bytes_share"] if "bytes_share" in one else None for one in engines.values()]
+        figure.add_bar(x=names, y=shares, name="bytes of adapters over those of weights")
+        title = f"Time that {result['adapters']} adapters add to a step, rank {result['rank']}"
+        figure.update_layout(title=title, yaxis_title="% of a step without", barmode="group")
+        return self._html(figure)
+
     def zipf(self, result: Mapping[str, Any]) -> str:
         """Return a chart of new tokens/s over the number of adapters, with a line per engine and rank."""
         shown = measurements(result)

@@ -15,7 +15,7 @@ FACTS = ("schema", "kind", "time", "kernels", "machine", "features", "versions")
 DEEP = ("pairs", "engine_details", "costs", "timeline", "policies", "per_tenant", "per_adapter", "contention")
 """Long values, which only the raw result shows."""
 
-DEEP_OF = {"zipf": ("engines",)}  # values with a table of their own, by kind
+DEEP_OF = {"zipf": ("engines",), "lora-taxes": ("engines",)}  # values with a table of their own, by kind
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
@@ -54,6 +54,9 @@ def _section(name: str, result: Mapping[str, Any], figures: charts.Figures) -> s
     elif result["kind"] == "zipf":
         parts.append(_table(_zipf_rows(result)))
         parts.append(figures.zipf(result))
+    elif result["kind"] == "lora-taxes":
+        parts.append(_table(_tax_rows(result)))
+        parts.append(figures.lora_taxes(result))
     elif result["kind"] == "simulate":
         parts.append(_table(_policy_rows(result)))
         parts.append(_table(_tenant_rows(result["policies"])))
@@ -107,6 +110,22 @@ def _zipf_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
             row["adapters cost"] = "" if withheld(one) else engine.get("lora_tax", "")
             row["mixed / one adapter"] = "" if withheld(one) else engine.get("mixed_over_single", "")
             rows.append(row)
+    return rows
+
+
+def _tax_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row per engine of the taxes of adapters."""
+    rows = []
+    for name, engine in result["engines"].items():
+        row = {"engine": name}
+        row |= {f"tokens/s {side}": engine["tokens_per_s"][side]["median"] for side in ("without", "with")}
+        for heading, key in (("tax", "lora_tax"), ("at least", "lora_tax_low"), ("at most", "lora_tax_high")):
+            row[heading] = "" if withheld(result) else f"{engine[key]:+.1%}"
+        row["passes over the weights"] = engine["passes"]
+        row["MB of weights"] = engine.get("weight_bytes", 0) / 1e6 or ""
+        row["MB of adapters"] = engine.get("adapter_bytes", 0) / 1e6 or ""
+        row["bytes' share"] = f"{engine['bytes_share']:.1%}" if "bytes_share" in engine else ""
+        rows.append(row)
     return rows
 
 

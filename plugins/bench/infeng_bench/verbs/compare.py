@@ -18,6 +18,7 @@ from infeng_bench.stats.contention import withheld
 NAME = "compare"
 
 PAIRS = 20
+WIDTH = 19  # of the column of engines
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -70,17 +71,17 @@ def show(found: Sequence[Mapping[str, Any]], seconds: float) -> list[str]:
     lines = []
     for one in found:
         lines.append(f"{one['work']}, {one['pair_count']} pairs")
-        lines += [f"  {name:14}{_engine_line(one, name)}" for name in one["engines"]]
+        lines += [f"  {name:{WIDTH}}{_engine_line(one, name)}" for name in one["engines"]]
         share = one["roofline"]
         if share["dram_fraction"] is not None:
             text = f"{share['dram_fraction']:.0%} of DRAM"
             text += f", {share['int8_fraction']:.0%} of int8 ({share['int8_isa']})" if share["int8_fraction"] else ""
-            lines.append(f"  {'limit':14}{text}")
+            lines.append(f"  {'limit':{WIDTH}}{text}")
         if why := withheld(one):
-            lines.append(f"  {'no ratio':14}{why}")
+            lines.append(f"  {'no ratio':{WIDTH}}{why}")
         if one["starved"]:
             lines.append(
-                f"  {'starved':14}{one['starved_pairs']} pairs with an engine below half its median; they count"
+                f"  {'starved':{WIDTH}}{one['starved_pairs']} pairs with an engine below half its median; they count"
             )
     lines.append(f"total time {seconds:.0f} s")
     return lines

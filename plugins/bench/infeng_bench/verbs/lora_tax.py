@@ -45,6 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     help = "no row uses an adapter: an engine that holds adapters against one without any"
     parser.add_argument("--base-only", action="store_true", help=help)
     options.add_seed(parser, "prompts and adapters")
+    options.add_engines(parser, "the tax of each, in turn")
     options.add_run(parser)
 
 
@@ -52,6 +53,10 @@ def run(arguments: argparse.Namespace) -> int:
     context = arguments.context or CONTEXT[arguments.phase]
     steps = {"steps": arguments.steps} if arguments.phase == "decode" else {}
     work = Work(arguments.phase, arguments.rows, context, **steps)
+    if arguments.engines:
+        from infeng_bench.verbs import lora_tax_engines
+
+        return lora_tax_engines.run(arguments, work)
     with _sides(arguments) as (session, sides, nbytes):
         session.restart()
         with tqdm(total=arguments.pairs + 1, desc=NAME, unit="pair", leave=False, disable=None) as bar:

@@ -13,6 +13,8 @@ from infeng_bench.peers.environment import Environment
 
 NAME = "peers"
 
+WIDTH = 2 + max(map(len, (*NAMES, *PARTS)))  # of the column of names
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add install, list and remove."""
@@ -62,11 +64,11 @@ def _list(as_json: bool) -> int:
         return 0
     for entry in found:
         if entry["missing"]:
-            print(f"{entry['name']:14}{entry['missing']}: infeng bench peers install {entry['name']}")
+            print(f"{entry['name']:{WIDTH}}{entry['missing']}: infeng bench peers install {entry['name']}")
         else:
             flags = ", ".join(f"{key}={value}" for key, value in entry["flags"].items())
-            print(f"{entry['name']:14}{_versions(entry)}")
-            print(f"{'':14}{flags or 'no flags'}; Python {entry['python']}; {entry['folder']}")
+            print(f"{entry['name']:{WIDTH}}{_versions(entry)}")
+            print(f"{'':{WIDTH}}{flags or 'no flags'}; Python {entry['python']}; {entry['folder']}")
     return 0
 
 

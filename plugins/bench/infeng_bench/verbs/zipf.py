@@ -48,6 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
     zipf_options.check(arguments)
     names = lineup.names(arguments.engines)
     source = _source(arguments, names)
+    for name in names:
+        if name != OURS and not peers.peer(name).SERVES:
+            raise UsageError(name, "requests cannot be put to it as they arrive", "leave this peer out")
     threads = options.threads(arguments)
     cells = list(_cells(arguments, source))
     lineup.make_room(arguments, arguments.concurrency, max(len(cell.paths) for cell in cells))
