@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from infeng_core.adapters.directory import AdapterDirectory
 from infeng_core.adapters.names import base_names
 from infeng_core.adapters.registry import Registry
 from infeng_core.backends.interface import Backend, Executable, device_of
@@ -32,7 +33,7 @@ from infeng_core.plug.hookspecs import (
 from infeng_core.plug.manager import Plugins
 from infeng_core.requests.defaults import recommended
 from infeng_core.requests.tokenizer import Tokenizer
-from infeng_core.scheduling.limits import adapters_budget, limits_of
+from infeng_core.scheduling.limits import adapters_budget, limits_of, most_resident
 from infeng_core.scheduling.schedulers import Schedulers
 from infeng_core.settings.config import EngineConfig
 from infeng_core.telemetry.observers import Observers
@@ -167,12 +168,14 @@ def _registry(
             note_unsafe_ends(source, packed.invocation, tokenizer)
         return packed
 
+    budget = adapters_budget(section, backend.available_bytes(), executable.kv_bytes)
     return Registry(
         read,
         executable.load_adapter,
-        most=section.max_resident,
-        budget=adapters_budget(section, backend.available_bytes(), executable.kv_bytes),
+        most=most_resident(section, budget),
+        budget=budget,
         base=names,
+        directory=AdapterDirectory(section.directory) if section.directory else None,
         max_stacked_rank=executable.max_stacked_rank,
         load_timeout=section.load_timeout,
         observe=observers.adapter,
