@@ -1,5 +1,6 @@
 """Names for readers of adapter files and for wheels that pack adapters ahead of time."""
 
+from infeng_core.adapters.directory import AdapterDirectory
 from infeng_core.formats.adapters.artifact import FILE as ARTIFACT_FILE
 from infeng_core.formats.adapters.artifact import VERSION as ARTIFACT_VERSION
 from infeng_core.formats.adapters.artifact import Artifact, load_artifact, read_artifact, shapes_of
@@ -24,9 +25,9 @@ from infeng_core.formats.loader import load as load_model
 from infeng_core.formats.safetensors import Header, read_header
 
 __all__ = [
-    "ARTIFACT_FILE", "ARTIFACT_VERSION", "A_FORMAT", "EMBED", "HEAD", "MAX_INVOCATION", "MAX_RANK", "AdapterDtype",
-    "AdapterImage", "AdapterReader", "AdapterSpec", "Artifact", "Header", "PartSpec", "Pieces", "Snapshot",
-    "TargetModule", "TargetModules", "adapter_digest", "as_adapter_error", "base_tensor", "find_adapter",
+    "ARTIFACT_FILE", "ARTIFACT_VERSION", "A_FORMAT", "EMBED", "HEAD", "MAX_INVOCATION", "MAX_RANK", "AdapterDirectory",
+    "AdapterDtype", "AdapterImage", "AdapterReader", "AdapterSpec", "Artifact", "Header", "PartSpec", "Pieces",
+    "Snapshot", "TargetModule", "TargetModules", "adapter_digest", "as_adapter_error", "base_tensor", "find_adapter",
     "folded_inputs", "is_adapter", "load_artifact", "load_model", "read_artifact", "read_header", "read_settled",
     "rotation_of", "shapes_of", "stacked_panels", "target_modules",
 ]  # fmt: skip
