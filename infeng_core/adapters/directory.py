@@ -163,17 +163,18 @@ class _Folder:
 
     def _read(self) -> list[str]:
         with os.scandir(self.path) as entries:
-            names = {name for entry in islice(entries, MOST_LISTED) if (name := _name_of(entry))}
+            names = {name for entry in islice(entries, MOST_LISTED) if (name := self._name_of(entry))}
             if next(entries, None) is not None and not self.is_told:
                 self.is_told = True
                 remedy = "split it; all of them are found by name"
                 _log.warning("a folder of adapters is too long to be listed", folder=self.path, remedy=remedy)
         return sorted(names)
 
-
-def _name_of(entry: os.DirEntry[str]) -> str:
-    """Return the name of the adapter that an entry of a folder may be, "" if it is none."""
-    try:
-        return entry.name if is_name(entry.name) and entry.is_dir() else ""
-    except OSError:  # removed meanwhile, or a loop of links
-        return ""
+    def _name_of(self, entry: os.DirEntry[str]) -> str:
+        """Return the name of the adapter that an entry of the folder may be, "" if it is none."""
+        try:
+            if not is_name(entry.name) or not entry.is_dir():
+                return ""
+            return entry.name if not entry.is_symlink() or self.find(entry.name) else ""
+        except (OSError, AdapterError):  # removed meanwhile, a loop of links, a link out of the folder
+            return ""

@@ -52,7 +52,7 @@ def test_a_folder_of_adapters_is_named_once(tiny: Path, two: list[str], capsys: 
     assert run(capsys, tiny, "-p", "the quick", "--adapters-dir", folder)["adapter"] == "base"
     by_setting = run(capsys, tiny, "-p", "the quick", "--set", f"adapters.directory={folder}", "--adapter", "b")
     assert by_setting["text"] == named["text"]
-    assert main(["run", str(tiny), "-p", "x", "--adapters-dir", folder, "--adapter", "nobody", *GREEDY]) == 1
+    assert main(["run", str(tiny), "-p", "x", "--adapters-dir", folder, "--adapter", "nobody", *GREEDY]) == 2
     assert "no adapter of that name" in capsys.readouterr().err
 
 

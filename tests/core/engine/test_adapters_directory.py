@@ -77,7 +77,7 @@ def test_the_setting_is_one_folder_or_several_beside_the_manifest(tmp_path: Path
 
 def test_a_missing_folder_is_an_error_of_the_start(tiny: Path) -> None:
     with (
-        pytest.raises(AdapterError, match=r"adapters\.directory: /nowhere is not there"),
+        pytest.raises(AdapterError, match=r"adapters\.directory: /nowhere: is not there"),
         Engine(tiny, overrides={"adapters.directory": ["/nowhere"]}),
     ):
         pass

@@ -9,11 +9,17 @@ from pathlib import Path
 
 import pytest
 import tiny_adapter
+import tiny_model
 
 from infeng_core import Engine, SamplingParams
 from infeng_core.cli import main
 
 Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model.write(tmp_path_factory.mktemp("base"))
 
 
 @pytest.fixture

@@ -30,11 +30,8 @@ MOST_FIELDS = 8
 async def listed(service: Service, call: Call) -> None:
     """Answer the models that the caller may use, a page at a time: ``?limit=N&after=ID``."""
     limit, after = _page(call)
-    cards, has_more = await service.readers.run(
-        call.caller.tenant, partial(_cards, service.model, call.caller, after, limit)
-    )
-    last = cards[-1].id if has_more else None
-    await call.respond(200, msgspec.json.encode(ModelList(data=cards, has_more=has_more, last_id=last)))
+    page = await service.readers.run(call.caller.tenant, partial(_models, service.model, call.caller, after, limit))
+    await call.respond(200, msgspec.json.encode(page))
 
 
 async def one(service: Service, call: Call) -> None:
@@ -55,18 +52,21 @@ def _page(call: Call) -> tuple[int, str]:
     return int(text), query.get("after", "")
 
 
-def _cards(model: Model, caller: Caller, after: str, limit: int) -> tuple[list[ModelCard], bool]:
-    """Return a page of models, the base's names first, and whether there are more."""
+def _models(model: Model, caller: Caller, after: str, limit: int) -> ModelList:
+    """Return a page of models, the base's names first."""
     names = list(model.names)
     if after in names:
         names, after = names[names.index(after) + 1 :], ""
     elif after:
         names = []
     cards = [_card(model, name, root=model.name, parent=None) for name in names[:limit]]
-    if len(names) >= limit:
-        return cards, len(names) > limit or bool(model.adapters.listed(caller, "", 1)[0])
-    adapters, has_more = model.adapters.listed(caller, after, limit - len(names))
-    return cards + list(_of_adapters(model, caller, adapters)), has_more
+    left = limit - len(cards)
+    adapters, has_more = model.adapters.listed(caller, after, max(1, left))
+    if not left:  # of the adapters, it only matters whether there are any
+        adapters, has_more = [], len(names) > limit or bool(adapters)
+    cards += _of_adapters(model, caller, adapters)
+    last = adapters[-1][0] if adapters else names[limit - 1] if has_more else None
+    return ModelList(data=cards, has_more=has_more, last_id=last if has_more else None)
 
 
 def _of_adapters(model: Model, caller: Caller, adapters: Iterable[tuple[str, str]]) -> Iterator[ModelCard]:
