@@ -92,7 +92,6 @@ class _Folder:
     """One folder of adapters."""
 
     path: str
-    real: str  # without links
     listed: tuple[tuple[int, ...], list[str]] | None = None  # the folder's stamp, and its sorted names
     is_told: bool = False  # the log says that not all are listed
 
@@ -104,7 +103,7 @@ class _Folder:
         """Return the folder at a path; raises AdapterError."""
         remedy = "give a folder whose subfolders are adapters, or org/name"
         try:
-            is_folder, real = path.is_dir(), os.path.realpath(path)
+            is_folder = path.is_dir()
         except (OSError, ValueError) as error:
             raise AdapterError(
                 f"adapters.directory: {str(path)[:200]}", f"is no usable path ({error})", remedy
@@ -113,7 +112,7 @@ class _Folder:
             why = "is no folder" if path.exists() else "is not there"
             raise AdapterError(f"adapters.directory: {path}", why, remedy)
         require_trusted(path, AdapterError, "give a folder that only you can write")
-        return _Folder(str(path.absolute()), real)
+        return _Folder(str(path.absolute()))
 
     def find(self, name: str) -> str | None:
         path = f"{self.path}/{name}"
@@ -140,8 +139,8 @@ class _Folder:
 
     def _behind(self, path: str, name: str) -> os.stat_result:
         """Return what a link within the folder leads to; raises AdapterError for one that leads out."""
-        real = os.path.realpath(path)
-        if not real.startswith(self.real.rstrip("/") + "/"):
+        home = os.path.realpath(self.path).rstrip("/")  # now: the folder may itself be a link, to be switched
+        if not os.path.realpath(path).startswith(f"{home}/"):
             self._refuse(name, "is a link that leads out of the folder")
         return os.stat(path)  # noqa: PTH116  # the path is a text
 

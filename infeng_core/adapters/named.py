@@ -61,6 +61,8 @@ class NamedAdapters:
     def infos(self, most: int | None = None) -> list[AdapterInfo]:
         """Return the state of the first ``most`` adapters, or of all, in the order in which they were named."""
         self._check_open()
+        if most is not None:
+            _check_count("most", most)
         return self._registry.infos(most)
 
     def totals(self) -> AdapterTotals:
@@ -74,6 +76,9 @@ class NamedAdapters:
         The folders are read again if they have changed; no adapter is.
         """
         self._check_open()
+        if not isinstance(after, str):
+            raise UsageError("after", f"a {type(after).__name__} is no name", "give the last name of the page before")
+        _check_count("most", most)
         return self._registry.available(after, most)
 
     def is_available(self, name: str) -> bool:
@@ -100,6 +105,11 @@ class NamedAdapters:
         """Return the number of names that were loaded or asked for."""
         self._check_open()
         return len(self._registry.names())
+
+
+def _check_count(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise UsageError(name, f"{value!r} is no number of adapters", "give a whole number of 0 or more")
 
 
 def _check_flag(name: str, value: object) -> None:

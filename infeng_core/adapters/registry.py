@@ -195,8 +195,10 @@ class Registry:
     def _source(self, name: str) -> str | None:
         """Return where the directory has an adapter, None if it has none; raises its AdapterError. No lock is held,
         since a folder may hang."""
+        if self._directory is None or not isinstance(name, str) or name in self._base:
+            return None
         is_added = (entry := self._entries.get(name)) is not None and not entry.is_found
-        return None if self._directory is None or is_added or name in self._base else self._directory.find(name)
+        return None if is_added else self._directory.find(name)
 
     def _look_up(self, names: Iterable[str]) -> None:
         """Add the entries of adapters of the directory, and forget those that have left it; raises AdapterError."""
@@ -226,7 +228,10 @@ class Registry:
     def _known(self, name: str) -> str:
         if len(self._entries) > MOST_SUGGESTED:
             return "see engine.adapters"
-        return unknown_key_remedy(name, self._entries) if self._entries else "load it with engine.adapters.load"
+        if not self._entries:
+            there = "" if self._directory is None else ", or put it into adapters.directory"
+            return f"load it with engine.adapters.load{there}"
+        return unknown_key_remedy(name, self._entries)
 
     # ------------------------------------------------------------------------------------------------ by request ---
 

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain, islice
 from pathlib import Path
 
 from infeng_core.api import BASE, AdapterError, Adapters, Engine, RequestError, ResourceError
@@ -72,19 +73,26 @@ class AdapterNames:
         ApiError 400 for a name after which nothing is listed.
         """
         loaded = list(self.visible(caller).items())
-        names = [name for name, _ in loaded]
+        names = {name: place for place, (name, _) in enumerate(loaded)}
         if after in names:
-            loaded, after = loaded[names.index(after) + 1 :], ""
+            loaded, after = loaded[names[after] + 1 :], ""
         elif after:
             if not self._is_found(caller, after):
                 raise ApiError(400, f"There is no model {after[:200]!r} after which models are listed.", param="after")
             loaded = []
-        found = loaded[: most + 1]
-        known = {*names}
-        while len(found) <= most and (more := self._engine.adapters.available(after, LISTED_AT_A_TIME)):
-            after = more[-1]
-            found += [(name, name) for name in more if name not in known and self._is_shown(caller, name)]
+        rest = (name for name in self._in_directory(caller, after) if name not in self._base and name not in names)
+        found = list(islice(chain(loaded, ((name, name) for name in rest)), most + 1))
         return found[:most], len(found) > most
+
+    def _in_directory(self, caller: Caller, after: str) -> Iterator[str]:
+        """Yield the names of ``adapters.directory`` that a caller may use, from the first one after ``after``."""
+        if caller.adapters is not None:  # a few names, perhaps of a hundred thousand
+            allowed = (name for name in sorted(caller.adapters) if name > after)
+            yield from filter(self._engine.adapters.is_available, allowed)
+            return
+        while more := self._engine.adapters.available(after, LISTED_AT_A_TIME):
+            yield from more
+            after = more[-1]
 
     def of(self, caller: Caller, model: str) -> Adapters | None:
         """Return the adapter that ``model`` means to a caller, None for the base model; raises ApiError 404."""

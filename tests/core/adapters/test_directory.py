@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -14,8 +15,9 @@ import pytest
 from adapter_parts import Store, info, resident, start
 
 from infeng_core.adapters.directory import AdapterDirectory
+from infeng_core.adapters.named import NamedAdapters
 from infeng_core.adapters.registry import Registry
-from infeng_core.errors import AdapterError, RequestError
+from infeng_core.errors import AdapterError, RequestError, UsageError
 
 Make = Callable[..., Registry]
 
@@ -283,6 +285,30 @@ def test_one_of_the_folder_can_be_pinned_and_unloaded(make: Make, store: Store, 
     assert (resident(registry), store.placed) == ([], 0)
     start(registry, "b").close()
     assert info(registry, "b").loads == 1, "it is known again, as if it were new"
+
+
+def test_the_folder_may_be_a_link_that_is_switched(make: Make, folder: Path, tmp_path: Path) -> None:
+    link = tmp_path / "current"
+    link.symlink_to(folder)
+    (folder / "alias").symlink_to("a")
+    directory = AdapterDirectory([str(link)])
+    assert directory.find("alias")
+    other = shutil.copytree(folder, tmp_path / "next", symlinks=True)
+    link.unlink()
+    link.symlink_to(other)
+    assert directory.find("alias") and "alias" in directory.names()
+
+
+def test_wrong_types_are_errors(make: Make, folder: Path) -> None:
+    registry = registry_of(make, folder)
+    names: Any = NamedAdapters(registry, lambda: None)
+    assert [1] not in names and not names.is_available(None)
+    for act in (lambda: names[["a"]], lambda: names.pin(5), lambda: names.reload(None), lambda: names.unload(b"a")):
+        with pytest.raises(AdapterError, match="not a text"):
+            act()
+    for act in (lambda: names.available(5), lambda: names.available("", -1), lambda: names.infos("x")):
+        with pytest.raises(UsageError):
+            act()
 
 
 def test_a_refused_folder_fails_its_request_alone(make: Make, folder: Path, tmp_path: Path) -> None:
