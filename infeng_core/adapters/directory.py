@@ -40,7 +40,7 @@ class AdapterDirectory:
     """
 
     def __init__(self, places: Sequence[str]) -> None:
-        """places: folders whose subfolders and .gguf files are adapters, and hub names (org/name[@revision]).
+        """places: folders whose subfolders are adapters, and hub names (org/name[@revision]).
 
         An adapter from the hub has the last part of its name. Raises AdapterError for a place that is missing, no
         folder or could be another user's, and for a hub name whose last part is no name of an adapter or given twice.

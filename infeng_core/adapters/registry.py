@@ -7,13 +7,12 @@ from collections import deque
 from collections.abc import Iterable, KeysView, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.adapters.cache import AdapterCache
-from infeng_core.adapters.directory import AdapterDirectory
 from infeng_core.adapters.loading import Loading, Observe, Place, Read
 from infeng_core.adapters.names import check_name, check_source
 from infeng_core.adapters.prefetch import prefetch
@@ -21,6 +20,9 @@ from infeng_core.adapters.records import AdapterInfo, AdapterTotals, Entry, Resi
 from infeng_core.adapters.reference import AdapterReference, check_combination
 from infeng_core.errors import AdapterError, InfengError, RequestError, unknown_key_remedy
 from infeng_core.log import get_logger
+
+if TYPE_CHECKING:
+    from infeng_core.adapters.directory import AdapterDirectory
 
 _log = get_logger(__name__)
 

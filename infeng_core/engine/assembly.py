@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.adapters.directory import AdapterDirectory
 from infeng_core.adapters.names import base_names
 from infeng_core.adapters.registry import Registry
 from infeng_core.backends.interface import Backend, Executable, device_of
@@ -40,6 +39,7 @@ from infeng_core.telemetry.observers import Observers
 from infeng_core.telemetry.startup_times import StartupTimes
 
 if TYPE_CHECKING:
+    from infeng_core.adapters.directory import AdapterDirectory
     from infeng_core.formats.adapters.packed import PackedAdapter
 
 
@@ -175,11 +175,19 @@ def _registry(
         most=most_resident(section, budget),
         budget=budget,
         base=names,
-        directory=AdapterDirectory(section.directory) if section.directory else None,
+        directory=_directory(section.directory),
         max_stacked_rank=executable.max_stacked_rank,
         load_timeout=section.load_timeout,
         observe=observers.adapter,
     )
+
+
+def _directory(places: tuple[str, ...]) -> AdapterDirectory | None:
+    if not places:
+        return None
+    from infeng_core.adapters.directory import AdapterDirectory  # few engines have one
+
+    return AdapterDirectory(places)
 
 
 def _saved(config: EngineConfig, plugins: Plugins, model: LoadedModel, executable: Executable) -> SavedPrefixes | None:
