@@ -19,7 +19,7 @@ class Asked:
     """One request: the name of its adapter, and its prompt (n,)."""
 
     adapter: str
-    prompt: list[int]
+    prompt: tuple[int, ...]
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from infeng_peft.api import describe, pack, weights_of, write_artifact
 from infeng_bench.models.adapters import peft_directory
 from infeng_bench.models.cache import digest
 from infeng_core.api import Engine, cache_root, require_own
-from infeng_core.api.adapters import ARTIFACT_FILE, AdapterImage, adapter_digest, find_adapter
+from infeng_core.api.adapters import ARTIFACT_FILE, AdapterDtype, AdapterImage, adapter_digest, find_adapter
 
 VERSION = 1  # part of the cache key; raised when the written files change
-STORAGE = "int8"  # of A and B
+STORAGE: AdapterDtype = "int8"  # of A and B
 
 
 def name_of(number: int) -> str:

@@ -90,7 +90,7 @@ def _drawn(arguments: argparse.Namespace) -> list[int]:
     """Return the number of each request's adapter."""
     weights = 1.0 / np.arange(1, arguments.count + 1) ** arguments.zipf
     rng = np.random.default_rng(arguments.seed)
-    return rng.choice(arguments.count, arguments.requests, p=weights / weights.sum()).tolist()
+    return [int(number) for number in rng.choice(arguments.count, arguments.requests, p=weights / weights.sum())]
 
 
 def _folder(session: Session, arguments: argparse.Namespace, drawn: Sequence[int]) -> tuple[Path, int]:
@@ -105,7 +105,7 @@ def _starts(session: Session, folder: str, count: int) -> dict[str, Any]:
     config, taken = session.engine.config, {False: [0.0] * 0, True: [0.0] * 0}
     for number in range(2 * count):
         has_folder = bool(number % 2) != bool(number // 2 % 2)
-        overrides = {"model.path": config.model.path, "model.format": config.model.format}
+        overrides: dict[str, object] = {"model.path": config.model.path, "model.format": config.model.format}
         overrides |= {"adapters.directory": [folder]} if has_folder else {}
         begin = time.perf_counter()
         with Engine(overrides=overrides):
@@ -171,7 +171,8 @@ def _sides(few: Session, every: Session, arguments: argparse.Namespace, drawn: S
     """Return the figures of both sides, which answer the same requests in turn."""
     rng, vocab = np.random.default_rng(arguments.seed + 1), few.engine.model.config.vocab
     asked = [
-        Asked(packed_adapters.name_of(number), rng.integers(3, vocab, arguments.prompt).tolist()) for number in drawn
+        Asked(packed_adapters.name_of(number), tuple(rng.integers(3, vocab, arguments.prompt).tolist()))
+        for number in drawn
     ]
     _settle(few.engine, asked[-SETTLING * arguments.resident :])
     _settle(every.engine, asked)
