@@ -80,7 +80,7 @@ def _many(arguments: argparse.Namespace, model: LoadedModel, config: EngineConfi
         new = sum(not made.reused for made in packed.made.values())
         nbytes = sum(made.nbytes for made in packed.made.values())
         counts = f"{new} packed, {len(packed.made) - new} there already, {len(packed.failed)} failed"
-        say(f"{arguments.out}: {counts}; {nbytes / 1e9:.2f} GB in {packed.seconds:.1f} s")
+        say(f"{arguments.out}: {counts}; {nbytes / 1e6:.1f} MB in {packed.seconds:.1f} s")
     return 1 if packed.failed else 0
 
 
