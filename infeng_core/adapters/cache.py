@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from infeng_core.adapters.records import Entry, Resident
@@ -26,12 +27,16 @@ class AdapterCache:
         self.news = threading.Condition(self.lock)
         self.most = most
         self.budget = budget
-        self.residents: dict[str, Resident] = {}
+        self.residents: OrderedDict[str, Resident] = OrderedDict()
+        """By id, the least recently acquired or released first."""
         self.coming: dict[Entry, int] = {}  # being loaded or about to be, with their bytes as far as known
         self.gone: list[Resident] = []  # evicted; the loader drops them, so that no step waits for the release
         self.changes = 0
         self.evictions = 0
-        self._uses = 0
+        self.loads = 0
+        self.load_seconds = 0.0
+        self._nbytes = 0  # of all residents
+        self._claimed: set[Resident] = set()  # those that may be held or pinned, so that no step looks at all
         self._waiters = 0
         self._is_interrupted = False
 
@@ -40,12 +45,15 @@ class AdapterCache:
     def put(self, resident: Resident) -> None:
         """Add contents that have just been loaded."""
         self.residents[resident.id] = resident
-        self.touch(resident)
+        self._nbytes += resident.nbytes
 
     def touch(self, resident: Resident) -> None:
         """Mark ``resident`` as the most recently used."""
-        self._uses += 1
-        resident.used = self._uses
+        self.residents.move_to_end(resident.id)
+
+    def claim(self, resident: Resident) -> None:
+        """Note that a request has begun to hold ``resident``, or that one of its names was pinned."""
+        self._claimed.add(resident)
 
     def attach(self, entry: Entry, resident: Resident) -> None:
         """Bind the name ``entry`` to ``resident``."""
@@ -54,6 +62,8 @@ class AdapterCache:
         entry.resident, entry.id = resident, resident.id
         entry.rank, entry.nbytes, entry.invocation = resident.rank, resident.nbytes, resident.invocation
         resident.entries.add(entry)
+        if entry.is_pinned:
+            self.claim(resident)
 
     def detach(self, entry: Entry) -> None:
         """Unbind a name from its contents, which are dropped at once if no other name or request uses them."""
@@ -65,11 +75,18 @@ class AdapterCache:
     def forget(self, resident: Resident) -> None:
         """Drop contents that no name means and no request uses."""
         if not (resident.entries or self._is_held(resident)) and self.residents.get(resident.id) is resident:
-            del self.residents[resident.id]
+            self._drop(resident)
+
+    def _drop(self, resident: Resident) -> None:
+        del self.residents[resident.id]
+        self._nbytes -= resident.nbytes
+        self._claimed.discard(resident)
 
     def held(self) -> set[Resident]:
         """Return the residents that cannot be evicted."""
-        return {resident for resident in self.residents.values() if self._is_held(resident)}
+        claimed = self._claimed
+        self._claimed = {one for one in claimed if one.references or one.promised or one.is_pinned}
+        return {resident for resident in self._claimed if self._is_held(resident)}
 
     @staticmethod
     def _is_held(resident: Resident) -> bool:
@@ -80,30 +97,31 @@ class AdapterCache:
 
     def pinned(self) -> set[Resident]:
         """Return the pinned residents, which are never evicted."""
-        return {resident for resident in self.residents.values() if resident.is_pinned}
+        return {resident for resident in self._claimed if resident.is_pinned}
 
     def room(self, kept: Iterable[Resident]) -> tuple[int, float]:
         """Return the free places and bytes if only ``kept`` and the adapters being loaded stay."""
         kept = list(kept)
-        places = self.most - len(kept) - len(self.coming)
+        return self._left(len(kept), sum(resident.nbytes for resident in kept))
+
+    def _left(self, count: int, nbytes: int) -> tuple[int, float]:
+        places = self.most - count - len(self.coming)
         if self.budget is None:
             return places, float("inf")
-        return places, self.budget - sum(resident.nbytes for resident in kept) - sum(self.coming.values())
+        return places, self.budget - nbytes - sum(self.coming.values())
 
     def make_room(self, places: int, nbytes: int, is_kept: Callable[[Resident], bool]) -> bool:
         """Evict until ``places`` more contents with ``nbytes`` in total fit; return whether they do.
 
         is_kept: selects unused residents that stay. Nothing is evicted if that would not be enough.
         """
-        have, spare = self.room(self.residents.values())
-        if have >= places and spare >= nbytes:
-            return True
-        victims = [r for r in self.residents.values() if not (self._is_held(r) or is_kept(r))]
-        victims.sort(key=lambda resident: resident.used, reverse=True)
+        have, spare = self._left(len(self.residents), self._nbytes)
         leaving: list[Resident] = []
-        while (have < places or spare < nbytes) and victims:
-            leaving.append(victims.pop())
-            have, spare = have + 1, spare + leaving[-1].nbytes
+        oldest = iter(self.residents.values())
+        while (have < places or spare < nbytes) and (resident := next(oldest, None)) is not None:
+            if not (self._is_held(resident) or is_kept(resident)):
+                leaving.append(resident)
+                have, spare = have + 1, spare + resident.nbytes
         if have < places or spare < nbytes:
             return False
         for resident in leaving:
@@ -111,7 +129,7 @@ class AdapterCache:
         return True
 
     def _evict(self, resident: Resident) -> None:
-        del self.residents[resident.id]
+        self._drop(resident)
         for entry in resident.entries:
             entry.resident = None
         self.gone.append(resident)

@@ -250,10 +250,12 @@ class Loading:
             load.is_taken = True
             self._untold.add(entry)
             entry.is_pinned |= load.pin and not entry.is_gone
+            cache.claim(resident)
             entry.loads += 1
             entry.loaded = time.perf_counter()
             entry.load_seconds, entry.error = entry.loaded - begin, None
             entry.total_load_seconds += entry.load_seconds
+            cache.loads, cache.load_seconds = cache.loads + 1, cache.load_seconds + entry.load_seconds
             text = "adapter reloaded" if load.is_reload else "adapter loaded"
             facts = {"id": resident.id[:12], "rank": resident.rank, "bytes": resident.nbytes}
             _log.info(text, name=entry.name, **facts, seconds=round(entry.load_seconds, 4))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from infeng_core.adapters.records import AdapterInfo
+from infeng_core.adapters.records import AdapterInfo, AdapterTotals
 from infeng_core.adapters.registry import Registry
 from infeng_core.errors import UsageError
 
 
 class NamedAdapters:
     """The adapters of an engine by name: ``engine.adapters``. Iteration gives the names, in the order of their
-    loading.
+    loading; those of ``adapters.directory`` are among them once they were asked for (``available`` lists all).
 
     Any thread may call any method. Calls do not wait for steps, nor steps for loads. After ``engine.close()`` all
     methods raise UsageError.
@@ -37,7 +37,10 @@ class NamedAdapters:
         self._registry.add(name, path, scale=scale, pin=pin)
 
     def unload(self, name: str) -> None:
-        """Forget a name; requests that already use it are served. Raises AdapterError for an unknown name."""
+        """Forget a name; requests that already use it are served. Raises AdapterError for an unknown name.
+
+        An adapter of ``adapters.directory`` leaves the memory, and its next request reads it as if it were new.
+        """
         self._check_open()
         self._registry.remove(name)
 
@@ -55,10 +58,33 @@ class NamedAdapters:
         self._check_open()
         self._registry.reload(name)
 
-    def infos(self) -> list[AdapterInfo]:
-        """Return the state of every adapter, in the order in which they were named."""
+    def infos(self, most: int | None = None) -> list[AdapterInfo]:
+        """Return the state of the first ``most`` adapters, or of all, in the order in which they were named."""
         self._check_open()
-        return self._registry.infos()
+        if most is not None:
+            _check_count("most", most)
+        return self._registry.infos(most)
+
+    def totals(self) -> AdapterTotals:
+        """Return the counts of all adapters together; it costs microseconds for any number of names."""
+        self._check_open()
+        return self._registry.totals()
+
+    def available(self, after: str = "", most: int = 1000) -> list[str]:
+        """Return names of ``adapters.directory`` in their order, at most ``most``, from the first one after ``after``.
+
+        The folders are read again if they have changed; no adapter is.
+        """
+        self._check_open()
+        if not isinstance(after, str):
+            raise UsageError("after", f"a {type(after).__name__} is no name", "give the last name of the page before")
+        _check_count("most", most)
+        return self._registry.available(after, most)
+
+    def is_available(self, name: str) -> bool:
+        """Return whether ``adapters.directory`` has an adapter of that name, which was not given to another one."""
+        self._check_open()
+        return self._registry.is_available(name)
 
     def __getitem__(self, name: str) -> AdapterInfo:
         """Return the state of an adapter; raises AdapterError for an unknown name."""
@@ -66,19 +92,24 @@ class NamedAdapters:
         return self._registry.info(name)
 
     def __contains__(self, name: object) -> bool:
-        """Return whether there is an adapter of that name."""
+        """Return whether there is an adapter of that name, one of ``adapters.directory`` included."""
         self._check_open()
-        return isinstance(name, str) and name in self._registry.names()
+        return isinstance(name, str) and self._registry.has(name)
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the present names."""
+        """Iterate over the names that were loaded or asked for."""
         self._check_open()
         return iter(list(self._registry.names()))
 
     def __len__(self) -> int:
-        """Return the number of names."""
+        """Return the number of names that were loaded or asked for."""
         self._check_open()
         return len(self._registry.names())
+
+
+def _check_count(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise UsageError(name, f"{value!r} is no number of adapters", "give a whole number of 0 or more")
 
 
 def _check_flag(name: str, value: object) -> None:

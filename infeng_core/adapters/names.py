@@ -23,6 +23,11 @@ def base_names(reference: str) -> frozenset[str]:
     return frozenset({BASE, reference, Path(reference.partition("@")[0]).name})
 
 
+def is_name(name: str) -> bool:
+    """Return whether an adapter may have the name, as ``check_name`` says."""
+    return _NAME.fullmatch(name) is not None
+
+
 def check_name(name: object, base: frozenset[str]) -> str:
     """Return ``name`` if an adapter may have it; raises AdapterError.
 
@@ -34,7 +39,7 @@ def check_name(name: object, base: frozenset[str]) -> str:
         raise AdapterError(f"adapter name {name!r}", "it is empty or not a text", remedy)
     if name in base:
         raise AdapterError(f"adapter name {name!r}", "it means the base model", "choose another")
-    if _NAME.fullmatch(name) is None:
+    if not is_name(name):
         raise AdapterError(f"adapter name {name!r}", "it has characters that a name may not have", remedy)
     return name
 

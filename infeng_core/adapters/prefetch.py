@@ -98,8 +98,9 @@ def _lost(cache: AdapterCache, reference: AdapterReference) -> AdapterError | No
 def _attach_known(cache: AdapterCache, reference: AdapterReference) -> None:
     """Bind names to contents that are in memory under another name."""
     for entry in reference.entries:
-        if entry.resident is None and entry.id in cache.residents:
-            cache.attach(entry, cache.residents[entry.id])
+        known = cache.residents.get(entry.id) if entry.resident is None and entry.id is not None else None
+        if known is not None:
+            cache.attach(entry, known)
             cache.notify()
 
 

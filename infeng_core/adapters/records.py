@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakSet
@@ -52,6 +53,19 @@ class AdapterInfo(Record):
     before the first read."""
 
 
+class AdapterTotals(Record):
+    """All adapters of an engine together."""
+
+    names: int
+    """Named ones, and those of ``adapters.directory`` that were asked for."""
+    resident: int
+    """Names whose contents are in memory."""
+    loads: int
+    """Loads into memory since the start."""
+    load_seconds: float
+    """Seconds of all of these."""
+
+
 @dataclass(slots=True, eq=False)
 class Resident:
     """Contents in the backend's memory, shared by the names that mean them."""
@@ -71,7 +85,6 @@ class Resident:
     """References of running requests. A weak set, so that an ill-timed Ctrl-C cannot break the count."""
     promised: WeakSet[Any] = field(default_factory=WeakSet, repr=False)
     """Preempted requests that will continue with these contents."""
-    used: int = 0  # order in which residents were last acquired or released
 
     @property
     def is_pinned(self) -> bool:
@@ -104,6 +117,7 @@ class Entry:
     name: str
     source: str
     scale: float
+    is_found: bool = False  # of adapters.directory: known as long as it is there
     is_pinned: bool = False
     is_gone: bool = False  # unloaded: new requests cannot name it
     resident: Resident | None = None
@@ -116,7 +130,25 @@ class Entry:
     total_load_seconds: float = 0.0
     loaded: float = 0.0
     error: str | None = None
-    waiting: WeakSet[Any] = field(default_factory=WeakSet, repr=False)  # of AdapterReference, as in Resident
+    _waiting: WeakSet[Any] | None = field(default=None, repr=False)  # None without any: thousands of names cost little
+
+    @property
+    def waiting(self) -> Collection[Any]:
+        """References of requests that wait for it, in a weak set as in ``Resident``."""
+        return () if self._waiting is None else self._waiting
+
+    def begin_wait(self, reference: Any) -> None:
+        """Add a reference that waits."""
+        if self._waiting is None:
+            self._waiting = WeakSet()
+        self._waiting.add(reference)
+
+    def end_wait(self, reference: Any) -> None:
+        """Remove a reference, if it waits."""
+        if self._waiting is not None:
+            self._waiting.discard(reference)
+            if not self._waiting:
+                self._waiting = None
 
     def info(self, *, is_loading: bool) -> AdapterInfo:
         """Return the public record of this name."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, KeysView, Sequence
-from typing import Any
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +16,18 @@ from infeng_core.adapters.cache import AdapterCache
 from infeng_core.adapters.loading import Loading, Observe, Place, Read
 from infeng_core.adapters.names import check_name, check_source
 from infeng_core.adapters.prefetch import prefetch
-from infeng_core.adapters.records import AdapterInfo, Entry, Resident
+from infeng_core.adapters.records import AdapterInfo, AdapterTotals, Entry, Resident
 from infeng_core.adapters.reference import AdapterReference, check_combination
 from infeng_core.errors import AdapterError, InfengError, RequestError, unknown_key_remedy
 from infeng_core.log import get_logger
 
+if TYPE_CHECKING:
+    from infeng_core.adapters.directory import AdapterDirectory
+
 _log = get_logger(__name__)
+
+MOST_SUGGESTED = 64
+"""Names up to which the error of an unknown name looks for one that may have been meant."""
 
 Spec = str | tuple[tuple[str, float], ...]
 """A name, or names with weights that combine: ``Request.adapter``."""
@@ -40,6 +48,7 @@ class Registry:
         most: int,
         budget: int | None,
         base: frozenset[str] = frozenset(),
+        directory: AdapterDirectory | None = None,
         max_stacked_rank: int = 1024,
         load_timeout: float = 60.0,
         observe: Observe = lambda change, info: None,
@@ -47,10 +56,12 @@ class Registry:
         """Hold at most ``most`` adapters with ``budget`` bytes in total (None: no limit) in memory.
 
         read, place: called on loading threads, place on one at a time. base: names that mean the base model.
+        directory: adapters that are known without having been added.
         max_stacked_rank: of all adapters of a request. load_timeout: seconds that reading an adapter may take.
         observe: called with the events of adapters.
         """
         self._base = base
+        self._directory = directory
         self._max_stacked_rank = max_stacked_rank
         self._entries: dict[str, Entry] = {}
         self._cache = AdapterCache(most, budget)
@@ -68,6 +79,9 @@ class Registry:
         """
         name = check_name(name, self._base)
         text, scale = check_source(name, source, scale)
+        if self.is_available(name):
+            why = "adapters.directory has one of that name"
+            raise AdapterError(f"adapter {name}", why, "choose another name, or remove that one")
         with self._cache.lock:
             if self._cache.most == 0:
                 raise AdapterError(f"adapter {name}", "adapters.max_resident is 0", "set it to how many may be loaded")
@@ -86,7 +100,10 @@ class Registry:
             raise
 
     def remove(self, name: str) -> None:
-        """Unload a name: new requests cannot use it; requests that already do are served."""
+        """Unload a name: new requests cannot use it; requests that already do are served.
+
+        An adapter of the directory stays known, and its next request reads it as if it were new.
+        """
         with self._cache.lock:
             entry = self._find(name)
             self._forget(entry)
@@ -103,10 +120,13 @@ class Registry:
 
     def pin(self, name: str, pinned: bool = True) -> None:
         """Load an adapter if it is not in memory and keep it there, or let it be evicted again."""
+        self._look_up([name])
         with self._cache.lock:
             entry = self._find(name)
             if not pinned or entry.resident is not None:
                 entry.is_pinned = pinned
+                if pinned and entry.resident is not None:
+                    self._cache.claim(entry.resident)
                 self._cache.notify()
                 return
         self._loading.now(entry, pin=True)
@@ -117,6 +137,7 @@ class Registry:
         The old contents serve until the new ones are in memory. If the new ones cannot be loaded, the old ones stay
         and the error is raised. An adapter that is not in memory is read at its next use.
         """
+        self._look_up([name])
         with self._cache.lock:
             entry = self._find(name)
             if entry.resident is None and entry not in self._cache.coming:
@@ -124,20 +145,79 @@ class Registry:
                 return
         self._loading.now(entry, is_reload=True)
 
-    def infos(self) -> list[AdapterInfo]:
-        """Return the state of every name, in the order of their loading."""
+    def infos(self, most: int | None = None) -> list[AdapterInfo]:
+        """Return the state of the first ``most`` names, or of all, in the order of their loading.
+
+        Adapters of the directory are among them once they were asked for.
+        """
         with self._cache.lock:
-            return [entry.info(is_loading=entry in self._cache.coming) for entry in self._entries.values()]
+            entries = islice(self._entries.values(), most)
+            return [entry.info(is_loading=entry in self._cache.coming) for entry in entries]
+
+    def totals(self) -> AdapterTotals:
+        """Return the counts of all names together; it takes the same time for any number of them."""
+        with self._cache.lock:
+            cache = self._cache
+            resident = sum(len(one.entries) for one in cache.residents.values())
+            return AdapterTotals(
+                names=len(self._entries), resident=resident, loads=cache.loads, load_seconds=cache.load_seconds
+            )
 
     def info(self, name: str) -> AdapterInfo:
         """Return the state of one name; raises AdapterError for an unknown name."""
+        source = self._source(name)
         with self._cache.lock:
+            if source is not None and name not in self._entries:
+                return Entry(name, source, 1.0, is_found=True).info(is_loading=False)
             entry = self._find(name)
             return entry.info(is_loading=entry in self._cache.coming)
 
     def names(self) -> KeysView[str]:
-        """Return a view of the names, in the order of their loading."""
+        """Return a view of the names that were added or asked for, in this order."""
         return self._entries.keys()
+
+    def has(self, name: str) -> bool:
+        """Return whether requests can use a name: one that was added, or one of the directory."""
+        entry = self._entries.get(name)
+        return (entry is not None and not entry.is_found) or self.is_available(name)
+
+    def is_available(self, name: str) -> bool:
+        """Return whether the directory has an adapter of that name, and no other one was added under it."""
+        try:
+            return self._source(name) is not None
+        except AdapterError:  # it is there, and a request is told why it may not be used
+            return True
+
+    def available(self, after: str = "", most: int = 1000) -> list[str]:
+        """Return the names of the directory that come after ``after``, sorted, at most ``most`` of them."""
+        if self._directory is None:
+            return []
+        return [name for name in self._directory.names(after, most) if name not in self._base]
+
+    def _source(self, name: str) -> str | None:
+        """Return where the directory has an adapter, None if it has none; raises its AdapterError. No lock is held,
+        since a folder may hang."""
+        if self._directory is None or not isinstance(name, str) or name in self._base:
+            return None
+        is_added = (entry := self._entries.get(name)) is not None and not entry.is_found
+        return None if is_added else self._directory.find(name)
+
+    def _look_up(self, names: Iterable[str]) -> None:
+        """Add the entries of adapters of the directory, and forget those that have left it; raises AdapterError."""
+        for name in names if self._directory is not None else ():
+            if not isinstance(name, str):
+                continue
+            source = self._source(name)
+            with self._cache.lock:
+                entry = self._entries.get(name)
+                if entry is None and source is not None:
+                    self._entries[name] = Entry(name, source, 1.0, is_found=True)
+                elif entry is not None and entry.is_found and source is not None:
+                    entry.source = source
+            if entry is not None and entry.is_found and source is None:
+                with suppress(AdapterError):  # another request has found it gone
+                    self.remove(name)
+                raise AdapterError(f"adapter {name}", "it has been removed from adapters.directory", "use another")
 
     def _find(self, name: str) -> Entry:
         if not isinstance(name, str):
@@ -148,7 +228,12 @@ class Registry:
         return entry
 
     def _known(self, name: str) -> str:
-        return unknown_key_remedy(name, self._entries) if self._entries else "load it with engine.adapters.load"
+        if len(self._entries) > MOST_SUGGESTED:
+            return "see engine.adapters"
+        if not self._entries:
+            there = "" if self._directory is None else ", or put it into adapters.directory"
+            return f"load it with engine.adapters.load{there}"
+        return unknown_key_remedy(name, self._entries)
 
     # ------------------------------------------------------------------------------------------------ by request ---
 
@@ -157,14 +242,16 @@ class Registry:
 
         prompt: (n,) the request's, in which activated adapters find their invocations.
         """
+        self._meet(spec)
         with self._cache.lock:
             reference = self._claim(spec, prompt)
             for entry in reference.entries:
-                entry.waiting.add(reference)
+                entry.begin_wait(reference)
             return reference
 
     def check(self, spec: Spec) -> None:
         """Raise the RequestError that ``refer`` would raise."""
+        self._meet(spec)
         with self._cache.lock:
             self._claim(spec)
 
@@ -187,6 +274,13 @@ class Registry:
             if resident is not None:
                 found.append((name, resident, weight))
         check_combination(found, self._max_stacked_rank)
+
+    def _meet(self, spec: Spec) -> None:
+        """Look a request's adapters up in the directory; raises RequestError."""
+        try:
+            self._look_up((spec,) if isinstance(spec, str) else (name for name, _ in spec))
+        except AdapterError as error:
+            raise RequestError(error.what, error.why, error.remedy) from None
 
     def _claim(self, spec: Spec, prompt: NDArray[np.int32] | None = None) -> AdapterReference:
         pairs = ((spec, 1.0),) if isinstance(spec, str) else spec
@@ -225,6 +319,7 @@ class Registry:
                 return False
             for resident in residents:
                 resident.references.add(reference)
+                cache.claim(resident)
                 resident.promised.discard(reference)
                 cache.touch(resident)
             reference.hold(residents)
@@ -238,7 +333,7 @@ class Registry:
                 for resident in reference.residents:
                     resident.promised.add(reference)
                 for entry in reference.entries:
-                    entry.waiting.add(reference)
+                    entry.begin_wait(reference)
                 self._take_back(reference)
 
     def close_reference(self, reference: AdapterReference) -> None:
@@ -288,7 +383,7 @@ class Registry:
 
     def _stop_waiting(self, reference: AdapterReference) -> None:
         for entry in reference.entries:
-            entry.waiting.discard(reference)
+            entry.end_wait(reference)
             self._retire(entry)
 
     def _retire(self, entry: Entry) -> None:

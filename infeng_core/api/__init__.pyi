@@ -2,7 +2,7 @@
 
 from infeng_core._native import NativeError
 from infeng_core.adapters.names import BASE
-from infeng_core.adapters.records import AdapterChange, AdapterInfo
+from infeng_core.adapters.records import AdapterChange, AdapterInfo, AdapterTotals
 from infeng_core.cli import say
 from infeng_core.cli.options import add_config_options, config_from
 from infeng_core.engine import Engine
@@ -70,14 +70,14 @@ from infeng_core.version import __version__
 
 __all__ = [
     "ADAPTER_READERS", "API_VERSION", "BACKENDS", "BASE", "DOCUMENT_KEYS", "FILE_ERRORS", "LOCATORS", "POLICIES",
-    "TOKENIZERS", "AdapterChange", "AdapterError", "AdapterInfo", "Adapters", "Adjustment", "Command", "Completion",
-    "ConverterFactory", "Detokenizer", "EndedError", "Engine", "EngineConfig", "Event", "Forcing", "HfTokenizer",
-    "Hook", "InfengError", "KernelError", "KernelLibrary", "Load", "LogitProcessor", "LogitProcessors", "Logprob",
-    "ManifestError", "ModelError", "NativeError", "ObserverFactory", "Output", "OverloadedError", "PluginError",
-    "Plugins", "PolicyFactory", "PrefixStoreFactory", "Request", "RequestError", "ResourceError", "RunOptions",
-    "SamplingParams", "Stream", "Timings", "Tokenizer", "TokenizerFactory", "Usage", "UsageError", "Vocabulary",
-    "__version__", "add_config_options", "available_bytes", "cache_root", "config_from", "document_text", "get_logger",
-    "hookimpl", "hookspec", "load_config", "model_file", "own_file", "printable", "read_bytes", "read_into",
-    "read_json", "read_own", "read_text", "require_own", "require_trusted", "say", "unknown_key_remedy",
+    "TOKENIZERS", "AdapterChange", "AdapterError", "AdapterInfo", "AdapterTotals", "Adapters", "Adjustment", "Command",
+    "Completion", "ConverterFactory", "Detokenizer", "EndedError", "Engine", "EngineConfig", "Event", "Forcing",
+    "HfTokenizer", "Hook", "InfengError", "KernelError", "KernelLibrary", "Load", "LogitProcessor", "LogitProcessors",
+    "Logprob", "ManifestError", "ModelError", "NativeError", "ObserverFactory", "Output", "OverloadedError",
+    "PluginError", "Plugins", "PolicyFactory", "PrefixStoreFactory", "Request", "RequestError", "ResourceError",
+    "RunOptions", "SamplingParams", "Stream", "Timings", "Tokenizer", "TokenizerFactory", "Usage", "UsageError",
+    "Vocabulary", "__version__", "add_config_options", "available_bytes", "cache_root", "config_from", "document_text",
+    "get_logger", "hookimpl", "hookspec", "load_config", "model_file", "own_file", "printable", "read_bytes",
+    "read_into", "read_json", "read_own", "read_text", "require_own", "require_trusted", "say", "unknown_key_remedy",
     "without_controls",
 ]  # fmt: skip

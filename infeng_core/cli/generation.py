@@ -33,13 +33,14 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def model_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the values of these options and ``model`` as arguments of ``config_from``."""
+    """Return the values of these options, ``model`` and ``--adapters-dir`` as arguments of ``config_from``."""
     return {
         **{key.replace(".", "__"): value for key, value in parse(arguments.speculate).items()},
         "model__path": arguments.model,
         "model__format": arguments.format,
         "model__context": arguments.context,
         "threads__count": arguments.threads,
+        "adapters__directory": getattr(arguments, "adapters_dir", None),
     }
 
 

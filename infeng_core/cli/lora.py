@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def add_lora_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--lora`` and ``--adapter``."""
+    """Add ``--lora``, ``--adapters-dir`` and ``--adapter``."""
     group = parser.add_argument_group("adapters")
     group.add_argument(
         "--lora",
@@ -22,6 +22,8 @@ def add_lora_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=PATH[:SCALE]",
         help="a LoRA adapter: PEFT directory, artifact, plugin's file or hub name; a single one answers; repeats",
     )
+    help = "folder whose subfolders are adapters by their names, read when they are asked for; repeats"
+    group.add_argument("--adapters-dir", action="append", metavar="DIR", help=help)
     group.add_argument(
         "--adapter",
         action="append",

@@ -33,13 +33,14 @@ from infeng_core.plug.hookspecs import (
 from infeng_core.plug.manager import Plugins
 from infeng_core.requests.defaults import recommended
 from infeng_core.requests.tokenizer import Tokenizer
-from infeng_core.scheduling.limits import adapters_budget, limits_of
+from infeng_core.scheduling.limits import adapters_budget, limits_of, most_resident
 from infeng_core.scheduling.schedulers import Schedulers
 from infeng_core.settings.config import EngineConfig
 from infeng_core.telemetry.observers import Observers
 from infeng_core.telemetry.startup_times import StartupTimes
 
 if TYPE_CHECKING:
+    from infeng_core.adapters.directory import AdapterDirectory
     from infeng_core.formats.adapters.packed import PackedAdapter
 
 
@@ -173,16 +174,26 @@ def _registry(
             note_unsafe_ends(source, packed.invocation, tokenizer)
         return packed
 
+    budget = adapters_budget(section, backend.available_bytes(), executable.kv_bytes)
     return Registry(
         read,
         executable.load_adapter,
-        most=section.max_resident,
-        budget=adapters_budget(section, backend.available_bytes(), executable.kv_bytes),
+        most=most_resident(section, budget),
+        budget=budget,
         base=names,
+        directory=_directory(section.directory),
         max_stacked_rank=executable.max_stacked_rank,
         load_timeout=section.load_timeout,
         observe=observers.adapter,
     )
+
+
+def _directory(places: tuple[str, ...]) -> AdapterDirectory | None:
+    if not places:
+        return None
+    from infeng_core.adapters.directory import AdapterDirectory  # few engines have one
+
+    return AdapterDirectory(places)
 
 
 def _saved(config: EngineConfig, plugins: Plugins, model: LoadedModel, executable: Executable) -> SavedPrefixes | None:

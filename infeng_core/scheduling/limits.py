@@ -18,6 +18,10 @@ ADAPTERS_SHARE = 0.25
 """``adapters.memory: auto`` is this share of the memory that weights and cache leave."""
 
 
+FEW_RESIDENT = 16
+"""``adapters.max_resident: auto`` where the available memory is unknown, so that no budget bounds their number."""
+
+
 def limits_of(config: EngineConfig, shape: ModelConfig, backend: Backend, pending: int = 0) -> tuple[Limits, str]:
     """Return the bounds of every batch, and the setting that bounds the context, for messages.
 
@@ -68,3 +72,8 @@ def adapters_budget(config: AdaptersSection, available: int | None, kv_bytes: in
     if config.memory != "auto":
         return config.memory
     return None if available is None else int(max(0, available - kv_bytes) * ADAPTERS_SHARE)
+
+
+def most_resident(config: AdaptersSection, budget: int | None) -> int:
+    """Return the most adapters in memory. budget: their bytes, as ``adapters_budget`` returns it."""
+    return FEW_RESIDENT if config.max_resident == "auto" and budget is None else config.most_resident

@@ -21,6 +21,7 @@ from infeng_core.settings.schema import (
     ListOf,
     MapOf,
     Name,
+    OneOrMore,
     Optional,
     OrWord,
     Requirement,
@@ -33,6 +34,11 @@ OPS = _native.OPS
 
 WEIGHT_FORMATS = tuple(_native.WEIGHT_FORMATS)
 """The core's own weight formats; plugins bring more."""
+
+
+MOST_RESIDENT = 1 << 15
+"""Adapters in memory with ``adapters.max_resident: auto``. Each lies in a mapping of its own, of which Linux allows a
+process 65,530 (vm.max_map_count)."""
 
 
 def setting(default: Any, kind: Kind, help: str, *, path: bool = False) -> Any:
@@ -149,7 +155,9 @@ class SamplingSection(Record):
 class AdaptersSection(Record):
     """LoRA adapters."""
 
-    max_resident: int = setting(16, Int(0, 1 << 16), "most adapters in memory")
+    max_resident: int | Literal["auto"] = setting(
+        "auto", Auto(Int(0, 1 << 16)), "most adapters in memory; auto: as many as `memory` holds; 0: no adapters"
+    )
     memory: int | Literal["auto"] = setting("auto", Auto(Size()), 'most bytes of all of them: bytes, "512MB" or auto')
     dtype: Literal["int8", "int8t4", "bf16", "f32"] = setting(
         "int8", Choice(("int8", "int8t4", "bf16", "f32")), "storage of A and B"
@@ -159,7 +167,18 @@ class AdaptersSection(Record):
     )
     load_timeout: int = setting(60, Int(1, 1 << 16), "most seconds that reading one may take")
     paths: Mapping[str, str] = setting({}, MapOf(Text()), "name to directory, artifact or hub name", path=True)
+    directory: tuple[str, ...] = setting(
+        (),
+        OneOrMore(Text()),
+        "folders whose subfolders are adapters by their names, and hub names; read where a request names one",
+        path=True,
+    )
     warm: tuple[str, ...] = setting((), ListOf(Text()), "names to load at the start and keep in memory")
+
+    @property
+    def most_resident(self) -> int:
+        """The most adapters in memory; MOST_RESIDENT where memory alone bounds their number."""
+        return MOST_RESIDENT if self.max_resident == "auto" else self.max_resident
 
 
 class TokenizerSection(Record):

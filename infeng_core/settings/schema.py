@@ -204,6 +204,13 @@ class ListOf(Record, Kind):
         return self.check([self.kind.parse(item.strip()) for item in text.split(",") if item.strip()])
 
 
+class OneOrMore(ListOf):
+    """As ListOf; a single item may stand without a list."""
+
+    def check(self, value: object) -> tuple[Any, ...]:
+        return super().check([value] if isinstance(value, str) else value)
+
+
 class MapOf(Record, Kind):
     """Names to values; as text, ``name=value`` pairs separated by commas, or YAML: {name: value}."""
 

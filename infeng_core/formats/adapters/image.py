@@ -43,7 +43,7 @@ from infeng_core.formats.adapters.target_modules import EMBED, base_tensor, targ
 from infeng_core.formats.shards import ALIGN
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.kernels.storages import INTEGERS
-from infeng_core.models.weights import PANEL_ROWS, Part
+from infeng_core.models.weights import PANEL_ROWS, Part, TensorSpec
 
 B_TYPE: Mapping[AdapterDtype, Any] = {"f32": np.float32, "bf16": np.uint16, "int8": np.int8, "int8t4": np.uint8}
 Arrays = Mapping[str, NDArray[Any]]
@@ -120,8 +120,10 @@ class AdapterImage:
             except NativeError as error:
                 why = f"its {name} is no {base.format} ({error})"
                 raise AdapterError(f"{source}", why, "use another copy, or convert the adapter again") from None
+        known = target_modules(model.config).specs
         for name, arrays in self.arrays.items():
-            peaks = {key: _peak(self.spec, model, name, key, array) for key, array in arrays.items()}
+            k = known[name].k if name in known else 0
+            peaks = {key: _peak(self.spec, model, name, key, array, k) for key, array in arrays.items()}
             bad = next((key for key, peak in peaks.items() if not math.isfinite(peak)), None)
             if bad is not None:
                 remedy = "use another copy, or convert the adapter again"
@@ -145,7 +147,7 @@ class Pieces:
         self.shapes: dict[str, list[Shape]] = {}
         known = target_modules(model.config).specs
         for name, parts in spec.tensors.items():
-            self.shapes[name] = self._tensor(name, known[name].parts, parts)
+            self.shapes[name] = self._tensor(spec.rank(name), known[name], parts)
         if spec.embedding is not None:
             embed = known[EMBED]
             rows = Part("", embed.k)
@@ -159,14 +161,13 @@ class Pieces:
         self.nbytes = {name: sum(map(_bytes, shapes)) for name, shapes in self.shapes.items()}
         self.total = sum(self.nbytes.values())
 
-    def _tensor(self, name: str, places: tuple[Part, ...], parts: tuple[PartSpec, ...]) -> list[Shape]:
-        rank, k = self.spec.rank(name), target_modules(self.model.config).specs[name].k
+    def _tensor(self, rank: int, place: TensorSpec, parts: tuple[PartSpec, ...]) -> list[Shape]:
         if self._is_first:  # version 1 folds no panel
             rank = padded(rank, PANEL_ROWS)
-        a = stacked_bytes(A_FORMAT[self.spec.dtype], rank, k)
+        a = stacked_bytes(A_FORMAT[self.spec.dtype], rank, place.k)
         shapes: list[Shape] = [("a", np.uint8, (a,))] if a else []
-        for index, (place, part) in enumerate(zip(places, parts, strict=True)):
-            shapes += self._part(f"{index}.", place, part)
+        for index, (one, part) in enumerate(zip(place.parts, parts, strict=True)):
+            shapes += self._part(f"{index}.", one, part)
         return shapes
 
     def _part(self, prefix: str, place: Part, part: PartSpec) -> Iterator[Shape]:
@@ -258,14 +259,16 @@ def _reaches(spec: AdapterSpec, name: str, peaks: Mapping[str, float]) -> Iterat
             yield part.rank * abs(part.scaling) * peaks["a"] * b * peaks.get(f"{prefix}row_scale", 1.0)
 
 
-def _peak(spec: AdapterSpec, model: LoadedModel, name: str, key: str, array: NDArray[Any]) -> float:
-    """Return the largest magnitude in an array of a piece, NaN if it contains one; int8 counts by its scales."""
+def _peak(spec: AdapterSpec, model: LoadedModel, name: str, key: str, array: NDArray[Any], k: int) -> float:
+    """Return the largest magnitude in an array of a piece, NaN if it contains one; int8 counts by its scales.
+
+    k: inputs of a tensor's A.
+    """
     if key == "panels":
         base = base_tensor(model, name.removeprefix("saved."))
         array = base.quant.unpack(array, 0, base.panels, base.k)
     elif key == "a" and array.dtype == np.uint8:
         if spec.dtype in INTEGERS:
-            k = target_modules(model.config).specs[name].k
             return 127.0 * _largest(int8_scales(A_FORMAT[spec.dtype], array, spec.rank(name), k))
         array = array.view(np.float32 if spec.dtype == "f32" else np.uint16)
     if key.endswith("b_scale"):
@@ -275,5 +278,6 @@ def _peak(spec: AdapterSpec, model: LoadedModel, name: str, key: str, array: NDA
 
 def _largest(array: NDArray[Any]) -> float:
     if array.dtype == np.uint16:  # bf16: without signs, the bits sort like the values
-        array = ((array & 0x7FFF).max(initial=0).astype(np.uint32) << np.uint32(16)).reshape(1).view(np.float32)
+        bits = int((array & 0x7FFF).max(initial=0)) << 16
+        return float(np.frombuffer(bits.to_bytes(4, "little"), np.float32)[0])
     return float(max(array.max(initial=0.0), -array.min(initial=0.0)))

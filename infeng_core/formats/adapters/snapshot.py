@@ -25,6 +25,7 @@ from infeng_core.formats.safetensors import Header, header_of
 from infeng_core.formats.shards import aligned_bytes
 
 DIGEST_CHUNK = 1 << 20
+FEW_CHUNKS = 4  # hashed by the calling thread: a millisecond or two
 PAUSE = 0.02  # seconds: more than a tick of the clock that stamps files, within which two writes get one time
 TRIES = 5
 
@@ -127,12 +128,19 @@ def _stamp(found: os.stat_result) -> tuple[int, ...]:
 
 
 def digest(data: NDArray[np.uint8], load: Callable[[int, memoryview], memoryview] = lambda _, chunk: chunk) -> str:
-    """Return the sha256 over the sha256 of each MiB, by two threads; ``load(first byte, chunk)`` may fill it first."""
+    """Return the sha256 over the sha256 of each MiB; ``load(first byte, chunk)`` may fill it first.
+
+    Two threads share the chunks, but not so few that starting threads takes longer than hashing.
+    """
     view = data.data
 
     def part(first: int) -> bytes:
         return hashlib.sha256(load(first, view[first : first + DIGEST_CHUNK])).digest()
 
-    with ThreadPoolExecutor(2, "infeng-digest") as pool:
-        parts = list(pool.map(part, range(0, len(view), DIGEST_CHUNK)))
+    chunks = range(0, len(view), DIGEST_CHUNK)
+    if len(chunks) <= FEW_CHUNKS:
+        parts = list(map(part, chunks))
+    else:
+        with ThreadPoolExecutor(2, "infeng-digest") as pool:
+            parts = list(pool.map(part, chunks))
     return hashlib.sha256(b"".join(parts)).hexdigest()

@@ -19,6 +19,7 @@ VERBS = {
     "gemm-lora": "measure linears with adapters: fused, unfused and without",
     "pace": "measure decoding beside long prompts: the pace of tokens, and what a prompt loses",
     "prefix": "measure shared beginnings of prompts: first token computed, from memory, from disk",
+    "adapters": "measure a folder of thousands of adapters: start, memory, first token with few of them in memory",
     "swap": "measure loading adapters: latency, and what the running batch feels of it",
     "throughput": "measure many requests in flight: throughput and latencies",
     "tokenizer": "measure the tokenizer: encoding, and decoding token by token",

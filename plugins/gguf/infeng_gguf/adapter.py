@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,7 +20,7 @@ import numpy as np
 from infeng_peft.api import AdapterWeights, Delta, WeightsReader, check_activated
 from numpy.typing import NDArray
 
-from infeng_core.api import AdapterError
+from infeng_core.api import AdapterError, model_file
 from infeng_core.api.adapters import MAX_INVOCATION, MAX_RANK, TargetModule, as_adapter_error, target_modules
 from infeng_core.api.formats import ModelConfig, layout, show
 from infeng_gguf.architectures import ARCHITECTURES, WITH_EXPERTS
@@ -27,6 +28,9 @@ from infeng_gguf.checkpoint import halves
 from infeng_gguf.experts import Place, places
 from infeng_gguf.file import GgufFile, is_gguf
 from infeng_gguf.types import decoded
+
+MOST_FILES = 64
+"""Entries of a folder that are looked at."""
 
 _NAMES = (ARCHITECTURES, WITH_EXPERTS)
 INVOCATION = "adapter.alora.invocation_tokens"
@@ -37,8 +41,8 @@ class GgufAdapterReader(WeightsReader):
     """The reader of LoRA adapters in GGUF files, for the hook."""
 
     def recognizes(self, path: Path) -> bool:
-        """Return whether ``path`` is a file with GGUF's magic or suffix."""
-        return is_gguf(path)
+        """Return whether ``path`` is a file with GGUF's magic or suffix, or a folder of one and no other adapter."""
+        return bool(_files_in(path)) if path.is_dir() else is_gguf(path)
 
     def files(self, path: Path) -> Sequence[Path]:
         """Return []: a file is packed at each load."""
@@ -47,7 +51,22 @@ class GgufAdapterReader(WeightsReader):
     def read(self, path: Path, config: ModelConfig) -> AdapterWeights:
         """Return the adapter's weights, checked against the base; raises AdapterError."""
         with as_adapter_error(path):
-            return _Reader(GgufFile(path), config).read()
+            return _Reader(GgufFile(_one_in(path) if path.is_dir() else path), config).read()
+
+
+def _files_in(folder: Path) -> list[str]:
+    """Return the GGUF files of a folder by their names; [] if it holds another adapter's files."""
+    names = [entry.name for entry in islice(folder.iterdir(), MOST_FILES)]
+    is_other = any(name == "adapter_config.json" or name.endswith(".safetensors") for name in names)
+    return [] if is_other else [name for name in names if name.endswith(".gguf")]
+
+
+def _one_in(folder: Path) -> Path:
+    """Return the only GGUF file of a folder; raises AdapterError for several, and for a link out of it."""
+    names = _files_in(folder)
+    if len(names) != 1:
+        raise AdapterError(f"{folder}", f"holds {len(names)} .gguf files", "give each adapter a folder of its own")
+    return model_file(folder, names[0], AdapterError)
 
 
 class _Reader:

@@ -4,7 +4,9 @@
 """
 
 from infeng_peft.activated import check_activated
+from infeng_peft.artifact import describe, write_artifact
 from infeng_peft.conversion import AdapterConversion, convert_adapter
+from infeng_peft.packing import pack
 from infeng_peft.reading import WeightsReader, weights_of
 from infeng_peft.survey import AdapterSurvey, survey_adapter
 from infeng_peft.weights import AdapterWeights, Delta
@@ -17,6 +19,9 @@ __all__ = [
     "WeightsReader",
     "check_activated",
     "convert_adapter",
+    "describe",
+    "pack",
     "survey_adapter",
     "weights_of",
+    "write_artifact",
 ]

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain, islice
 from pathlib import Path
 
 from infeng_core.api import BASE, AdapterError, Adapters, Engine, RequestError, ResourceError
@@ -14,6 +15,9 @@ from infeng_serve.protocol.errors import ApiError, unavailable
 
 MOST_OWN = 1024
 """Most adapters that one tenant may load."""
+
+LISTED_AT_A_TIME = 1000
+"""Names of ``adapters.directory`` that are looked at together."""
 
 MOST_NAME = 117
 """Most characters of an adapter's name: the engine's name for it has 11 more, and at most 128."""
@@ -25,8 +29,9 @@ Mix = tuple[tuple[str, float], ...]
 class AdapterNames:
     """The adapters of an engine by the names that callers know.
 
-    The operator's adapters are visible to every key that allows them. An adapter that a tenant loads is visible to that
-    tenant alone and gets a unique name in the engine, so two tenants may use one name for different adapters.
+    The operator's adapters are visible to every key that allows them: those that the engine has at the start, and those
+    of ``adapters.directory``, which are looked up when a call names them. An adapter that a tenant loads is visible to
+    that tenant alone and gets a unique name in the engine, so two tenants may use one name for different adapters.
     """
 
     def __init__(
@@ -49,13 +54,45 @@ class AdapterNames:
     # ------------------------------------------------------------------------------------------------- visibility ---
 
     def visible(self, caller: Caller) -> dict[str, str]:
-        """Return the names that a caller may use, with the engine's name of each; its own adapters take precedence."""
+        """Return the names that a caller may use, with the engine's name of each; its own adapters take precedence.
+
+        Adapters of ``adapters.directory`` are not among them: ``in_directory``.
+        """
         own = self._own.get(caller.tenant, {})
         found = {name: inner for name, inner in self._shared.items() if self._may_see(caller, name)} | own
         if caller.sees_all:
             for others in list(self._own.values()):
                 found = {**others, **found}
         return found
+
+    def listed(self, caller: Caller, after: str, most: int) -> tuple[list[tuple[str, str]], bool]:
+        """Return the next adapters that a caller may use, with the engine's name of each, and whether there are more.
+
+        Adapters that were loaded come in their order, then those of ``adapters.directory`` in that of their names.
+        after: the last name that was listed before; "": none was, or one of the base. most: at least 1. Raises
+        ApiError 400 for a name after which nothing is listed.
+        """
+        loaded = list(self.visible(caller).items())
+        names = {name: place for place, (name, _) in enumerate(loaded)}
+        if after in names:
+            loaded, after = loaded[names[after] + 1 :], ""
+        elif after:
+            if not self._is_found(caller, after):
+                raise ApiError(400, f"There is no model {after[:200]!r} after which models are listed.", param="after")
+            loaded = []
+        rest = (name for name in self._in_directory(caller, after) if name not in self._base and name not in names)
+        found = list(islice(chain(loaded, ((name, name) for name in rest)), most + 1))
+        return found[:most], len(found) > most
+
+    def _in_directory(self, caller: Caller, after: str) -> Iterator[str]:
+        """Yield the names of ``adapters.directory`` that a caller may use, from the first one after ``after``."""
+        if caller.adapters is not None:  # a few names, perhaps of a hundred thousand
+            allowed = (name for name in sorted(caller.adapters) if name > after)
+            yield from filter(self._engine.adapters.is_available, allowed)
+            return
+        while more := self._engine.adapters.available(after, LISTED_AT_A_TIME):
+            yield from more
+            after = more[-1]
 
     def of(self, caller: Caller, model: str) -> Adapters | None:
         """Return the adapter that ``model`` means to a caller, None for the base model; raises ApiError 404."""
@@ -66,10 +103,19 @@ class AdapterNames:
             inner = self._shared[model]
         if inner is None and caller.sees_all:
             inner = self.visible(caller).get(model)
+        if inner is None and self._is_found(caller, model):
+            inner = model
         if inner is None:
             why = f"The model {model[:200]!r} does not exist, or this key may not use it; GET /v1/models lists all."
             raise ApiError(404, why, param="model", code="model_not_found")
         return inner
+
+    def _is_found(self, caller: Caller, name: str) -> bool:
+        """Return whether ``adapters.directory`` has an adapter that a caller may use."""
+        return self._is_shown(caller, name) and self._engine.adapters.is_available(name)
+
+    def _is_shown(self, caller: Caller, name: str) -> bool:
+        return name not in self._base and self._may_see(caller, name)
 
     @staticmethod
     def _may_see(caller: Caller, name: str) -> bool:
@@ -93,7 +139,8 @@ class AdapterNames:
                 with _told(caller, {source: path, known[name]: name}):
                     self._engine.adapters.reload(known[name])
                 return
-            if is_there or name in self._base or name in self.visible(caller):
+            is_taken = name in self._base or name in self.visible(caller) or self._engine.adapters.is_available(name)
+            if is_there or is_taken:
                 raise ApiError(400, f"The lora adapter '{name}' has already been loaded.", param="lora_name")
             if not is_shared and len(known) >= MOST_OWN:
                 raise ApiError(400, f"There are {MOST_OWN} adapters of this key; unload one.", param="lora_name")
@@ -111,6 +158,9 @@ class AdapterNames:
                 if not (caller.is_admin or self._share or not caller.tenant):
                     raise ApiError(403, f"The lora adapter '{name}' was not loaded with this key.", param="lora_name")
                 known = self._shared if name in self._shared else self._owner(name)
+            if name not in known and self._is_found(caller, name):
+                why = f"The lora adapter '{name}' is one of the server's folder of adapters; it is removed there."
+                raise ApiError(403, why, type="permission_error", param="lora_name")
             if name not in known:
                 raise ApiError(404, f"The lora adapter '{name}' cannot be found.", param="lora_name", code="not_found")
             inner = known.pop(name)

@@ -54,6 +54,12 @@ class Serve:
             help="serve an adapter as a model; repeats",
         )
         parser.add_argument(
+            "--adapters-dir",
+            action="append",
+            metavar="DIR",
+            help="folder whose subfolders are served as models, each read when a call names it; repeats",
+        )
+        parser.add_argument(
             "--warm", action="append", metavar="WHAT", help="adapters: load all adapters before /ready; repeats"
         )
         parser.add_argument(
@@ -105,6 +111,7 @@ class Serve:
         names = {field.name for field in dataclasses.fields(Settings)} - {"threads"}
         given = {f"serve__{name}": value for name, value in vars(arguments).items() if name in names}
         more: dict[str, object] = {"model__path": arguments.model, "threads__count": arguments.threads, **given}
+        more["adapters__directory"] = arguments.adapters_dir
         if arguments.no_cache:
             more["model__cache"] = more["adapters__cache"] = "none"
         config = config_from(arguments, **more)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 
-from infeng_core.api import Engine, Request
+from infeng_core.api import AdapterError, Engine, Request
 from infeng_serve.adapters import told_name
 from infeng_serve.http import Call
 from infeng_serve.journal import Entry, Journal
@@ -68,7 +68,7 @@ class Idempotency:
             raise ApiError(409, f"The answer would not be the same: {what}. Make the call anew.", code=code)
 
     def _changed_adapters(self, entry: Entry) -> list[str]:
-        now = {name: (source, id) for name, source, id in self._known()}
+        now = {name: (source, id) for name, source, id in self._known(name for name, _, _ in entry.adapters)}
         changes = []
         for name, source, id in entry.adapters:
             told = told_name(name, entry.tenant)
@@ -89,9 +89,12 @@ class Idempotency:
                 names.add(adapter)
             elif adapter is not None:
                 names.update(name for name, _ in adapter)
-        return tuple(one for one in self._known() if one[0] in names) if names else ()
+        return tuple(self._known(sorted(names))) if names else ()
 
-    def _known(self) -> Iterator[tuple[str, str, str]]:
+    def _known(self, names: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+        """Yield (name, source, content id or "") of those of ``names`` that the engine has."""
         assert self.engine is not None
-        for info in self.engine.adapters.infos():
-            yield info.name, info.source, info.id or ""
+        for name in names:
+            with contextlib.suppress(AdapterError):
+                info = self.engine.adapters[name]
+                yield info.name, info.source, info.id or ""

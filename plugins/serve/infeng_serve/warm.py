@@ -130,10 +130,10 @@ def _request(prompt: WarmPrompt, model: Model, caller: Caller) -> Request:
 
 def load_adapters(engine: Engine) -> None:
     """Load the engine's adapters into memory, as many as fit; raises AdapterError for a broken one."""
-    infos = engine.adapters.infos()
+    infos, most = engine.adapters.infos(), engine.config.adapters.most_resident
     pinned: list[str] = []
     try:
-        for info in infos[: engine.config.adapters.max_resident]:
+        for info in infos[:most]:
             if not info.pinned:
                 engine.adapters.pin(info.name)
                 pinned.append(info.name)
@@ -142,7 +142,7 @@ def load_adapters(engine: Engine) -> None:
     finally:
         for name in pinned:  # loaded adapters may be evicted later
             engine.adapters.pin(name, False)
-    if len(infos) > engine.config.adapters.max_resident:
+    if len(infos) > most:
         remedy = "raise adapters.max_resident"
         _log.warning("not all adapters have room", loaded=len(pinned), of=len(infos), remedy=remedy)
 

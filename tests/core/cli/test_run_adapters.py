@@ -44,6 +44,18 @@ def test_a_single_adapter_is_used_by_default(tiny: Path, two: list[str], capsys:
     assert (unchosen["adapter"], unchosen["text"]) == ("base", base["text"])
 
 
+def test_a_folder_of_adapters_is_named_once(tiny: Path, two: list[str], capsys: Capture):
+    folder = str(Path(two[1].partition("=")[2]).parent)
+    named = run(capsys, tiny, "-p", "the quick", *two, "--adapter", "b")
+    found = run(capsys, tiny, "-p", "the quick", "--adapters-dir", folder, "--adapter", "b")
+    assert (found["adapter"], found["text"]) == ("b", named["text"])
+    assert run(capsys, tiny, "-p", "the quick", "--adapters-dir", folder)["adapter"] == "base"
+    by_setting = run(capsys, tiny, "-p", "the quick", "--set", f"adapters.directory={folder}", "--adapter", "b")
+    assert by_setting["text"] == named["text"]
+    assert main(["run", str(tiny), "-p", "x", "--adapters-dir", folder, "--adapter", "nobody", *GREEDY]) == 2
+    assert "no adapter of that name" in capsys.readouterr().err
+
+
 def test_each_prompt_may_have_its_own(tiny: Path, two: list[str], capsys: Capture):
     prompts = ["-p", "x", "-p", "x", "-p", "x", "-p", "x"]
     chosen = ["--adapter", "base", "--adapter", "b", "--adapter", "a*2,b", "--adapter", "a"]

@@ -84,6 +84,21 @@ def test_an_adapter_equals_the_peft_adapter_in_every_byte(tmp_path: Path, peft: 
     assert convert_adapter(path, tmp_path / "two", model, "int8").id == one.id
 
 
+def test_a_folder_of_one_file_is_the_adapter(tmp_path: Path, peft: Path, model: LoadedModel) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = write(folder / "a.gguf", peft)
+    (folder / "README.md").write_text("# an adapter")
+    assert load_adapter(folder, model, "f32").id == load_adapter(path, model, "f32").id
+    (tmp_path / "outside.gguf").write_bytes(path.read_bytes())
+    (folder / "b.gguf").symlink_to(tmp_path / "outside.gguf")
+    with pytest.raises(AdapterError, match=r"holds 2 \.gguf files: give each adapter a folder of its own"):
+        load_adapter(folder, model, "f32")
+    path.unlink()
+    with pytest.raises(AdapterError, match="is a link that leads out of the directory"):
+        load_adapter(folder, model, "f32")
+
+
 def test_f16_and_an_alpha_of_zero_are_read(tmp_path: Path, peft: Path, model: LoadedModel) -> None:
     half = load_adapter(write(tmp_path / "h.gguf", peft, kind="F16"), model, "f32")
     assert half.tensors.keys() == load_adapter(peft, model, "f32").tensors.keys()

@@ -45,7 +45,7 @@ class AdapterSet:
         for info in self._engine.adapters.infos():
             self._engine.adapters.unload(info.name)
         self._forget(keeping={path for _, path, _ in asked})
-        all_fit = len(asked) <= self._engine.config.adapters.max_resident
+        all_fit = len(asked) <= self._engine.config.adapters.most_resident
         taken = {}
         for name, path, scale in asked:
             begin = time.perf_counter()

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     load = Workload(1, arguments.new, arguments.alpha, False, arguments.seed, math.inf, prompts)
     shape = arguments.synthetic or arguments.model
     loras = adapters.random_adapters(shape, arguments.adapters, arguments.rank, arguments.targets)
-    lineup.make_room(arguments, max(clients), len(loras))
+    lineup.make_room(arguments, max(clients))
     kinds = [(), tuple(loras)] if loras else [()]
     sides = 2 + bool(arguments.peer)
     bar = tqdm(total=len(clients) * len(kinds) * sides * (arguments.pairs + 1), unit="round", disable=None)

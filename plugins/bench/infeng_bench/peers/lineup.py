@@ -113,12 +113,15 @@ def own_arguments(arguments: argparse.Namespace, source: Path, threads: int) -> 
     return [*model, "--threads", str(threads), *settings]
 
 
-def make_room(arguments: argparse.Namespace, places: int, adapters: int) -> None:
-    """Raise our engine's limits to ``places`` running requests and ``adapters`` unless the user has set them."""
-    for setting, needed in (("scheduler.max_running", places), ("adapters.max_resident", adapters)):
-        default = {"scheduler.max_running": 32, "adapters.max_resident": 16}[setting]
-        if needed > default and not any(text.startswith(f"{setting}=") for text in arguments.assignments):
-            arguments.assignments.append(f"{setting}={needed}")
+RUNNING = 32
+"""Default of ``scheduler.max_running``."""
+
+
+def make_room(arguments: argparse.Namespace, places: int) -> None:
+    """Raise our engine's limit to ``places`` running requests unless the user has set it."""
+    setting = "scheduler.max_running"
+    if places > RUNNING and not any(text.startswith(f"{setting}=") for text in arguments.assignments):
+        arguments.assignments.append(f"{setting}={places}")
 
 
 @contextlib.contextmanager

@@ -118,7 +118,7 @@ def steps(engine: Engine, seconds: float = SECONDS) -> list[tuple[Step, float]]:
 def _with_adapters(engine: Engine) -> tuple[list[tuple[Step, float]], float]:
     """Return steps of rows with one adapter and with several, and the seconds to load one; [] if none may be loaded."""
     limits = engine.limits
-    count = min(ADAPTERS, engine.config.adapters.max_resident, limits.max_segments, limits.kv_blocks // 2)
+    count = min(ADAPTERS, engine.config.adapters.most_resident, limits.max_segments, limits.kv_blocks // 2)
     names = [f"infeng-bench-{k}" for k in range(count)]
     if not names:
         return [], 0.0

@@ -39,7 +39,7 @@ def against(arguments: argparse.Namespace, works: Sequence[Work], pairs: int) ->
     """Measure ``works`` with the engines of ``--engines``; the JSON file is written after each work."""
     begin = time.monotonic()
     options.make_long_enough(arguments, works)
-    lineup.make_room(arguments, max(work.rows for work in works), 0)
+    lineup.make_room(arguments, max(work.rows for work in works))
     options.model_name(arguments)
     threads = options.threads(arguments)
     source = lineup.source(arguments)

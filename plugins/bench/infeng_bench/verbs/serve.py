@@ -155,7 +155,7 @@ def _load_adapters(arguments: argparse.Namespace, session: Session, traffic: Tra
     for number, name in enumerate(traffic.adapters):
         path = adapters.peft_directory(engine.model.config, arguments.rank, arguments.targets, number)
         engine.adapters.load(name, path)
-    for name in traffic.adapters[: engine.config.adapters.max_resident]:
+    for name in traffic.adapters[: engine.config.adapters.most_resident]:
         engine.generate([1, 1, 1, 1], greedy(2), adapters=name)
 
 

@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     for name in policies:
         plugins.get(POLICIES, name)  # raises for an unknown name
     costs = cost_source.find(arguments, config, shape)
-    engine = Machine(limits(config, shape.config), costs, config.adapters.max_resident, arguments.invocation)
+    engine = Machine(limits(config, shape.config), costs, config.adapters.most_resident, arguments.invocation)
     traffic = draw(arguments.load, arguments.requests, arguments.seed, _context(engine.limits), engine.capacity)
     found = _all(arguments, policies, traffic, engine)
     result = results.record(

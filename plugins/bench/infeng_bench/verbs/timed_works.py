@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     steps = {"steps": arguments.steps} if kind == "decode" else {}
     works = [Work(kind, rows, context, **steps) for rows in arguments.rows for context in arguments.context]
     options.make_long_enough(arguments, works)
-    lineup.make_room(arguments, max(work.rows for work in works), 0)
+    lineup.make_room(arguments, max(work.rows for work in works))
     if arguments.engines or "," in (arguments.format or ""):
         return compare.against(arguments, works, arguments.rounds)
     with opened(arguments) as session:

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(name, "requests cannot be put to it as they arrive", "leave this peer out")
     threads = options.threads(arguments)
     cells = list(_cells(arguments, source))
-    lineup.make_room(arguments, arguments.concurrency, max(len(cell.paths) for cell in cells))
+    lineup.make_room(arguments, arguments.concurrency)
     commands = {name: lineup.command(name, arguments, source, threads) for name in names}
     kinds = ["mixed", *arguments.against]
     count = len(cells) * len(names) * len(kinds) * (arguments.warmup + arguments.iters)

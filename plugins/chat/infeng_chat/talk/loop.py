@@ -22,6 +22,9 @@ HELP = (
     "A line that ends with a backslash continues on the next. Ctrl-C ends an answer.",
 )
 
+MOST_SHOWN = 100
+"""Adapters of ``adapters.directory`` that /adapter lists."""
+
 
 class Loop:
     """Reads the user's lines and answers them."""
@@ -76,11 +79,11 @@ class Loop:
 
     def _adapter(self, rest: str) -> None:
         talk = self._talk
-        names = [info.name for info in talk.engine.adapters.infos()]
+        names = list(dict.fromkeys([*talk.engine.adapters, *talk.engine.adapters.available(most=MOST_SHOWN)]))
         if rest:
             chosen = parse_adapter(rest)
             asked = [] if chosen is None else [chosen] if isinstance(chosen, str) else [name for name, _ in chosen]
-            unknown = next((name for name in asked if name not in names), None)
+            unknown = next((name for name in asked if name not in talk.engine.adapters), None)
             if unknown is not None:
                 raise UsageError(f"adapter {unknown}", "it is not loaded", f"there are: {', '.join(['base', *names])}")
             talk.adapter = chosen

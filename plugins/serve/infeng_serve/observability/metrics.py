@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import time
 from bisect import bisect_left
 from typing import Literal
 
-from infeng_core.api import BASE, AdapterInfo, Engine, InfengError, __version__
+from infeng_core.api import BASE, AdapterInfo, AdapterTotals, Engine, InfengError, __version__
 from infeng_core.api.servers import StartupTimes
 from infeng_serve.observability.exposition import Exposition, Histogram
 from infeng_serve.observability.families import FAMILIES, FIRST_TOKEN, PER_TOKEN, WHOLE, token_bounds
@@ -191,11 +192,11 @@ class Metrics:
     def collect(self) -> Exposition:
         """Return all metrics as of now. Must run on the event loop's thread; any thread may render the result."""
         out = Exposition(self._prefix, self._common)
-        infos = self._infos()
-        self._adapters.keep({BASE, COMBINED, *(info.name for info in infos)})
+        infos, totals = self._known_adapters()
+        self._adapters.keep(_Names(self._engine))
         self._add_engine(out)
         self._add_requests(out)
-        self._add_adapters(out, infos)
+        self._add_adapters(out, infos, totals)
         self._add_groups(out, "lora", self._adapters)
         self._add_groups(out, "tenant", self._tenants)
         out.add(FAMILIES["tenant_rejections_total"], *(((g.name,), g.rejected) for g in self._tenants))
@@ -206,11 +207,12 @@ class Metrics:
         out.add(FAMILIES["infeng_build_info"], (build, 1))
         return out
 
-    def _infos(self) -> list[AdapterInfo]:
+    def _known_adapters(self) -> tuple[list[AdapterInfo], AdapterTotals]:
+        """Return those adapters that have labels of their own, and the counts of all; no scrape looks at thousands."""
         try:
-            return self._engine.adapters.infos()
+            return self._engine.adapters.infos(self._most_adapters), self._engine.adapters.totals()
         except InfengError:  # the engine has been closed
-            return []
+            return [], AdapterTotals(names=0, resident=0, loads=0, load_seconds=0.0)
 
     def _add_engine(self, out: Exposition) -> None:
         load = self._engine.load()
@@ -242,19 +244,19 @@ class Metrics:
         for name, histogram in self._of_requests.items():
             out.add_histograms(FAMILIES[name], [((), histogram)])
 
-    def _add_adapters(self, out: Exposition, infos: list[AdapterInfo]) -> None:
-        shown, others = infos[: self._most_adapters], infos[self._most_adapters :]
+    def _add_adapters(self, out: Exposition, shown: list[AdapterInfo], totals: AdapterTotals) -> None:
         facts = (
-            str(self._engine.config.adapters.max_resident),
+            str(self._engine.config.adapters.most_resident),
             ",".join(info.name for info in shown if info.references),
             ",".join(info.name for info in shown if info.waiting),
         )
         out.add(FAMILIES["lora_requests_info"], (facts, time.time()))
         loaded = [((i.name, "" if i.rank is None else str(i.rank)), int(i.state == "resident")) for i in shown]
         loads = [((i.name,), i.total_load_seconds, i.loads) for i in shown]
-        if others:
-            loaded.append(((OTHER, ""), sum(info.state == "resident" for info in others)))
-            loads.append(((OTHER,), sum(i.total_load_seconds for i in others), sum(i.loads for i in others)))
+        if totals.names > len(shown):
+            seconds, count = sum(i.total_load_seconds for i in shown), sum(i.loads for i in shown)
+            loaded.append(((OTHER, ""), max(0, totals.resident - sum(one for _, one in loaded))))
+            loads.append(((OTHER,), max(0.0, totals.load_seconds - seconds), max(0, totals.loads - count)))
         out.add(FAMILIES["lora_adapter_loaded"], *loaded)
         out.add_summaries(FAMILIES["lora_adapter_load_seconds"], loads)
 
@@ -267,3 +269,15 @@ class Metrics:
         out.add_histograms(
             FAMILIES[f"{of}_time_to_first_token_seconds"], [(name, group.first_token) for name, group in named]
         )
+
+
+class _Names:
+    """The names that may have labels: the base's, and those of the engine's adapters."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def __contains__(self, name: object) -> bool:
+        with contextlib.suppress(InfengError):  # the engine has been closed
+            return name in (BASE, COMBINED) or name in self._engine.adapters
+        return False

@@ -21,10 +21,12 @@ class ModelCard(msgspec.Struct, kw_only=True):
 
 
 class ModelList(msgspec.Struct, kw_only=True):
-    """The models that the key may use."""
+    """A page of the models that the key may use."""
 
     object: Literal["list"] = "list"
     data: list[ModelCard]
+    has_more: Annotated[bool, Meta(description="whether ?after=LAST_ID has more")] = False
+    last_id: Annotated[str | None, Meta(description="of the last model here, where there are more")] = None
 
 
 class LoadAdapter(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

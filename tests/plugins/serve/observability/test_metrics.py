@@ -275,7 +275,7 @@ def test_gauges_show_the_engines_state_at_the_scrape(engine: Engine, metrics: Me
     assert value_of(found, "infeng:num_requests_running") == 3
     assert 0 < value_of(found, "infeng:kv_cache_usage_perc") < 1
     [info] = [dict(of) for name, of in found if name == "infeng:lora_requests_info"]
-    assert info["running_lora_adapters"] == "bard,coder" and info["max_lora"] == "16"
+    assert info["running_lora_adapters"] == "bard,coder" and info["max_lora"] == "32768"
     [at] = [v for (name, _), v in found.items() if name == "infeng:lora_requests_info"]
     assert abs(at - time.time()) < 60
     rank = str(engine.adapters["bard"].rank)
