@@ -217,8 +217,8 @@ def table(result: Mapping[str, Any]) -> list[str]:
     bounds, greedy, candidate = result["kl_interval"], result["greedy"], result["candidate"]
     size = f"{result['bytes'] / 1e6:.1f} MB of {result['reference_bytes'] / 1e6:.1f} MB"
     lines = [
-        f"{result['name']} against {result['reference']['run_as']}: {result['tokens']} tokens, {result['documents']} documents, "
-        f"{result['blocks']} blocks",
+        f"{result['name']} against {result['reference']['run_as']}: {result['tokens']} tokens, "
+        f"{result['documents']} documents, {result['blocks']} blocks",
         f"  perplexity   {ratio['value']:.5f} times ({ratio['low']:.5f} to {ratio['high']:.5f})",
         f"  KL           {kl['mean']:.4g} ({bounds['low']:.4g} to {bounds['high']:.4g}), "
         f"median {kl['median']:.3g}, 99% {kl['p99']:.3g}, largest {kl['max']:.3g}",

@@ -80,7 +80,8 @@ def _overview(found: Sequence[Mapping[str, Any]]) -> str:
 def _section(result: Mapping[str, Any]) -> str:
     candidate = result["candidate"]
     parts = [f"<h2>{text(result['name'])}</h2>"]
-    what = f"{candidate['model']} against {result['reference']['model']} at {_run_as(result)}, {result['tokens']} tokens of "
+    what = f"{candidate['model']} against {result['reference']['model']} at {_run_as(result)}, "
+    what += f"{result['tokens']} tokens of "
     what += ", ".join(str(one["name"]) for one in result["texts"])
     parts.append(f"<p>{text(what)}; {text(result['machine']['cpu'])}; {text(result['time'])}</p>")
     for gate in result.get("gates", []):

@@ -81,7 +81,7 @@ class Figures:
             scattermode="group",
             height=160 + 3 * BAR_HEIGHT * len(named),
         )
-        return self._html(figure)
+        return self.drawn(figure)
 
     def compare(self, result: Mapping[str, Any]) -> str:
         """Return a chart of each engine's tokens/s by work, with the smallest and the largest reading."""
@@ -96,7 +96,7 @@ class Figures:
                 error_y=_error_of(rates),
             )
         figure.update_layout(title="Tokens/s: median, smallest, largest", yaxis_title="tokens/s", barmode="group")
-        return self._html(figure) + self.sweeps(result)
+        return self.drawn(figure) + self.sweeps(result)
 
     def sweeps(self, result: Mapping[str, Any]) -> str:
         """Return charts of tokens/s over the number of rows and over the context, of each engine; "" without several.
@@ -135,7 +135,7 @@ class Figures:
             figure.add_scatter(x=places, y=medians, name=_text(name), **style)
         y_axis = {"title": f"{y}: median, smallest, largest", "rangemode": "tozero"}
         figure.update_layout(title=title, xaxis=x, yaxis=y_axis, showlegend=True)
-        return self._html(figure)
+        return self.drawn(figure)
 
     def zipf(self, result: Mapping[str, Any]) -> str:
         """Return a chart of new tokens/s over the number of adapters, with a line per engine and rank."""
@@ -178,7 +178,7 @@ class Figures:
             xaxis={"title": "multiply-adds per byte of weights", "type": "log"},
             yaxis={"title": "GMAC/s", "type": "log"},
         )
-        return self._html(figure)
+        return self.drawn(figure)
 
     def simulate(self, result: Mapping[str, Any]) -> str:
         """Return charts of TTFT over the share of the requests, of p99 TTFT by tenant, and of the queue."""
@@ -204,9 +204,16 @@ class Figures:
         tenants.update_layout(title="99th percentile of it, by whose request it is", yaxis_title="ms", barmode="group")
         queue.update_layout(title="Requests that run and wait", xaxis_title="simulated seconds", showlegend=True)
         several = any("per_tenant" in one or "per_adapter" in one for one in policies.values())
-        return "".join(self._html(figure) for figure in ((curves, tenants, queue) if several else (curves, queue)))
+        return "".join(self.drawn(figure) for figure in ((curves, tenants, queue) if several else (curves, queue)))
 
-    def _html(self, figure: Any) -> str:
+    def panels(self, rows: int) -> Any:
+        """Return an empty figure with panels one below the other, over one axis."""
+        from plotly.subplots import make_subplots
+
+        return make_subplots(rows=rows, cols=1, shared_xaxes=True, vertical_spacing=0.08)
+
+    def drawn(self, figure: Any) -> str:
+        """Return a figure as a part of a page."""
         self._drawn += 1
         text: str = self._output.to_html(figure, include_plotlyjs=False, full_html=False)
         return text

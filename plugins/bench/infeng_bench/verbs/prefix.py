@@ -22,5 +22,4 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure one engine, then a second one that starts with the saved prefixes; print and write."""
     figures, record, _ = prefix.in_process(arguments, arguments.prompt, arguments.tail, arguments.rounds, NAME)
     record |= figures | {"rounds": arguments.rounds, "prompt": arguments.prompt, "tail": arguments.tail}
-    options.deliver(record, arguments, options.listed(prefix.SHOWN, {NAME: record}))
-    return 0
+    return options.deliver(record, arguments, options.listed(prefix.SHOWN, {NAME: record}))

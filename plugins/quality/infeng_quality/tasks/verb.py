@@ -163,7 +163,8 @@ def _pairs(paired: Mapping[str, Any], against: str) -> list[str]:
     }
     said = reasons[paired["mcnemar_p"] < 0.05] if paired["verdict"] == "resolved" else "more questions are needed"
     lines = [
-        f"  against {against:<6} {paired['gained']} gained, {paired['lost']} lost, McNemar p {paired['mcnemar_p']:.3g}; "
+        f"  against {against:<6} {paired['gained']} gained, {paired['lost']} lost, "
+        f"McNemar p {paired['mcnemar_p']:.3g}; "
         f"{difference['value']:+.2%} ({difference['low']:+.2%} to {difference['high']:+.2%}, 90%)",
         f"  {paired['verdict']}: {said}",
     ]
