@@ -38,8 +38,8 @@ def page(runs: Sequence[Run]) -> str:
         keys = [key for key in group if (count := count + 1) <= MOST_CHARTS]
         charts = "".join(drawing.chart(key) for key in keys)
         parts.append(html.folded(f"{model}: every figure over time", charts))
-    parts.append(html.folded(f"Figures of the last run, {last.time}", html.table(list(_figures(last)))))
-    parts.append(html.folded(f"All {len(runs)} runs", html.table(list(_runs(runs)))))
+    parts.append(html.folded(f"Figures of the last run, {_moment(last)}", html.table(list(_figures(last)))))
+    parts.append(html.folded(f"All runs: {len(runs)}", html.table(list(_runs(runs)))))
     return html.document(TITLE, "".join(parts), drawing.figures.script)
 
 
@@ -57,12 +57,17 @@ def headline(runs: Sequence[Run]) -> str:
     said = f"{lead.name}: {shown(lead.kind.unit, lead.median)} on {last.processor}"
     own = next((one for one in last.judged if one.get("figure") == lead.name), None)
     if own is not None and isinstance(own.get("change"), float) and own.get("runs"):
-        said += f", {100 * float(own['change']):+.1f}% against its {own['runs']} runs before"
+        said += f", {100 * float(own['change']):+.1f}% against its {_count(own['runs'])} before"
     worse = [str(one.get("figure")) for one in last.judged if one.get("verdict") == "worse"]
     if worse:
         more = f" and {len(worse) - 3} more" if len(worse) > 3 else ""
-        return f"{said}; {len(worse)} figures became worse in the last run: {'; '.join(worse[:3])}{more}."
-    return f"{said}; nothing became worse in the last of {len(alike)} runs."
+        count = f"{len(worse)} figure{'s' if len(worse) > 1 else ''}"
+        return f"{said}; {count} became worse in the last run: {'; '.join(worse[:3])}{more}."
+    return f"{said}; nothing became worse in the last of {_count(len(alike))}."
+
+
+def _count(runs: object) -> str:
+    return "1 run" if runs == 1 else f"{runs} runs"
 
 
 class Drawing:
@@ -110,8 +115,7 @@ class Drawing:
         words = title or f"{model}: {label}" + (f", {work}" if work else "")
         figure.update_layout(
             title={"text": html.text(words), "subtitle": {"text": html.text(what)}} if not title else html.text(words),
-            height=120 + 260 * len(keys), legend={"orientation": "h", "y": -0.15 if len(keys) > 1 else -0.25},
-            margin={"t": 70, "b": 60},
+            height=140 + 260 * len(keys), legend={"orientation": "h", "y": -0.08 if len(keys) > 1 else -0.15},
         )  # fmt: skip
         return self.figures.drawn(figure)
 
@@ -153,7 +157,7 @@ def _changes(runs: Sequence[Run]) -> str:
     if before is None:
         return "<h2>What changed</h2><p>This is the first run of this processor.</p>"
     found = changes(before, last)
-    head = f"<h2>What changed since {html.text(before.time)}</h2>"
+    head = f"<h2>What changed since {html.text(_moment(before))}</h2>"
     if not found:
         return f"{head}<p>The versions, the kernels, the settings and the machine are the same.</p>"
     rows = [{"what": what, "before": old, "now": new} for what, old, new in found]
@@ -180,9 +184,14 @@ def _runs(runs: Sequence[Run]) -> Iterable[dict[str, Any]]:
         lead = main_figure(run)
         worse = sum(one.get("verdict") == "worse" for one in run.judged)
         yield {
-            "time": run.time, "processor": run.processor, "commit": run.commit or "",
+            "time": _moment(run), "processor": run.processor, "commit": run.commit or "",
             lead.kind.label: shown(lead.kind.unit, lead.median), "figures": len(run.figures), "worse": worse,
         }  # fmt: skip
+
+
+def _moment(run: Run) -> str:
+    """Return the time of a run without seconds: 2026-11-14 02:30."""
+    return run.time[:16].replace("T", " ")
 
 
 def _percent(value: Any) -> str:

@@ -32,10 +32,11 @@ def sentence(one: Judgement) -> str:
     what = "REGRESSION" if one.verdict == "worse" else "better"
     unit = one.figure.kind.unit
     was = "" if one.before is None else f", {shown(unit, one.before)} before"
+    runs = "1 run" if one.runs == 1 else f"{one.runs} runs"
     busy = "" if one.figure.quiet else "; other programs used the cores meanwhile"
     return (
         f"{what}: {one.figure.name}: {abs(one.change):.1%} {'worse' if one.change < 0 else 'better'} "
-        f"({one.low:+.1%} to {one.high:+.1%}, 99%), {shown(unit, one.figure.median)} now{was}, {one.runs} runs{busy}"
+        f"({one.low:+.1%} to {one.high:+.1%}, 99%), {shown(unit, one.figure.median)} now{was}, {runs}{busy}"
     )
 
 

@@ -32,7 +32,7 @@ from infeng_bench.reports import units
         ("include_base", False, "no"),
         ("model", "m", "m"),
         ("median_ttft_ms", float("nan"), "-"),
-        ("load_seconds", 0.0, "0 ns"),
+        ("load_seconds", 0.0, "0 s"),
     ],
 )
 def test_a_figure_has_three_digits_and_its_unit(name: str, value: Any, text: str) -> None:
@@ -41,7 +41,7 @@ def test_a_figure_has_three_digits_and_its_unit(name: str, value: Any, text: str
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0"), (1.0, "1.00"), (9.995, "10.0"), (99.95, "100"), (1234567.0, "1,230,000"), (1e-7, "1.00e-07"),
+    [(0.0, "0"), (1.0, "1.00"), (9.996, "10.0"), (99.95, "100"), (1234567.0, "1,230,000"), (1e-7, "1.00e-07"),
      (-0.05678, "-0.0568"), (1e20, "1.00e+20"), (float("inf"), "inf")],
 )  # fmt: skip
 def test_three_digits_stand_whatever_the_size(value: float, text: str) -> None:

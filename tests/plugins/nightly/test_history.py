@@ -59,8 +59,9 @@ def test_a_run_begins_a_line_of_its_own_after_an_incomplete_one(tmp_path: Path, 
 def test_a_damaged_line_is_skipped(tmp_path: Path, run: Run) -> None:
     place = tmp_path / "history.jsonl"
     whole = json.dumps(run.to_dict()).encode()
+    other = whole.replace(b'"figures": [', b'"figures": 7, "x": [')
     damaged = [b"", b"\xff\xfe", b"[" * 10**5, b"null", b"[]", b'{"schema": "infeng-nightly/1"}', whole[:-1], whole * 2,
-               whole.replace(b'"infeng-nightly/1"', b'"infeng-nightly/9"'), whole.replace(b'"figures": [', b'"figures": 7, "x": ['),
+               whole.replace(b'"infeng-nightly/1"', b'"infeng-nightly/9"'), other,
                whole.replace(b"0.07", b"NaN"), b'{"a": 1, "a": 2}', b" " * 10]  # fmt: skip
     place.write_bytes(b"\n".join([*damaged, whole, *damaged]))
     assert history.read(place) == [run]

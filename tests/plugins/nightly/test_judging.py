@@ -144,7 +144,7 @@ def test_a_regression_is_printed_with_its_name_and_interval() -> None:
     found = nights.judge(run_of([steady(80.0, work="decode:rows=4")]), [run_of([steady(100.0, work="decode:rows=4")])])
     said = report.lines(found, processor="Made-up 9000, 2 cores")
     assert said[-1].startswith("REGRESSION: demo: decoding, decode:rows=4: 20.0% worse (-2")
-    assert "80.0 tokens/s now, 100 tokens/s before, 1 runs" in said[-1]
+    assert "80.0 tokens/s now, 100 tokens/s before, 1 run" in said[-1]
     calm = report.lines(nights.judge(run_of([steady(100.0)]), [run_of([steady(100.0)])]), processor="x")
     assert calm[-1] == "no figure became worse, of 1 with earlier runs of this processor"
 

@@ -123,6 +123,8 @@ def _plain(name: str) -> str:
 
 def _scaled(value: float, units: tuple[tuple[float, str], ...]) -> str:
     """Return a value in the largest of the units, the largest first, in which it is at least 1."""
+    if value == 0:
+        return f"0 {next(name for factor, name in units if factor == 1)}"
     for factor, name in units:
         if abs(value) >= factor * 0.9995:
             return f"{digits(value / factor)} {name}"
