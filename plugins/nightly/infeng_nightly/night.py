@@ -33,14 +33,18 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.model is not None and len(set(arguments.model)) < len(arguments.model):
         raise UsageError("--model", "a model is given twice", "name each model once")
+    models = arguments.model or [str(model_dir()), *(() if arguments.quick else FULL)]
+    names = [running.model_name(model) for model in models]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        why = f"two of the models have the name {twice} in a history"
+        raise UsageError("--model", why, "measure them for two histories, or rename a folder")
     with history.opened(arguments.history) as file:
-        return _night(arguments, file)
+        return _night(arguments, models, file)
 
 
-def _night(arguments: argparse.Namespace, file: History) -> int:
+def _night(arguments: argparse.Namespace, models: Sequence[str], file: History) -> int:
     """Measure and judge with an open history."""
     earlier = file.runs()
-    models = arguments.model or [str(model_dir()), *(() if arguments.quick else FULL)]
     options = running.Options(
         arguments.texts, arguments.format, arguments.threads, arguments.engines, arguments.assignments
     )
@@ -66,10 +70,10 @@ def _night(arguments: argparse.Namespace, file: History) -> int:
 
 
 def judge(run: Run, earlier: Sequence[Run]) -> list[Judgement]:
-    """Judge every figure of our engine by the earlier runs of the same processor."""
+    """Judge every figure of our engine by the earlier runs of the same processor with the same settings."""
     past: dict[tuple[str, ...], list[Figure]] = {}
     for other in earlier:
-        if other.processor == run.processor:
+        if other.processor == run.processor and other.settings == run.settings:
             for figure in other.figures:
                 past.setdefault(figure.key, []).append(figure)
     return [judging.judge(figure, past.get(figure.key, [])) for figure in run.figures if figure.engine == OURS]

@@ -92,7 +92,11 @@ def test_charts_of_a_simulation_are_drawn(browser: Any, tmp_path: Path, simulate
 def test_charts_of_what_an_engine_did_are_drawn(
     browser: Any, tmp_path: Path, tiny_config: Path, verb: str, more: list[str], charts: int
 ) -> None:
-    result = {**measured(tmp_path, tiny_config, verb, *more), "contention": {"is_quiet": True}}
+    result = measured(tmp_path, tiny_config, verb, *more)
+    result["contention"] = {name: one for name, one in result["contention"].items() if name != "withheld"}
+    result["contention"]["is_quiet"] = True  # whatever else ran here meanwhile
+    counted = {"0": {"busy": 0.9, "stolen": 0.0}, "1": {"busy": 0.5, "stolen": 0.1}}
+    result.setdefault("core_use", counted)  # which is left out where nothing took a hundredth of a second
     assert len(opened(browser, [result], tmp_path)) == charts
 
 

@@ -128,6 +128,12 @@ def test_a_first_figure_is_new_and_other_processors_do_not_count() -> None:
     assert [one.verdict for one in nights.judge(run, [other, run_of([steady(100.0)])])] == ["worse"]
 
 
+def test_runs_with_other_settings_do_not_count() -> None:
+    other = run_of([steady(100.0)], settings={"format": "int4-g64"})
+    assert [one.verdict for one in nights.judge(run_of([steady(50.0)]), [other])] == ["new"]
+    assert [one.verdict for one in nights.judge(run_of([steady(50.0)], settings=other.settings), [other])] == ["worse"]
+
+
 def test_other_engines_are_not_judged() -> None:
     run = run_of([steady(50.0, engine="llama_cpp"), steady(100.0)])
     assert [one.figure.engine for one in nights.judge(run, [run_of([steady(100.0, engine="llama_cpp")])])] == ["infeng"]

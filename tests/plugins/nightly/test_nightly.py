@@ -141,6 +141,14 @@ def test_a_history_that_cannot_be_used_costs_no_measurement(
     assert main(words) == 2 and "given twice" in capsys.readouterr().err
 
 
+def test_models_of_one_name_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in ("a/same", "b/same"):
+        (tmp_path / folder).mkdir(parents=True)
+    models = [str(tmp_path / "a/same"), str(tmp_path / "b/same")]
+    assert main(["nightly", "--model", *models, "--history", str(tmp_path / "history.jsonl")]) == 2
+    assert "two of the models have the name same" in capsys.readouterr().err
+
+
 def test_random_weights_have_no_quality() -> None:
     quality = next(one for one in measurements.measurements(quick=False) if one.verb == "quality")
     decode = measurements.measurements(quick=False)[0]

@@ -23,9 +23,10 @@ def ticks() -> dict[int, Ticks]:
     except (OSError, ValueError):
         return {}
     for line in lines:
-        name, *words = line.split()
-        if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in allowed and len(words) >= 8:
-            user, nice, system, idle, waiting, hard, soft, stolen = map(int, words[:8])
+        name, *words = line.split() or [""]
+        counts = [int(word) for word in words[:8] if word.isdigit()]
+        if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in allowed and len(counts) == 8:
+            user, nice, system, idle, waiting, hard, soft, stolen = counts
             busy = user + nice + system + hard + soft
             found[int(name[3:])] = busy, stolen, busy + idle + waiting + stolen
     return dict(sorted(found.items())[:MOST])
