@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import io
 import json
+import math
 import subprocess
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -70,12 +71,14 @@ class Night:
     def add(self, measurement: Measurement, model: str, result: Mapping[str, Any]) -> None:
         """Take the figures of a result."""
         self.machine = {**self.machine, **result["machine"]}
-        own = self.kernels.setdefault(model, set())
-        own |= {f"{one['op']}: {one['kernel']}" for one in result.get("kernels", ()) if "op" in one}
+        bound = result.get("kernels", [])
+        bound = bound.get(OURS, []) if isinstance(bound, Mapping) else bound  # of several engines: by engine
+        own = {f"{one['op']}: {one['kernel']}" for one in bound if isinstance(one, Mapping)}
+        self.kernels.setdefault(model, set()).update(own)
         for work, engine, figures, quiet in parts(result):
             for name, kind in measurement.kinds:
                 value = figures.get(name)
-                if value is None:
+                if value is None or not math.isfinite(value):
                     continue
                 facts = {"kind": kind, "model": model, "what": measurement.what, "work": work, "engine": engine}
                 where = INTERVALS.get(name)

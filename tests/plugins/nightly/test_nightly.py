@@ -168,6 +168,19 @@ def test_a_result_of_several_engines_gives_a_figure_for_each(monkeypatch: pytest
     assert results.SCHEMA == "infeng-bench/1"
 
 
+def test_odd_results_lose_only_their_own_figures() -> None:
+    decode = measurements.measurements(quick=True)[0]
+    rate = {"tokens_per_s": {"median": float("nan")}}
+    bound = [{"op": "linear", "kernel": "avx2/k", "rows": [1, 1], "what": ""}]
+    facts = {"kind": "compare", "machine": {"cpu": "c"}, "kernels": {"infeng": bound, "openvino": []}, "work": "w"}
+    tonight = running.Night()
+    tonight.add(decode, "m", {**facts, "engines": {"infeng": rate, "openvino": {"tokens_per_s": {"median": 2.0}}}})
+    assert [(one.engine, one.readings) for one in tonight.figures()] == [("openvino", (2.0,))]
+    assert tonight.kernels == {"m": {"linear: avx2/k"}}
+    tonight.add(decode, "m", {"kind": "decode", "machine": {}, "kernels": ["avx2/k"], "measurements": []})
+    assert len(tonight.figures()) == 1
+
+
 def test_the_words_of_every_measurement_are_those_of_its_verb() -> None:
     from infeng_bench.command import Bench
     from infeng_quality import compare
