@@ -12,6 +12,8 @@ from infeng_bench.reports import units
     ("name", "value", "text"),
     [
         ("lora_tax", 0.4901, "49.0%"),
+        ("tokens_per_s.with.median", 2491.0, "2,490 tokens/s"),
+        ("core_use.0.busy", 0.5, "0.500"),
         ("lora_tax_low", -0.0123, "-1.23%"),
         ("median_ttft_ms", 1.31e4, "13.1 s"),
         ("p99_itl_ms", 0.0234, "23.4 µs"),
@@ -53,4 +55,5 @@ def test_figures_have_names_for_people() -> None:
     assert units.label("lora_tax") == "cost of adapters"
     assert units.label("tokens_per_s.with.median") == "tokens/s: with, median"
     assert units.label("adapter_swap_ms") == "load of an adapter"
+    assert units.label("adapter_bytes") == "adapter size"
     assert units.label("kv_bytes_per_position") == "kv bytes per position"

@@ -77,12 +77,17 @@ def shown(name: str, value: Any) -> str:
 
 
 def unit_of(name: str) -> str:
-    """Return the unit of a figure by its dotted name: "ms", "s", "B", "B/s", "%", "times", a rate, or ""."""
-    parts = [part for part in name.split(".") if part not in ("median", "min", "max", "q1", "q3")]
-    last = parts[-1] if parts else ""
-    if any(part in RATIOS for part in parts) or last.endswith(("_ratio", "_ratio_low")):
+    """Return the unit of a figure by its dotted name: "ms", "s", "B", "B/s", "%", "times", a rate, or "".
+
+    The innermost name that says one counts: ``tokens_per_s.with.median`` is a rate.
+    """
+    return next((unit for part in reversed(name.split(".")) if (unit := _unit(part))), "")
+
+
+def _unit(name: str) -> str:
+    if name in RATIOS or name.endswith(("_ratio", "_ratio_low")):
         return "times"
-    stem = last.removesuffix("_low").removesuffix("_high").removesuffix("_spread")
+    stem = name.removesuffix("_low").removesuffix("_high").removesuffix("_spread")
     if stem in RATES:
         return RATES[stem]
     if stem in SHARES or stem.endswith(("_share", "_fraction", "_confidence", "utilization")):
@@ -115,10 +120,9 @@ def _latency(name: str) -> str:
 
 
 def _plain(name: str) -> str:
-    for end in ("_ms", "_seconds", "_bytes"):
-        if name != end[1:]:
-            name = name.removesuffix(end)
-    return name.replace("_", " ")
+    if name.endswith("_bytes"):
+        name = f"{name.removesuffix('_bytes')}_size"
+    return name.removesuffix("_ms").removesuffix("_seconds").replace("_", " ")
 
 
 def _scaled(value: float, units: tuple[tuple[float, str], ...]) -> str:
