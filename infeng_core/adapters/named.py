@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from infeng_core.adapters.records import AdapterInfo, AdapterTotals
+from infeng_core.adapters.reference import AdapterReference
 from infeng_core.adapters.registry import Registry
-from infeng_core.errors import UsageError
+from infeng_core.errors import ResourceError, UsageError
 
 
 class NamedAdapters:
@@ -57,6 +61,26 @@ class NamedAdapters:
         """
         self._check_open()
         self._registry.reload(name)
+
+    @contextlib.contextmanager
+    def held(self, name: str, prompt: Sequence[int]) -> Iterator[AdapterReference]:
+        """Load an adapter and keep it in memory inside a ``with`` block, for batches that the caller makes.
+
+        ``rows`` of what is yielded has its handle and weight, ``begins`` the first position of ``prompt``, (n,) token
+        ids, on which an activated adapter acts; ``rows`` is empty if it acts on none.
+
+        Raises RequestError for an unknown name, AdapterError for an adapter that cannot be used, ResourceError without
+        room.
+        """
+        self._check_open()
+        reference = self._registry.refer(name, np.asarray(prompt, np.int32))
+        try:
+            self._registry.try_out(name)
+            if not self._registry.acquire(reference):
+                raise reference.error or ResourceError(f"adapter {name!r}", "there is no room for it", "unload others")
+            yield reference
+        finally:
+            reference.close()
 
     def infos(self, most: int | None = None) -> list[AdapterInfo]:
         """Return the state of the first ``most`` adapters, or of all, in the order in which they were named."""

@@ -19,9 +19,11 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
         "chat": "infeng-chat",
         "convert": "infeng-convert",
         "convert-adapter": "infeng-peft",
+        "dashboard": "infeng-nightly",
         "demo": "infeng-demo",
         "doctor": "infeng-doctor",
         "models": "infeng-convert",
+        "nightly": "infeng-nightly",
         "plugins": "infeng-doctor",
         "quality": "infeng-quality",
         "serve": "infeng-serve",
@@ -55,6 +57,7 @@ CLOSE = ("onednn",)
 
 OPTIONS: Mapping[str, str] = {
     "--profile": "profile",
+    "--profile-stacks": "profile",
     "--server": "server",
     "--json-schema": "grammar",
     "--regex": "grammar",

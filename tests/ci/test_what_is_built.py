@@ -78,6 +78,7 @@ def test_the_listed_requirements_equal_those_of_the_wheels() -> None:
         ("infeng_doctor", "plugins/doctor"),
         ("infeng_fair", "plugins/fair"),
         ("infeng_gguf", "plugins/gguf"),
+        ("infeng_nightly", "plugins/nightly"),
         ("infeng_numpy", "plugins/numpy"),
         ("infeng_peft", "plugins/peft"),
         ("infeng_prefix_store", "plugins/prefix_store"),

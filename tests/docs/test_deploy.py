@@ -10,11 +10,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
+from infeng_nightly.command import Dashboard, Nightly
 from infeng_serve.command import Serve
 
 DEPLOY = Path(__file__).resolve().parents[2] / "docs" / "examples" / "deploy"
 UNIT = (DEPLOY / "infeng.service").read_text()
 IMAGE = (DEPLOY / "Containerfile").read_text()
+
+
+WORKFLOW = yaml.safe_load((DEPLOY / "nightly.yml").read_text())
 
 
 def parsed(words: list[str]) -> argparse.Namespace:
@@ -55,3 +60,30 @@ def test_the_image_uses_known_steps_and_an_existing_target():
     assert re.search(r"^wheels:", makefile, re.MULTILINE)
     [run] = re.findall(r"infeng (/model --host .*)$", IMAGE, re.MULTILINE)
     assert parsed(run.rstrip("`").split()).host == "0.0.0.0"
+
+
+def test_the_workflow_runs_every_night_and_keeps_its_history_even_after_a_regression():
+    [entry] = WORKFLOW[True]["schedule"]  # YAML 1.1 reads the key "on" as true
+    minute, hour, *rest = entry["cron"].split()
+    assert 0 <= int(minute) < 60 and 0 <= int(hour) < 24 and rest == ["*", "*", "*"]
+    [job] = WORKFLOW["jobs"].values()
+    steps = {step.get("name"): step for step in job["steps"]}
+    assert steps["Keep the history"]["if"] == steps["Draw"]["if"] == "always()"
+    assert steps["Keep the history"]["with"]["path"] == "history"
+    for step in job["steps"]:
+        if "run" in step:
+            done = subprocess.run(["bash", "-n"], input=step["run"], capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0, done.stderr
+
+
+def test_the_workflow_measures_and_draws_by_valid_commands():
+    [job] = WORKFLOW["jobs"].values()
+    runs = "\n".join(step.get("run", "") for step in job["steps"])
+    calls = [shlex.split(line) for line in runs.splitlines() if line.startswith("nights/bin/infeng ")]
+    commands = {"nightly": Nightly(), "dashboard": Dashboard()}
+    given = {}
+    for _, verb, *words in calls:
+        parser = argparse.ArgumentParser(exit_on_error=False)
+        commands[verb].configure(parser)
+        given[verb] = parser.parse_args(words).history
+    assert given == dict.fromkeys(commands, "history/nights.jsonl")

@@ -72,9 +72,11 @@ def _run(name: str, arguments: argparse.Namespace) -> int:
     """Run a verb after resolving its model and checking that its output files can be written."""
     from infeng_bench import options
     from infeng_bench.reports import results
+    from infeng_bench.stats import gates
 
     options.settle_model(arguments)
     results.require_places(arguments)
+    gates.parse(getattr(arguments, "gate", ()))  # raises before the measurement
     if getattr(arguments, "report", None):
         from infeng_bench.reports import charts
 

@@ -16,7 +16,7 @@ from infeng_bench import peers
 from infeng_bench.models import shapes
 from infeng_bench.peers import OURS
 from infeng_bench.reports import results
-from infeng_bench.stats import contention
+from infeng_bench.stats import contention, gates
 from infeng_core.api import EngineConfig, UsageError, add_config_options, config_from
 from infeng_core.api.kernels import detect
 
@@ -143,6 +143,8 @@ def add_output(parser: argparse.ArgumentParser, *report: str) -> None:
     add(group, "--csv", str, None, "OUT", "write a table; - is standard output")
     help = "write a page of tables and charts"
     group.add_argument("-o", "--report", *report, dest="report", metavar="OUT", help=help)
+    help = "exit with status 1 unless the result keeps this limit, such as 'p99_ttft_ms<=500'; repeats"
+    group.add_argument("--gate", action="append", default=[], metavar="F<=N", help=help)
 
 
 def config(arguments: argparse.Namespace, **more: object) -> EngineConfig:
@@ -209,8 +211,14 @@ def roofline(arguments: argparse.Namespace, threads: int) -> Roofline | None:
     return ceilings.from_result(arguments.roofline, threads)
 
 
-def deliver(result: Mapping[str, Any], arguments: argparse.Namespace, lines: Iterable[str]) -> None:
-    """Write the files of ``--json``, ``--csv`` and ``--report``; print ``lines``, on stderr if stdout has a result."""
+def deliver(result: Mapping[str, Any], arguments: argparse.Namespace, lines: Iterable[str]) -> int:
+    """Write the files of ``--json``, ``--csv`` and ``--report``; print ``lines``, on stderr if stdout has a result.
+
+    Return the exit status: 1 if the result misses one of ``--gate``.
+    """
+    outcomes = gates.judged(result, gates.parse(getattr(arguments, "gate", ())))
+    if outcomes:
+        result = {**result, "gates": outcomes}
     taken = "-" in (arguments.json, arguments.csv)
     shown = [*lines]
     shown += contention.warnings([result, *result.get("measurements", ())], said="\n".join(shown))
@@ -225,6 +233,9 @@ def deliver(result: Mapping[str, Any], arguments: argparse.Namespace, lines: Ite
 
         results.write_text(arguments.report, page.page([(str(result["kind"]), result)]))
         print(f"{arguments.report}: the page", file=sys.stderr)
+    for one in outcomes:
+        print(gates.sentence(one), file=sys.stderr)
+    return 0 if all(one["passed"] for one in outcomes) else 1
 
 
 def keep(result: Mapping[str, Any], arguments: argparse.Namespace) -> None:

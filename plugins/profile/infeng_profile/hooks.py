@@ -10,7 +10,7 @@ from infeng_core.api import RunOptions, hookimpl
 
 @hookimpl
 def infeng_run_options(settings: Mapping[str, Any]) -> dict[str, RunOptions]:
-    """Return ``--profile``."""
+    """Return ``--profile`` and ``--profile-stacks``."""
     from infeng_profile.options import ProfileOptions
 
     return {"profile": ProfileOptions()}

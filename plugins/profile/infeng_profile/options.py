@@ -1,4 +1,4 @@
-"""The option ``--profile`` of ``infeng run``."""
+"""The options ``--profile`` and ``--profile-stacks`` of ``infeng run``."""
 
 from __future__ import annotations
 
@@ -14,29 +14,38 @@ TRACE = "infeng-trace.json"
 
 
 class ProfileOptions(RunOptions):
-    """``--profile [FILE]``."""
+    """``--profile [FILE]`` and ``--profile-stacks FILE``."""
 
     def add(self, parser: argparse.ArgumentParser, command: str) -> None:
-        """Add the option to ``run``."""
+        """Add the options to ``run``."""
         if command == "run":
             text = f"print where the time goes, and write a trace for ui.perfetto.dev to FILE (default: {TRACE})"
             parser.add_argument("--profile", nargs="?", const=TRACE, metavar="FILE", help=text)
+            text = "the same as collapsed stacks, for flamegraph.pl or speedscope.app"
+            parser.add_argument("--profile-stacks", metavar="FILE", help=text)
 
     @contextmanager
     def around(self, arguments: argparse.Namespace, engine: Any) -> Iterator[None]:
-        """Measure the body of the ``with`` block; print the table to standard error and write the trace.
+        """Measure the body of the ``with`` block; print the table to standard error and write the files.
 
-        Raises UsageError, before anything runs, if the trace's folder does not exist.
+        Raises UsageError, before anything runs, if the folder of one of them does not exist.
         """
-        file = arguments.profile
-        if file is None:
+        trace, stacks = arguments.profile, arguments.profile_stacks
+        for option, file in (("--profile", trace), ("--profile-stacks", stacks)):
+            if file is not None and (not Path(file).absolute().parent.is_dir() or Path(file).is_dir()):
+                raise UsageError(file, "no file can be written there", f"give {option} a file in a folder that exists")
+        if trace is None and stacks is None:
             yield
             return
-        if not Path(file).absolute().parent.is_dir() or Path(file).is_dir():
-            raise UsageError(file, "no file can be written there", "give --profile a file in a folder that exists")
         from infeng_profile.measuring import profile
 
         with profile(engine) as measured:
             yield
-        measured.write_trace(file)
-        say(*measured.table().splitlines(), f"trace       {file}, for https://ui.perfetto.dev", to_stderr=True)
+        said = measured.table().splitlines()
+        if trace is not None:
+            measured.write_trace(trace)
+            said.append(f"trace       {trace}, for https://ui.perfetto.dev")
+        if stacks is not None:
+            measured.write_stacks(stacks)
+            said.append(f"stacks      {stacks}, for flamegraph.pl or https://speedscope.app")
+        say(*said, to_stderr=True)

@@ -10,7 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from infeng_core.api import Engine, UsageError, say
-from infeng_quality import by_tensor, gates, models, page, results, texts
+from infeng_quality import adapters, by_tensor, gates, models, page, results, texts
 from infeng_quality.gates import Gate
 from infeng_quality.greedy import divergence
 from infeng_quality.scoring import Scores
@@ -32,6 +32,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "candidate", metavar="CANDIDATE", help="what is compared: directory, hub name, artifact or manifest.yaml"
     )
     models.add_model_options(parser)
+    models.add_reference_option(parser)
+    adapters.add_option(parser)
     add_text_options(parser)
     parser.add_argument(
         "--by-tensor",
@@ -84,12 +86,21 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, print and write; return 1 if a gate is missed. Raises InfengError."""
     wanted = [gate for text in arguments.gate for gate in gates.parse(text)]  # raises before the measurement
     results.require_places(arguments)
+    adapters.wanted(arguments)
     sources = [texts.read(path) for path in arguments.texts]
-    with models.open_reference(arguments.reference, arguments.threads) as reference:
+    with models.open_reference(arguments.reference, arguments.threads, arguments.ref_format) as reference:
         result = measured(reference, arguments.candidate, models.candidate_settings(arguments), sources, arguments)
     judge(result, wanted)
     deliver(result, arguments)
-    return 0 if all(one["passed"] for one in result["gates"]) else 1
+    return 0 if all(one["passed"] for one in judged(result)) else 1
+
+
+def judged(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the outcomes of the gates: those of the model, then those of each adapter, with its name."""
+    found = [*result["gates"]]
+    for one in result.get("adapters", []):
+        found += [{**gate, "adapter": one["name"]} for gate in one["gates"]]
+    return found
 
 
 def measured(
@@ -111,13 +122,15 @@ def measured(
             scores = Scores.of(ours, theirs, windows, bar.update)
         figures = scores.figures(arguments.resamples, arguments.seed)
         figures["bytes"], figures["reference_bytes"] = other.model.nbytes, reference.model.nbytes
-        figures["reference"] = models.facts(reference, arguments.reference)
+        figures["reference"] = {**models.facts(reference, arguments.reference), "run_as": run_as(arguments)}
         figures["candidate"] = models.facts(other, candidate)
         figures["name"] = arguments.name or label(figures["candidate"])
         figures["texts"] = described(sources, windows)
         figures["context"] = arguments.context
         figures["greedy"] = divergence(reference, other, windows)
         figures["worst_documents"] = worst(scores, sources)
+        if named := adapters.wanted(arguments):
+            figures["adapters"] = [adapters.compared(reference, other, one, windows, arguments) for one in named]
         if arguments.by_tensor:
             each, part = arguments.by_tensor == "each", texts.first_tokens(windows, arguments.by_tensor_tokens)
             count = by_tensor.count(reference, other, each) * sum(window.predicted for window in part)
@@ -128,15 +141,22 @@ def measured(
 
 
 def judge(result: dict[str, Any], wanted: Sequence[Gate]) -> None:
-    """Add the outcomes of the gates to a result."""
+    """Add the outcomes of the gates to a result, and those of figures that adapters have to each adapter."""
     result["gates"] = [gate.judge(result) for gate in wanted]
+    for one in result.get("adapters", []):
+        one["gates"] = [gate.judge(one) for gate in wanted if gate.figure in gates.OF_TOKENS]
+
+
+def run_as(arguments: argparse.Namespace) -> str:
+    """Return the format in which the reference runs."""
+    return str(getattr(arguments, "ref_format", "f32"))
 
 
 def deliver(result: Mapping[str, Any], arguments: argparse.Namespace) -> None:
     """Print and write a result."""
     if arguments.json != "-":
         say(*table(result))
-    if said := [*(gates.sentence(one) for one in result["gates"]), *notes(result)]:
+    if said := [*(gates.sentence(one) for one in judged(result)), *notes(result)]:
         say(*said, to_stderr=True)
     if arguments.json:
         results.write(arguments.json, result)
@@ -197,8 +217,8 @@ def table(result: Mapping[str, Any]) -> list[str]:
     bounds, greedy, candidate = result["kl_interval"], result["greedy"], result["candidate"]
     size = f"{result['bytes'] / 1e6:.1f} MB of {result['reference_bytes'] / 1e6:.1f} MB"
     lines = [
-        f"{result['name']} against f32: {result['tokens']} tokens, {result['documents']} documents, "
-        f"{result['blocks']} blocks",
+        f"{result['name']} against {result['reference']['run_as']}: {result['tokens']} tokens, "
+        f"{result['documents']} documents, {result['blocks']} blocks",
         f"  perplexity   {ratio['value']:.5f} times ({ratio['low']:.5f} to {ratio['high']:.5f})",
         f"  KL           {kl['mean']:.4g} ({bounds['low']:.4g} to {bounds['high']:.4g}), "
         f"median {kl['median']:.3g}, 99% {kl['p99']:.3g}, largest {kl['max']:.3g}",
@@ -210,6 +230,8 @@ def table(result: Mapping[str, Any]) -> list[str]:
             f"  greedy       first difference at token {greedy['median_first_difference']:g} of {greedy['tokens']} "
             f"(median of {greedy['prompts']}), {greedy['identical']:.0%} the same"
         )
+    for one in result.get("adapters", []):
+        lines += adapters.lines(one)
     for line in result.get("by_tensor", []):
         one = line["kl"]
         lines.append(

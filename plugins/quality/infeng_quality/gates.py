@@ -25,6 +25,10 @@ FIGURES: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
 """Name -> paths of value, lower bound and upper bound in a result; without an interval all are the value's."""
 
 
+OF_TOKENS = ("ppl_ratio", "nll_difference", "kl", "top1", "kl.median", "kl.p99", "kl.max", "greedy")
+"""Figures that a comparison has again for each adapter."""
+
+
 @dataclass(frozen=True)
 class Gate:
     """A limit of a figure: ``<=`` is checked against the upper bound of its interval, ``>=`` against the lower."""
@@ -67,11 +71,12 @@ def parse(text: str) -> list[Gate]:
 
 def sentence(judged: Mapping[str, Any]) -> str:
     """Return the printed outcome of a gate."""
+    whose = f"gate {judged['gate']}" + (f" with adapter {judged['adapter']}" if "adapter" in judged else "")
     if judged["passed"]:
-        return f"gate {judged['gate']}: kept"
+        return f"{whose}: kept"
     if judged["bound_95"] is None:
-        return f"gate {judged['gate']}: missed, there is no such figure in this result"
-    return f"gate {judged['gate']}: missed, the value is {judged['value']:.5g}, its 95% bound {judged['bound_95']:.5g}"
+        return f"{whose}: missed, there is no such figure in this result"
+    return f"{whose}: missed, the value is {judged['value']:.5g}, its 95% bound {judged['bound_95']:.5g}"
 
 
 def _at(result: Mapping[str, Any], path: tuple[str, ...]) -> float | None:

@@ -16,8 +16,12 @@ PROMPT_TOKENS = 32
 """Length of a prompt, which is the beginning of a window; at most half of the window."""
 
 
-def divergence(reference: Engine, candidate: Engine, windows: Sequence[Window]) -> dict[str, Any]:
+def divergence(
+    reference: Engine, candidate: Engine, windows: Sequence[Window], adapter: str | None = None
+) -> dict[str, Any]:
     """Return where the greedy texts of two engines first differ, over prompts from the beginnings of windows.
+
+    adapter: name of an adapter that both use.
 
     Positions count from 0; identical texts count as ``TOKENS``.
     """
@@ -27,7 +31,10 @@ def divergence(reference: Engine, candidate: Engine, windows: Sequence[Window]) 
     if not prompts:
         return {"tokens": TOKENS, "prompts": 0}
     params = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True)
-    ours, theirs = ([one.token_ids for one in engine.generate(prompts, params)] for engine in (reference, candidate))
+    ours, theirs = (
+        [one.token_ids for one in engine.generate(prompts, params, adapters=adapter)]
+        for engine in (reference, candidate)
+    )
     first = [first_difference(a, b) for a, b in zip(ours, theirs, strict=True)]
     return {
         "tokens": TOKENS,

@@ -13,8 +13,14 @@ from infeng_core.api import Engine, ModelError, UsageError, load_config
 from infeng_quality import teacher, texts
 from infeng_quality.texts import Text, Window
 
-EXACT: Mapping[str, object] = {"model.format": "f32", "kv_cache.dtype": "f32"}
+EXACT: Mapping[str, object] = {"model.format": "f32", "kv_cache.dtype": "f32", "adapters.dtype": "f32"}
 """Settings of the reference; f32 weights imply f32 activations."""
+
+REFERENCES: Mapping[str, Mapping[str, object]] = {
+    "f32": EXACT,
+    "bf16": {"model.format": "bf16", "kv_cache.dtype": "f16", "adapters.dtype": "bf16"},
+}
+"""Settings of the reference by the format in which it runs. bf16 has no cache format of its own; f16 is finer."""
 
 
 def is_manifest(reference: str) -> bool:
@@ -78,9 +84,15 @@ def candidate_settings(arguments: argparse.Namespace) -> dict[str, object]:
     return found
 
 
-def open_reference(reference: str, threads: int | None) -> Engine:
-    """Load a model at f32, weights, activations and cache. Raises InfengError."""
-    return open_model(reference, {**EXACT, "threads.count": threads, **teacher.settings()})
+def add_reference_option(parser: argparse.ArgumentParser) -> None:
+    """Add the format in which the reference runs."""
+    help = "format in which the reference runs: f32 (default), or bf16 with a cache of f16"
+    parser.add_argument("--ref-format", choices=sorted(REFERENCES), default="f32", metavar="F", help=help)
+
+
+def open_reference(reference: str, threads: int | None, format: str = "f32") -> Engine:
+    """Load a model for a comparison: at f32, weights, activations and cache, or at bf16. Raises InfengError."""
+    return open_model(reference, {**REFERENCES[format], "threads.count": threads, **teacher.settings()})
 
 
 def open_candidate(candidate: str, reference: str, settings: Mapping[str, object]) -> Engine:

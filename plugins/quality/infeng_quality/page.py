@@ -80,7 +80,8 @@ def _overview(found: Sequence[Mapping[str, Any]]) -> str:
 def _section(result: Mapping[str, Any]) -> str:
     candidate = result["candidate"]
     parts = [f"<h2>{text(result['name'])}</h2>"]
-    what = f"{candidate['model']} against {result['reference']['model']} at f32, {result['tokens']} tokens of "
+    what = f"{candidate['model']} against {result['reference']['model']} at {_run_as(result)}, "
+    what += f"{result['tokens']} tokens of "
     what += ", ".join(str(one["name"]) for one in result["texts"])
     parts.append(f"<p>{text(what)}; {text(result['machine']['cpu'])}; {text(result['time'])}</p>")
     for gate in result.get("gates", []):
@@ -88,7 +89,10 @@ def _section(result: Mapping[str, Any]) -> str:
         parts.append(f"<p class='{state}'>gate {text(gate['gate'])}: {state}</p>")
     parts.append(_table(_figures(result)))
     rows = [("perplexity ratio", charts.point(result["ppl_ratio"]))]
-    parts.append(charts.intervals("Perplexity, times that of f32", rows, mark=1.0))
+    rows += [(f"with {one['name']}", charts.point(one["ppl_ratio"])) for one in result.get("adapters", [])]
+    parts.append(charts.intervals(f"Perplexity, times that of {_run_as(result)}", rows, mark=1.0))
+    if result.get("adapters"):
+        parts.append(f"<h3>With adapters</h3>{_table(_adapters(result))}")
     if "kl_histogram" in result:
         parts.append(charts.columns("KL of single tokens, nats", result["kl_histogram"], "nats"))
     if result.get("by_tensor"):
@@ -102,12 +106,31 @@ def _section(result: Mapping[str, Any]) -> str:
     return f"<section>{''.join(parts)}</section>"
 
 
+def _run_as(result: Mapping[str, Any]) -> str:
+    """Return the format in which the reference ran; results without it are of f32."""
+    return str(result["reference"].get("run_as", "f32"))
+
+
+def _adapters(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for the base and one per adapter."""
+    return [
+        {
+            "adapter": name,
+            "perplexity": _interval(one["ppl_ratio"]),
+            "KL": _interval({"value": one["kl"]["mean"], **one["kl_interval"]}),
+            "top 1": _interval({"value": one["top1"], **one["top1_interval"]}),
+            "perplexity of the reference": one["perplexity"]["reference"],
+        }
+        for name, one in [("none", result), *((one["name"], one) for one in result["adapters"])]
+    ]
+
+
 def _figures(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a row per figure."""
     kl = result["kl"]
     rows: list[tuple[str, Any]] = [
-        ("perplexity, times that of f32", _interval(result["ppl_ratio"])),
-        ("nll, minus that of f32", _interval(result["nll_difference"])),
+        (f"perplexity, times that of {_run_as(result)}", _interval(result["ppl_ratio"])),
+        (f"nll, minus that of {_run_as(result)}", _interval(result["nll_difference"])),
         ("KL, mean", _interval({"value": kl["mean"], **result["kl_interval"]})),
         ("KL: median, 99%, largest", ", ".join(number(kl[name]) for name in ("median", "p99", "max"))),
         ("the same likeliest token", _interval({"value": result["top1"], **result["top1_interval"]})),

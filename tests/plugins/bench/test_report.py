@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench.reports import results
+from infeng_bench.reports import results, sentences
 from report_parts import ceilings, compared, compared_over_rows_and_context, compared_twice, gemms, swept
 
 from infeng_core.cli import main
@@ -36,17 +36,24 @@ def test_the_page_holds_every_result_and_needs_no_network(files: list[Path], tmp
     assert "against llama_cpp" in text and "against openvino" in text
     assert not re.search(r"<(script|link|img)[^>]*(src|href)=.https?:", text)
     assert "<i>x</i>" not in text  # what a file says is text, not markup
-    assert text.count("Plotly.newPlot(") == 4  # ratios, two of rates, the roofline
+    assert text.count("Plotly.newPlot(") == 5  # ratios, rates of one, decode and prefill of the other, the roofline
+    assert text.index("class='lead'") < text.index("Plotly.newPlot(") < text.index("<table>")  # a sentence, a chart
+    lead = re.search(r"<p class='lead'>(.*?)</p>", text)
+    assert lead is not None and lead[1].startswith("infeng is 2.62 times as fast as openvino (at least 2.50)")
 
 
 def test_the_table_shows_ratio_and_bound(files: list[Path], tmp_path: Path) -> None:
     pytest.importorskip("plotly", reason=NO_PLOTLY)
     out = tmp_path / "report.html"
     assert main(["bench", "report", str(files[0]), "-o", str(out)]) == 0
-    row = next(row for row in re.findall(r"<tr>(.*?)</tr>", out.read_text()) if "<td>llama_cpp</td><td>10</td>" in row)
+    row = next(
+        row
+        for row in re.findall(r"<tr>(.*?)</tr>", out.read_text())
+        if "<td>llama_cpp</td><td>10.0 tokens/s</td>" in row
+    )
     cells = re.findall(r"<td>(.*?)</td>", row)
-    assert "5.25" in cells  # the median of 5.0 ... 5.5
-    assert "5" in cells  # the smallest of six: the lower bound
+    assert "5.25 x" in cells  # the median of 5.0 ... 5.5
+    assert "5.00 x" in cells  # the smallest of six: the lower bound
 
 
 def test_rows_and_contexts_have_a_chart_each(tmp_path: Path, schema: Any) -> None:
@@ -70,9 +77,50 @@ def test_a_sweep_of_adapters_is_a_table_and_a_chart(tmp_path: Path, schema: Any)
     text = out.read_text(encoding="utf-8")
     assert "infeng rank 8" in text and "llama_cpp rank 16" in text
     assert "Zipf 1.3, 4 at a time" in text
-    assert "<td>2</td><td>16</td><td>llama_cpp</td><td>0.8</td><td>0.8 to 0.8</td>" in text
+    row = "<td>2</td><td>16</td><td>llama_cpp</td><td>0.800 tokens/s</td><td>0.800 tokens/s to 0.800 tokens/s</td>"
+    assert row in text
     assert "against llama_cpp" in text  # among the ratios of all files
-    assert text.count("Plotly.newPlot(") == 2
+    assert text.count("Plotly.newPlot(") == 3  # ratios, tokens/s, latencies
+
+
+KINDS = {
+    "decode": ["--context", "8"],
+    "prefill": ["--rows", "1,2", "--context", "8"],
+    "lora-tax": ["--adapters", "1", "--rank", "2", "--context", "8", "--steps", "2"],
+    "swap": ["--rows", "1", "--context", "8", "--rank", "2"],
+    "pace": ["--rows", "1", "--prompt", "64"],
+    "prefix": ["--prompt", "64"],
+    "throughput": ["--requests", "3", "--input-len", "8", "--output-len", "4"],
+    "gemm": ["--rows", "1", "--roofline", "none"],
+}
+
+
+@pytest.mark.parametrize("verb", KINDS)
+def test_every_kind_begins_with_a_sentence_and_folds_its_tables(verb: str, tiny_config: Path, tmp_path: Path) -> None:
+    pytest.importorskip("plotly", reason=NO_PLOTLY)
+    out, file = tmp_path / "report.html", tmp_path / "result.json"
+    pairs = [] if verb == "throughput" else ["--pairs", "2"]
+    call = ["bench", verb, *KINDS[verb], "--synthetic", str(tiny_config), "-t", "1", *pairs, "--json", str(file)]
+    assert main([*call, "-o", str(out)]) == 0
+    result, text = json.loads(file.read_text()), out.read_text(encoding="utf-8")
+    lead = re.search(r"<p class='lead'>(.*?)</p>", text)
+    assert lead is not None and lead[1].endswith(".") and re.search(r"\d", lead[1])
+    assert html.unescape(lead[1]) != f"{sentences.title(result)}."
+    tables = [match.start() for match in re.finditer("<table>", text)]
+    folds = [(match.start(), match.end()) for match in re.finditer(r"<details>.*?</details>", text, re.DOTALL)]
+    assert tables and all(any(begin < place < end for begin, end in folds) for place in tables)
+    assert text.count("<table>") == text.count("<div class='scroll'><table>")  # none is clipped
+    shown = re.sub(r"<(script|pre|style)>.*?</\1>", "", text, flags=re.DOTALL)
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", shown)
+    assert not [cell for cell in cells if re.search(r"\d[eE][+]\d|\.\d{5}", cell)]  # no 1.31e+04, no 0.49012345
+    assert ("Processor by core" in text) == bool(result.get("core_use"))
+
+
+def test_a_result_without_its_usual_figures_still_has_a_page(tmp_path: Path) -> None:
+    pytest.importorskip("plotly", reason=NO_PLOTLY)
+    for kind in sentences.SENTENCES:
+        assert sentences.headline({"kind": kind, "model": "m", "threads": 2}) == f"{kind} m, 2 threads."
+    assert sentences.headline({"kind": "none of these", "model": "<b>"}) == "none of these <b>."
 
 
 def broken(path: Path, change: dict[str, Any]) -> None:

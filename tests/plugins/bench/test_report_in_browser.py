@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import browser_parts
 import pytest
+from infeng_bench.reports import html
+from infeng_bench.reports.charts import Figures
 from report_parts import ceilings, compared, compared_twice, gemms, swept
 
 from infeng_core.cli import main
 
 pytest.importorskip("plotly", reason="reports draw with the package plotly, which is not installed here")
 
-CHARTS = {"compare": 2, "gemm": 1, "roofline": 0, "simulate": 3, "zipf": 2}
+CHARTS = {"compare": 2, "gemm": 1, "roofline": 0, "simulate": 3, "zipf": 3}
 """Of a page of one result: a comparison has its ratios and its rates; other kinds have tables alone."""
 
 DRAWN = """
@@ -68,7 +71,8 @@ def simulated(tiny_config: Path, tmp_path_factory: pytest.TempPathFactory) -> di
 @pytest.mark.parametrize("make", [compared, compared_twice, gemms, ceilings, swept], ids=lambda make: make.__name__)
 def test_charts_of_one_result_are_drawn(browser: Any, tmp_path: Path, make: Any) -> None:
     result = make()
-    assert len(opened(browser, [result], tmp_path)) == CHARTS[result["kind"]]
+    apart = 1 if make is compared_twice else 0  # decode and prefill have a chart each
+    assert len(opened(browser, [result], tmp_path)) == CHARTS[result["kind"]] + apart
     if make is compared_twice:  # its model is called <i>x</i>, which is text in charts as it is in tables
         assert "<i>x</i> int4-g64" in browser.find_element("css selector", ".js-plotly-plot .yaxislayer-above").text
 
@@ -77,11 +81,50 @@ def test_charts_of_a_simulation_are_drawn(browser: Any, tmp_path: Path, simulate
     assert len(opened(browser, [simulated], tmp_path)) == CHARTS["simulate"]
 
 
-def test_a_result_without_charts_is_a_page_without_their_library(
-    browser: Any, tmp_path: Path, tiny_config: Path
+@pytest.mark.parametrize(
+    ("verb", "more", "charts"),
+    [
+        ("decode", ["--rounds", "1", "--context", "8"], 2),  # and the cores
+        ("lora-tax", ["--adapters", "1", "--rank", "2", "--context", "8", "--steps", "2", "--pairs", "5"], 3),
+        ("swap", ["--rows", "1", "--context", "8", "--rank", "2", "--pairs", "2"], 2),
+    ],
+)
+def test_charts_of_what_an_engine_did_are_drawn(
+    browser: Any, tmp_path: Path, tiny_config: Path, verb: str, more: list[str], charts: int
 ) -> None:
-    result = measured(tmp_path, tiny_config, "decode", "--rounds", "1", "--context", "8", "--roofline", "none")
-    assert opened(browser, [result], tmp_path) == []
+    result = measured(tmp_path, tiny_config, verb, *more)
+    result["contention"] = {name: one for name, one in result["contention"].items() if name != "withheld"}
+    result["contention"]["is_quiet"] = True  # whatever else ran here meanwhile
+    counted = {"0": {"busy": 0.9, "stolen": 0.0}, "1": {"busy": 0.5, "stolen": 0.1}}
+    result.setdefault("core_use", counted)  # which is left out where nothing took a hundredth of a second
+    assert len(opened(browser, [result], tmp_path)) == charts
+
+
+def test_a_chart_in_a_section_that_folds_has_its_size_when_it_is_opened(browser: Any, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    figures = Figures()
+    chart = figures.of(compared())[0]
+    page.write_text(html.document("t", html.folded("more", chart), figures.script))
+    browser.get(page.as_uri())
+    browser.find_element("css selector", "summary").click()
+    browser.implicitly_wait(1)
+    wide = "const plot = document.querySelector('.js-plotly-plot .main-svg'); return plot.getBoundingClientRect().width"
+    for _ in range(50):
+        if browser.execute_script(wide) > 600:
+            return
+        time.sleep(0.05)
+    raise AssertionError(browser.execute_script(wide))
+
+
+def test_wide_tables_scroll_and_the_page_does_not(browser: Any, tmp_path: Path) -> None:
+    opened(browser, [swept(), compared_twice()], tmp_path)
+    browser.execute_script("document.querySelectorAll('details').forEach(fold => fold.open = true)")
+    sizes = browser.execute_script("const page = document.documentElement; return [page.scrollWidth, page.clientWidth]")
+    assert sizes[0] <= sizes[1]
+
+
+def test_a_result_without_charts_is_a_page_without_their_library(browser: Any, tmp_path: Path) -> None:
+    assert opened(browser, [ceilings()], tmp_path) == []
     assert len((tmp_path / "report.html").read_text()) < 100_000
 
 

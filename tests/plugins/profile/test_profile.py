@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_parts import MakeEngine
-from infeng_profile import Profile
+from infeng_profile import Profile, stacks
 from infeng_profile import profile as profiled
+from infeng_profile.totals import StageTotal
 from numpy.typing import NDArray
 
 from infeng_core import Engine, SamplingParams
 from infeng_core.batch import Batch
+from infeng_core.cli import main
 from infeng_core.errors import KernelError, UsageError
 
 PROMPTS = ["the quick brown fox", "1 2 3 4 5", "x"]
@@ -256,6 +258,66 @@ def test_the_profile_as_data_has_every_value(measured: tuple[Engine, Profile]) -
     assert set(facts["counters"]["values"]) | set(facts["counters"]["unavailable"]) == {
         "cycles", "instructions", "llc_misses"
     }  # fmt: skip
+
+
+def stacks_of(path: Path) -> dict[tuple[str, ...], int]:
+    """Return the microseconds of each stack, as flamegraph.pl reads them: the last blank begins the count."""
+    found: dict[tuple[str, ...], int] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        match = re.fullmatch(r"(.*)\s+(\d+)", line)
+        assert match is not None, line
+        frames = tuple(match[1].split(";"))
+        assert frames not in found and all(frame.strip() == frame != "" for frame in frames), line
+        found[frames] = int(match[2])
+    return found
+
+
+def test_the_stacks_add_up_to_the_steps_and_their_stages(measured: tuple[Engine, Profile], tmp_path: Path) -> None:
+    profile = measured[1]
+    profile.write_stacks(tmp_path / "stacks.txt")
+    found = stacks_of(tmp_path / "stacks.txt")
+    assert {frames[0] for frames in found} == {"infeng"} and min(found.values()) > 0
+
+    def below(*frames: str) -> int:
+        return sum(count for stack, count in found.items() if stack[: len(frames)] == frames)
+
+    rounding = len(found)  # half a microsecond each
+    assert below("infeng", "step") == pytest.approx(1e6 * profile.stages["step"].seconds, abs=rounding)
+    for name in INSIDE:
+        assert below("infeng", "step", name) == pytest.approx(1e6 * profile.stages[name].seconds, abs=rounding)
+    for op in profile.ops:
+        own = below("infeng", "step", "run", op.op, op.detail or op.op, op.kernel)
+        assert own == pytest.approx(1e6 * op.seconds, abs=rounding), op
+    assert {frames[-1] for frames in found if "worker 1" in frames} == {"tiles", "late", "wait"}
+    assert below("infeng", "tokenize") > 0
+
+
+def test_stacks_of_a_backend_that_does_not_measure_are_the_stages(make_engine: MakeEngine, tmp_path: Path) -> None:
+    engine = make_engine(backend__use="numpy")
+    with profiled(engine) as profile:
+        engine.generate(PROMPTS[:1], GREEDY)
+    profile.write_stacks(tmp_path / "stacks.txt")
+    assert ("infeng", "step", "run") in stacks_of(tmp_path / "stacks.txt")
+
+
+def test_names_in_stacks_end_neither_a_frame_nor_a_line() -> None:
+    found = list(stacks.collapsed({"a;b\nc 7": StageTotal("x", 1, 1.0), " ": StageTotal("y", 1, 0.5)}, None))
+    assert sorted(found) == ["infeng;? 500000", "infeng;a,b c 7 1000000"]
+
+
+def test_the_command_writes_stacks_with_or_without_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    demo = pytest.importorskip("infeng_demo", reason="the demo wheel is not installed")
+    out, trace = tmp_path / "stacks.txt", tmp_path / "trace.json"
+    call = ["run", str(demo.model_dir()), "-p", "Once", "-n", "3", "-t", "1", "--profile-stacks", str(out)]
+    assert main(call) == 0
+    assert stacks_of(out) and "speedscope" in capsys.readouterr().err
+    assert main([*call, "--profile", str(trace)]) == 0
+    assert slices_of(trace) and stacks_of(out)
+    capsys.readouterr()
+    call[-1] = str(tmp_path / "none" / "stacks.txt")
+    assert main(call) == 2
+    said = capsys.readouterr()
+    assert "give --profile-stacks a file in a folder that exists" in said.err and not said.out.strip()
 
 
 def test_a_trace_that_cannot_be_written_is_an_error(measured: tuple[Engine, Profile], tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from infeng_bench.models.token_costs import Costs, costs
 from infeng_bench.peers import OURS
 from infeng_bench.reports import results
 from infeng_bench.reports.machine import kernel_features
+from infeng_bench.stats import cores
 from infeng_bench.stats.contention import Mark, judged
 from infeng_bench.stats.rates import Ceiling
 from infeng_core.api import Engine
@@ -66,6 +67,7 @@ class Session:
         common: dict[str, Any] = {
             "cpu_utilization": self._meter.utilization(),
             "contention": self._meter.contention(),
+            "core_use": self._meter.cores() or None,
             "peak_rss_bytes": kernels_api.peak_rss(),
             "load_seconds": self._loaded,
             "bytes_per_token": self.cost.weight_bytes,
@@ -113,11 +115,16 @@ class Meter:
         self._threads = threads
         self._wall, self._cpu = time.perf_counter(), time.process_time()
         self._mark = Mark.now()
+        self._ticks = cores.ticks()
 
     def utilization(self) -> float:
         """Return CPU time over wall time and threads; 1: all threads were busy all the time."""
         wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
         return cpu / wall / self._threads
+
+    def cores(self) -> dict[str, dict[str, float]]:
+        """Return how busy each core was, all programs together."""
+        return cores.used(self._ticks, cores.ticks())
 
     def contention(self) -> dict[str, Any]:
         """Return how long the threads waited for a core, in the form of ``contention.judged``."""

@@ -114,5 +114,4 @@ def run(arguments: argparse.Namespace) -> int:
     sides, record = LOADS.get(arguments.load.kind, traffic.any_load)(arguments)
     seconds = time.monotonic() - begin
     result = {"load": str(arguments.load), **record, "asked_load": asked, "sides": sides, "seconds_in_all": seconds}
-    options.deliver(result, arguments, [asked, *options.listed(SHOWN, {side: sides[side] for side in SIDES})])
-    return 0
+    return options.deliver(result, arguments, [asked, *options.listed(SHOWN, {side: sides[side] for side in SIDES})])

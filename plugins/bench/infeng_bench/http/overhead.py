@@ -93,8 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
             result = _record(arguments, ours.session, found, time.monotonic() - begin)
             options.keep(result, arguments)
     shown = options.table(overhead_figures.TABLE, overhead_figures.lines(found))
-    options.deliver(result, arguments, options.columns(shown))
-    return 0
+    return options.deliver(result, arguments, options.columns(shown))
 
 
 @contextlib.contextmanager

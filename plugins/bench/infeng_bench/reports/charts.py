@@ -17,6 +17,8 @@ from infeng_core.api import UsageError
 
 BAR_HEIGHT = 26  # pixels
 DASHES = ("solid", "dash", "dot", "dashdot")  # one per engine of a chart
+COLOURS = ("#1f6fb4", "#c25700", "#2b8a3e", "#9c36b5", "#b8860b", "#c92a2a")  # likewise
+PHASES = {"decode": "Decoding, tokens/s", "prefill": "Prefill, tokens/s"}
 
 Line = tuple[str, list[int], Sequence[Mapping[str, float]], str]
 """A name, the places of its points, the readings at each, and its dashes."""
@@ -50,6 +52,25 @@ class Figures:
 
         return f"<script>{get_plotlyjs()}</script>"
 
+    def of(self, result: Mapping[str, Any]) -> list[str]:
+        """Return the charts of a result, the most telling first; [] for a kind without."""
+        kind, drawn = result["kind"], list[str]()
+        if kind == "compare":
+            drawn = self.compare(result)
+        elif kind in ("decode", "prefill"):
+            drawn = self.works(result)
+        elif kind == "lora-tax":
+            drawn = self.lora_tax(result)
+        elif kind == "swap":
+            drawn = [self.swap(result)]
+        elif kind == "gemm":
+            drawn = [self.gemm(result)]
+        elif kind == "zipf":
+            drawn = [self.zipf(result), self.latencies(result)]
+        elif kind == "simulate":
+            drawn = self.simulate(result)
+        return [*drawn, *([self.cores(result)] if result.get("core_use") else ())]
+
     def across(self, found: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
         """Return a chart of the ratios of all comparisons with their lower bounds; "" if there are none."""
         named = [
@@ -81,25 +102,134 @@ class Figures:
             scattermode="group",
             height=160 + 3 * BAR_HEIGHT * len(named),
         )
-        return self._html(figure)
+        return self.drawn(figure)
 
-    def compare(self, result: Mapping[str, Any]) -> str:
-        """Return a chart of each engine's tokens/s by work, with the smallest and the largest reading."""
+    def compare(self, result: Mapping[str, Any]) -> list[str]:
+        """Return charts of each engine's tokens/s by work, decode and prefill apart, and over rows and context."""
+        shown = measurements(result)
+        kinds = dict.fromkeys(Work.parse(one["work"]).kind for one in shown)
+        drawn = []
+        for kind in kinds:
+            own = [one for one in shown if Work.parse(one["work"]).kind == kind]
+            drawn.append(
+                self._bars(
+                    f"{PHASES[kind]}: median, smallest, largest",
+                    [one["work"].partition(":")[2] for one in own],
+                    {name: [one["engines"][name]["tokens_per_s"] for one in own] for name in own[0]["engines"]},
+                )
+            )
+        return [*drawn, *self.sweeps(result)]
+
+    def works(self, result: Mapping[str, Any]) -> list[str]:
+        """Return charts of tokens/s over rows and over context, or by work if neither varies."""
+        if drawn := self.sweeps(result):
+            return drawn
+        shown = measurements(result)
+        title = f"{PHASES[result['kind']]}: median, smallest, largest"
+        works = [one["work"].partition(":")[2] for one in shown]
+        return [self._bars(title, works, {OURS: [one["tokens_per_s"] for one in shown]})]
+
+    def _bars(self, title: str, works: Sequence[str], rates: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+        """Return a chart of spreads of tokens/s by work, with a bar per engine."""
+        figure = self._plotly.Figure()
+        for name, spreads in rates.items():
+            figure.add_bar(
+                x=[_text(work) for work in works],
+                y=[one["median"] for one in spreads],
+                name=_text(name),
+                error_y=_error_of(spreads),
+            )
+        figure.update_layout(title=title, yaxis_title="tokens/s", barmode="group")
+        return self.drawn(figure)
+
+    def lora_tax(self, result: Mapping[str, Any]) -> list[str]:
+        """Return charts of tokens/s with and without adapters, and of the cost in each pair."""
+        rates = result["tokens_per_s"]
+        bars = self._bars(
+            "Without and with adapters: median, smallest, largest", list(rates), {OURS: list(rates.values())}
+        )
+        taxes = [100 * (pair["with"] / pair["without"] - 1) for pair in result.get("pairs", ()) if pair["without"] > 0]
+        if not taxes or withheld(result):
+            return [bars]
+        figure = self._plotly.Figure()
+        figure.add_scatter(x=list(range(1, len(taxes) + 1)), y=taxes, mode="markers", name="a pair")
+        figure.add_hline(y=100 * result["lora_tax"], line_dash="dot", line_color="grey")
+        figure.add_hrect(
+            y0=100 * result["lora_tax_low"],
+            y1=100 * result["lora_tax_high"],
+            opacity=0.15,
+            line_width=0,
+            fillcolor="grey",
+        )
+        figure.update_layout(
+            title="Time that adapters add, by pair; the band holds the median",
+            xaxis={"title": "pair"},
+            yaxis={"title": "longer by, %", "rangemode": "tozero"},
+        )
+        return [bars, self.drawn(figure)]
+
+    def swap(self, result: Mapping[str, Any]) -> str:
+        """Return a chart of the load of an adapter, and of the steps beside it."""
+        shown = {
+            "load, batch running": result["adapter_swap"],
+            "load, engine idle": {"median": result["idle_adapter_swap_ms"]},
+            "from request to adapter": {"median": result["adapter_wait_ms"]},
+            "step undisturbed": {"median": result["median_itl_ms"], "max": result["p99_itl_ms"]},
+            "step during a load": result["swap_itl"],
+        }
+        spreads = [{**dict.fromkeys(("min", "max"), one["median"]), **one} for one in shown.values()]
+        figure = self._plotly.Figure()
+        figure.add_bar(
+            y=list(shown),
+            x=[one["median"] for one in spreads],
+            orientation="h",
+            error_x=_error_of(spreads),
+        )
+        figure.update_layout(
+            title="Loading an adapter beside a batch: median, smallest, largest",
+            xaxis={"title": "ms", "rangemode": "tozero"},
+            yaxis={"autorange": "reversed", "automargin": True},
+        )
+        return self.drawn(figure)
+
+    def latencies(self, result: Mapping[str, Any]) -> str:
+        """Return a chart of the time to first token by number of adapters: median and p99, a line per engine."""
         shown = measurements(result)
         figure = self._plotly.Figure()
-        for name in shown[0]["engines"]:
-            rates = [one["engines"][name]["tokens_per_s"] for one in shown]
-            figure.add_bar(
-                x=[_text(one["work"]) for one in shown],
-                y=[rate["median"] for rate in rates],
-                name=_text(name),
-                error_y=_error_of(rates),
-            )
-        figure.update_layout(title="Tokens/s: median, smallest, largest", yaxis_title="tokens/s", barmode="group")
-        return self._html(figure) + self.sweeps(result)
+        for number, name in enumerate(shown[0].get("engines") or {"": None}):
+            for kind, dash in (("median", "solid"), ("p99", "dot")):
+                points = [(_what(one), (one["engines"][name] if name else one).get(f"{kind}_ttft_ms")) for one in shown]
+                kept = [(place, value) for place, value in points if value is not None]
+                figure.add_scatter(
+                    x=[place for place, _ in kept],
+                    y=[value for _, value in kept],
+                    name=_text(f"{name} {kind}".strip()),
+                    mode="lines+markers",
+                    line={"dash": dash, "color": COLOURS[number % len(COLOURS)]},
+                )
+        figure.update_layout(
+            title="Time to first token with adapters", yaxis={"title": "ms", "rangemode": "tozero"}, showlegend=True
+        )
+        return self.drawn(figure)
 
-    def sweeps(self, result: Mapping[str, Any]) -> str:
-        """Return charts of tokens/s over the number of rows and over the context, of each engine; "" without several.
+    def cores(self, result: Mapping[str, Any]) -> str:
+        """Return a chart of how busy each core was, all programs together."""
+        used: Mapping[str, Mapping[str, float]] = result["core_use"]
+        figure = self._plotly.Figure()
+        for name, label in (("busy", "busy"), ("stolen", "taken by the host")):
+            figure.add_bar(
+                x=[f"core {_text(core)}" for core in used], y=[100 * one[name] for one in used.values()], name=label
+            )
+        figure.update_layout(
+            title="Processor by core, all programs together",
+            yaxis={"title": "% of the time", "range": [0, 100]},
+            barmode="stack",
+            height=320,
+        )
+        return self.drawn(figure)
+
+    def sweeps(self, result: Mapping[str, Any]) -> list[str]:
+        """Return charts of tokens/s over the number of rows and over the context, of each engine; [] without several.
 
         A line has the works of one kind that differ in nothing else.
         """
@@ -108,7 +238,7 @@ class Figures:
             for one in measurements(result)
             for name, engine in one.get("engines", {OURS: one}).items()
         ]
-        drawn = ""
+        drawn = []
         for x, other in (("rows", "context"), ("context", "rows")):
             lines: dict[tuple[str, str, int], dict[int, Mapping[str, float]]] = {}
             for name, work, rate in rates:
@@ -116,7 +246,8 @@ class Figures:
             lines = {key: points for key, points in lines.items() if len(points) > 1}
             for kind in dict.fromkeys(key[1] for key in lines):
                 own = {key: dict(sorted(points.items())) for key, points in lines.items() if key[1] == kind}
-                drawn += self._sweep(kind, x, {f"{name}, {other} {n}": line for (name, _, n), line in own.items()})
+                lines_of = {f"{name}, {other} {n}": line for (name, _, n), line in own.items()}
+                drawn.append(self._sweep(kind, x, lines_of))
         return drawn
 
     def _sweep(self, kind: str, x: str, lines: Mapping[str, Mapping[int, Mapping[str, float]]]) -> str:
@@ -135,7 +266,7 @@ class Figures:
             figure.add_scatter(x=places, y=medians, name=_text(name), **style)
         y_axis = {"title": f"{y}: median, smallest, largest", "rangemode": "tozero"}
         figure.update_layout(title=title, xaxis=x, yaxis=y_axis, showlegend=True)
-        return self._html(figure)
+        return self.drawn(figure)
 
     def lora_taxes(self, result: Mapping[str, Any]) -> str:
         """Return a chart of each engine's tax with its bounds, beside the share of its adapters' bytes."""
@@ -194,9 +325,9 @@ class Figures:
             xaxis={"title": "multiply-adds per byte of weights", "type": "log"},
             yaxis={"title": "GMAC/s", "type": "log"},
         )
-        return self._html(figure)
+        return self.drawn(figure)
 
-    def simulate(self, result: Mapping[str, Any]) -> str:
+    def simulate(self, result: Mapping[str, Any]) -> list[str]:
         """Return charts of TTFT over the share of the requests, of p99 TTFT by tenant, and of the queue."""
         policies: Mapping[str, Any] = result["policies"]
         curves, tenants, queue = (self._plotly.Figure() for _ in range(3))
@@ -220,10 +351,18 @@ class Figures:
         tenants.update_layout(title="99th percentile of it, by whose request it is", yaxis_title="ms", barmode="group")
         queue.update_layout(title="Requests that run and wait", xaxis_title="simulated seconds", showlegend=True)
         several = any("per_tenant" in one or "per_adapter" in one for one in policies.values())
-        return "".join(self._html(figure) for figure in ((curves, tenants, queue) if several else (curves, queue)))
+        return [self.drawn(figure) for figure in ((curves, tenants, queue) if several else (curves, queue))]
 
-    def _html(self, figure: Any) -> str:
+    def panels(self, rows: int) -> Any:
+        """Return an empty figure with panels one below the other, over one axis."""
+        from plotly.subplots import make_subplots
+
+        return make_subplots(rows=rows, cols=1, shared_xaxes=True, vertical_spacing=0.08)
+
+    def drawn(self, figure: Any) -> str:
+        """Return a figure as a part of a page."""
         self._drawn += 1
+        figure.update_layout(margin={"t": 60, "b": 60}, template="plotly_white")
         text: str = self._output.to_html(figure, include_plotlyjs=False, full_html=False)
         return text
 

@@ -1,72 +1,88 @@
-"""A self-contained HTML page of any set of results."""
+"""A self-contained HTML page of any set of results: first a sentence and a chart, then all figures, folded."""
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from infeng_bench.reports import charts, results
+from infeng_bench.reports import charts, html, results
 from infeng_bench.reports.results import measurements
+from infeng_bench.reports.sentences import headline, title
+from infeng_bench.reports.units import label, shown
 from infeng_bench.stats.contention import warnings, withheld
 
+TITLE = "INF-ENG benchmarks"
 FACTS = ("schema", "kind", "time", "kernels", "machine", "features", "versions")
 DEEP = ("pairs", "engine_details", "costs", "timeline", "policies", "per_tenant", "per_adapter", "contention")
 """Long values, which only the raw result shows."""
 
+SHOWN_APART = ("core_use", "gates")
+"""Values with a table or a chart of their own."""
 DEEP_OF = {"zipf": ("engines",), "lora-taxes": ("engines",)}  # values with a table of their own, by kind
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
-table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
-td, th { border: 1px solid #ccc; padding: .25rem .6rem; text-align: right; white-space: nowrap }
-td:first-child, th { text-align: left } th { background: #f3f3f3 }
-h2 { margin-top: 3rem; border-bottom: 2px solid #ddd } pre { overflow-x: auto; background: #f7f7f7; padding: .8rem }
-.busy { border-left: 4px solid #c25700; padding-left: .6rem }
-"""
+LATENCIES = {"ttft": "first token", "tpot": "each token", "e2el": "whole request"}
 
 
 def page(found: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """Return the HTML of pairs of a title and a result."""
     figures = charts.Figures()
-    body = figures.across(found) + "".join(_section(name, result, figures) for name, result in found)
-    links = "".join(f"<li><a href='#{_anchor(name)}'>{_text(name)}</a>: {_text(_title(r))}</li>" for name, r in found)
-    return (
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>INF-ENG benchmarks</title>"
-        f"<style>{STYLE}</style>{figures.script}</head><body><h1>INF-ENG benchmarks</h1><ul>{links}</ul>"
-        f"{body}</body></html>\n"
-    )
+    drawn = [figures.of(result) for _, result in found]
+    across = figures.across(found)
+    lead = next((one for _, one in found if one["kind"] in ("compare", "zipf")), found[0][1] if found else None)
+    parts = [f"<p class='lead'>{html.text(headline(lead))}</p>"] if lead is not None else []
+    if across:
+        parts.append(across)
+    elif drawn and drawn[0]:
+        parts.append(drawn[0].pop(0))  # the first chart stands beside its sentence
+    if len(found) > 1:
+        parts.append(f"<ul>{''.join(map(_link, found))}</ul>")
+    parts += [_section(name, one, own, len(found) > 1) for (name, one), own in zip(found, drawn, strict=True)]
+    return html.document(TITLE, "".join(parts), figures.script)
 
 
-def _section(name: str, result: Mapping[str, Any], figures: charts.Figures) -> str:
-    parts = [f"<h2 id='{_anchor(name)}'>{_text(name)}: {_text(_title(result))}</h2>"]
+def _link(named: tuple[str, Mapping[str, Any]]) -> str:
+    name, result = named
+    return f"<li><a href='#{_anchor(name)}'>{html.text(name)}</a>: {html.text(headline(result))}</li>"
+
+
+def _section(name: str, result: Mapping[str, Any], drawn: Sequence[str], is_one_of_several: bool) -> str:
+    """Return the part of one result: its sentence, its charts, and its tables, which fold."""
+    heading = title(result) if name == result["kind"] else f"{name}: {title(result)}"
+    parts = [f"<h2 id='{_anchor(name)}'>{html.text(heading)}</h2>"]
+    if is_one_of_several:
+        parts.append(f"<p>{html.text(headline(result))}</p>")
     machine = result["machine"]
     facts = f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}; {result['time']}"
-    parts.append(f"<p>{_text(facts)}</p>")
-    parts += [f"<p class='busy'>{_text(line)}</p>" for line in warnings([result, *result.get("measurements", ())])]
-    if result["kind"] == "compare":
-        parts.append(_table(_compare_rows(result)))
-        parts.append(figures.compare(result))
-    elif result["kind"] in ("decode", "prefill"):
-        parts.append(figures.sweeps(result))
-    elif result["kind"] == "gemm":
-        parts.append(figures.gemm(result))
-    elif result["kind"] == "zipf":
-        parts.append(_table(_zipf_rows(result)))
-        parts.append(figures.zipf(result))
-    elif result["kind"] == "lora-taxes":
-        parts.append(_table(_tax_rows(result)))
-        parts.append(figures.lora_taxes(result))
-    elif result["kind"] == "simulate":
-        parts.append(_table(_policy_rows(result)))
-        parts.append(_table(_tenant_rows(result["policies"])))
-        parts.append(figures.simulate(result))
-    elif result["kind"] == "serve":
-        parts.append(_table(_tenant_rows({"": result})))
-    parts.append(_table(_rows(result)))
-    raw = _text(json.dumps(result, indent=1, ensure_ascii=False))
-    parts.append(f"<details><summary>the whole result</summary><pre>{raw}</pre></details>")
+    parts.append(f"<p class='facts'>{html.text(facts)}</p>")
+    busy = warnings([result, *result.get("measurements", ())])
+    parts += [f"<p class='busy'>{html.text(line)}</p>" for line in busy]
+    parts += drawn
+    parts += [html.folded(summary, table) for summary, table in _tables(result)]
+    raw = html.text(json.dumps(result, indent=1, ensure_ascii=False))
+    parts.append(html.folded("the whole result", f"<pre>{raw}</pre>"))
     return f"<section>{''.join(parts)}</section>"
+
+
+def _tables(result: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """Yield the summary and the HTML of each table of a result."""
+    if result.get("gates"):
+        yield "gates", html.table([{name: _shown(name, one) for name, one in gate.items()} for gate in result["gates"]])
+    if result["kind"] == "compare":
+        yield "engines by work", html.table(_compare_rows(result))
+    elif result["kind"] == "zipf":
+        yield "engines by adapters", html.table(_zipf_rows(result))
+    elif result["kind"] == "lora-taxes":
+        yield "taxes by engine", html.table(_tax_rows(result))
+    elif result["kind"] == "simulate":
+        yield "policies", html.table(_policy_rows(result))
+        yield "tenants and adapters", html.table(_tenant_rows(result["policies"]))
+    elif result["kind"] == "serve":
+        yield "tenants and adapters", html.table(_tenant_rows({"": result}))
+    rows = _rows(result)
+    if len(rows) == 1:
+        yield "all figures", html.pairs((label(name), _shown(name, value)) for name, value in rows[0].items())
+    else:
+        yield "all figures", html.table([_named(row) for row in rows])
 
 
 def _compare_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -75,21 +91,21 @@ def _compare_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     for one in measurements(result):
         for name, engine in one["engines"].items():
             rate = engine["tokens_per_s"]
-            row = {"work": one["work"], "engine": name, "tokens/s": rate["median"]}
-            row["min to max"] = f"{_number(rate['min'])} to {_number(rate['max'])}"
-            row["MB a token"] = engine.get("bytes_per_token", 0) / 1e6 or ""
+            row = {"work": one["work"], "engine": name, "median": _shown("tokens_per_s", rate["median"])}
+            row["smallest to largest"] = _range("tokens_per_s", rate)
+            row["memory read for a token"] = _shown("bytes", engine.get("bytes_per_token") or "")
             row[f"{one['base']} / engine"] = _ratio(one, "ratios", name)
             row["at least"] = _ratio(one, "ratio_low", name)
             share = one["roofline"] if name == one["base"] else {}
-            row["of DRAM"] = share.get("dram_fraction") or ""
-            row["of int8 peak"] = share.get("int8_fraction") or ""
+            row["of DRAM"] = _shown("dram_fraction", share.get("dram_fraction") or "")
+            row["of int8 peak"] = _shown("int8_fraction", share.get("int8_fraction") or "")
             rows.append(row)
     return rows
 
 
-def _ratio(one: Mapping[str, Any], figure: str, name: str) -> Any:
+def _ratio(one: Mapping[str, Any], figure: str, name: str) -> str:
     """Return a ratio or its bound; "" for the base itself, or if ratios are withheld."""
-    return "" if withheld(one) else one.get(figure, {}).get(name, "")
+    return "" if withheld(one) else _shown(figure, one.get(figure, {}).get(name, ""))
 
 
 def _zipf_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -98,17 +114,17 @@ def _zipf_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     for one in measurements(result):
         for name, engine in (one.get("engines") or {"": one}).items():
             row = {"adapters": one["adapters"], "rank": one.get("rank", ""), "engine": name}
-            row["new tokens/s"] = engine["output_throughput"]
-            spread = engine["output_throughput_spread"]
-            row["min to max"] = f"{_number(spread['min'])} to {_number(spread['max'])}"
-            for figure in ("ttft", "tpot", "e2el"):
-                row[f"{figure} ms"] = engine.get(f"median_{figure}_ms", "")
-                row[f"{figure} p99"] = engine.get(f"p99_{figure}_ms", "")
-            row["swap ms"] = engine["adapter_swap_ms"]
+            row["new tokens"] = _shown("output_throughput", engine["output_throughput"])
+            row["smallest to largest"] = _range("output_throughput", engine["output_throughput_spread"])
+            for figure, words in LATENCIES.items():
+                row[words] = _shown("ttft_ms", engine.get(f"median_{figure}_ms", ""))
+                row[f"{words}, p99"] = _shown("ttft_ms", engine.get(f"p99_{figure}_ms", ""))
+            row["load of an adapter"] = _shown("adapter_swap_ms", engine["adapter_swap_ms"])
             row[f"{one.get('base', '')} / engine"] = _ratio(one, "ratios", name)
             row["at least"] = _ratio(one, "ratio_low", name)
-            row["adapters cost"] = "" if withheld(one) else engine.get("lora_tax", "")
-            row["mixed / one adapter"] = "" if withheld(one) else engine.get("mixed_over_single", "")
+            row["adapters cost"] = "" if withheld(one) else _shown("lora_tax", engine.get("lora_tax", ""))
+            mixed = "" if withheld(one) else engine.get("mixed_over_single", "")
+            row["mixed / one adapter"] = _shown("mixed_over_single", mixed)
             rows.append(row)
     return rows
 
@@ -118,13 +134,14 @@ def _tax_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     rows = []
     for name, engine in result["engines"].items():
         row = {"engine": name}
-        row |= {f"tokens/s {side}": engine["tokens_per_s"][side]["median"] for side in ("without", "with")}
+        for side in ("without", "with"):
+            row[f"tokens {side}"] = _shown("tokens_per_s", engine["tokens_per_s"][side]["median"])
         for heading, key in (("tax", "lora_tax"), ("at least", "lora_tax_low"), ("at most", "lora_tax_high")):
-            row[heading] = "" if withheld(result) else f"{engine[key]:+.1%}"
-        row["passes over the weights"] = engine["passes"]
-        row["MB of weights"] = engine.get("weight_bytes", 0) / 1e6 or ""
-        row["MB of adapters"] = engine.get("adapter_bytes", 0) / 1e6 or ""
-        row["bytes' share"] = f"{engine['bytes_share']:.1%}" if "bytes_share" in engine else ""
+            row[heading] = "" if withheld(result) else _shown(key, engine[key])
+        row["passes over the weights"] = str(engine["passes"])
+        row["weights"] = _shown("weight_bytes", engine.get("weight_bytes") or "")
+        row["adapters"] = _shown("adapter_bytes", engine.get("adapter_bytes") or "")
+        row["bytes' share"] = _shown("bytes_share", engine.get("bytes_share", ""))
         rows.append(row)
     return rows
 
@@ -132,7 +149,7 @@ def _tax_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _policy_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a row per policy, without values that have tables or charts of their own."""
     return [
-        {"policy": name, **dict(results.flat({key: value for key, value in one.items() if key not in DEEP}))}
+        {"policy": name, **_named(dict(results.flat({key: value for key, value in one.items() if key not in DEEP})))}
         for name, one in result["policies"].items()
     ]
 
@@ -140,7 +157,7 @@ def _policy_rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _tenant_rows(policies: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a row per policy and tenant or adapter."""
     return [
-        {"policy": name, "whose": who, **figures}
+        {"policy": name, "whose": who, **_named(dict(results.flat(figures)))}
         for name, one in policies.items()
         for group in ("per_tenant", "per_adapter")
         for who, figures in one.get(group, {}).items()
@@ -151,36 +168,22 @@ def _rows(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the figures of any result, a row per measurement or a single row; nested names are joined by dots."""
     lists = [result[name] for name in results.LISTS if name in result]
     lines: Iterable[Any] = lists[0] if lists else [result]
-    skipped = (*FACTS, *results.LISTS, *DEEP, *DEEP_OF.get(result["kind"], ()))
+    skipped = (*FACTS, *results.LISTS, *DEEP, *SHOWN_APART, *DEEP_OF.get(result["kind"], ()))
     return [dict(results.flat({name: value for name, value in line.items() if name not in skipped})) for line in lines]
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    if not rows:
-        return ""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    if len(rows) == 1 and len(columns) > 8:  # a single long row becomes a column
-        pairs = "".join(f"<tr><th>{_text(name)}</th><td>{_text(_number(rows[0][name]))}</td></tr>" for name in columns)
-        return f"<table>{pairs}</table>"
-    head = "".join(f"<th>{_text(name)}</th>" for name in columns)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{_text(_number(row.get(name, '')))}</td>" for name in columns) + "</tr>" for row in rows
-    )
-    return f"<table><tr>{head}</tr>{body}</table>"
+def _named(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return a row with names and values for people."""
+    return {label(name): _shown(name, value) for name, value in row.items()}
 
 
-def _title(result: Mapping[str, Any]) -> str:
-    words = [result["kind"], *(str(result[name]) for name in ("work", "model", "format") if name in result)]
-    return " ".join(words) + (f", {result['threads']} threads" if "threads" in result else "")
+def _shown(name: str, value: Any) -> str:
+    return "" if value is None or value == "" else shown(name, value)
 
 
-def _number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) and abs(value) < 1e5 else f"{value}"
+def _range(name: str, spread: Mapping[str, float]) -> str:
+    return f"{_shown(name, spread['min'])} to {_shown(name, spread['max'])}"
 
 
 def _anchor(name: str) -> str:
-    return html.escape(name.replace(" ", "-"), quote=True)
-
-
-def _text(value: Any) -> str:
-    return html.escape(str(value), quote=True)
+    return html.text(name.replace(" ", "-"))

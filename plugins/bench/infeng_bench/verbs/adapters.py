@@ -77,8 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             rounds=arguments.rounds,
         )
-    options.deliver(record, arguments, options.columns(_table(record)))
-    return 0
+    return options.deliver(record, arguments, options.columns(_table(record)))
 
 
 def _facts(arguments: argparse.Namespace) -> dict[str, Any]:

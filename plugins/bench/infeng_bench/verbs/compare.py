@@ -62,8 +62,7 @@ def against(arguments: argparse.Namespace, works: Sequence[Work], pairs: int) ->
             figures["seconds_in_all"] = time.monotonic() - begin
             result = lineup.record(NAME, arguments, introductions, figures, **facts)
             options.keep(result, arguments)
-    options.deliver(result, arguments, show(found, result["seconds_in_all"]))
-    return 0
+    return options.deliver(result, arguments, show(found, result["seconds_in_all"]))
 
 
 def show(found: Sequence[Mapping[str, Any]], seconds: float) -> list[str]:

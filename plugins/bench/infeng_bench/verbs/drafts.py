@@ -58,8 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
             measurements += _measured(arguments, text, conversations, sessions)
         figures = {"measurements": measurements, "rounds": arguments.rounds, "rows": arguments.rows}
         result = first.record(NAME, figures | {"requests": arguments.requests}, seed=arguments.seed)
-    options.deliver(result, arguments, _lines(result))
-    return 0
+    return options.deliver(result, arguments, _lines(result))
 
 
 def _opened(arguments: argparse.Namespace, drafter: str) -> contextlib.AbstractContextManager[Session]:

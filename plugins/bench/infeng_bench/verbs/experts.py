@@ -69,8 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     kernels = ours.introduction["kernels"]
     result = results.record(NAME, figures, rounds=arguments.rounds, kernels=kernels, **facts)
     shown = [{key: line[key] for key in line if key not in RATIOS or not withheld(line)} for line in found]
-    options.deliver(result, arguments, options.columns(options.table(_columns(name), shown)))
-    return 0
+    return options.deliver(result, arguments, options.columns(options.table(_columns(name), shown)))
 
 
 def _measured(

@@ -83,8 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     append(arguments.table, result)
     shown = options.columns(options.table(SHOWN, linears.shaped(measured)))
-    options.deliver(result, arguments, [*shown, f"appended to {arguments.table}"])
-    return 0
+    return options.deliver(result, arguments, [*shown, f"appended to {arguments.table}"])
 
 
 def append(path: str | Path, result: Mapping[str, Any]) -> None:

@@ -75,8 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     each, room = sizes.expert_bytes / 1e6, sizes.layers * slots * sizes.expert_bytes / 1e9
     facts = f"{sizes.layers} layers of {sizes.experts} experts of {each:.2f} MB, {sizes.chosen} for a row"
     lines = [f"{shape.name}: {facts}; {room:.2f} GB of experts on the GPU"]
-    options.deliver(result, arguments, [*lines, *options.columns(options.table(TABLE, measured))])
-    return 0
+    return options.deliver(result, arguments, [*lines, *options.columns(options.table(TABLE, measured))])
 
 
 def _policies(text: str) -> list[str]:

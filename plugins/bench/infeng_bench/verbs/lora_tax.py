@@ -82,8 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
             {OURS: [waits]}, {"the time without": (1 + figures["lora_tax"], 1 + figures["lora_tax_low"])}
         )
         result = session.record(NAME, figures, work=str(work), seed=arguments.seed)
-    options.deliver(result, arguments, _lines(result))
-    return 0
+    return options.deliver(result, arguments, _lines(result))
 
 
 def taxed(found: Sequence[Pair]) -> dict[str, Any]:

@@ -68,8 +68,7 @@ def run(arguments: argparse.Namespace, work: Work) -> int:
     figures |= {"context": work.context, "seconds_in_all": time.monotonic() - begin}
     facts = {"work": str(work), "format": arguments.format, "threads": threads}
     result = lineup.record(KIND, arguments, told, figures, **facts)
-    options.deliver(result, arguments, lines(result))
-    return 0
+    return options.deliver(result, arguments, lines(result))
 
 
 def check(arguments: argparse.Namespace, names: Sequence[str]) -> None:

@@ -63,8 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
             threads=options.threads(arguments),
         )
         options.keep(result, arguments)  # the next model may take long
-    options.deliver(result, arguments, table(result))
-    return 0
+    return options.deliver(result, arguments, table(result))
 
 
 def table(result: Mapping[str, Any]) -> Iterator[str]:

@@ -27,5 +27,4 @@ def run(arguments: argparse.Namespace) -> int:
     found, record = pace.measured(lambda settings: alone(arguments, settings), *sizes, seed=arguments.seed, kind=NAME)
     record |= found[IN_PROCESS] | {"rounds": arguments.rounds}
     record |= {"rows": arguments.rows, "prompt": arguments.prompt, "step_ms": arguments.step_ms}
-    options.deliver(record, arguments, options.listed(pace.SHOWN, {NAME: record}))
-    return 0
+    return options.deliver(record, arguments, options.listed(pace.SHOWN, {NAME: record}))

@@ -30,9 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.alora:
         record = alora.in_process(arguments, ACTIVATED) | counts
         record |= {"rank": arguments.alora, "targets": arguments.targets}
-        options.deliver(record, arguments, options.listed(alora.SHOWN, {ACTIVATED: record}))
-        return 0
+        return options.deliver(record, arguments, options.listed(alora.SHOWN, {ACTIVATED: record}))
     figures, record, _ = prefix.in_process(arguments, arguments.prompt, arguments.tail, arguments.rounds, NAME)
     record |= figures | counts
-    options.deliver(record, arguments, options.listed(prefix.SHOWN, {NAME: record}))
-    return 0
+    return options.deliver(record, arguments, options.listed(prefix.SHOWN, {NAME: record}))

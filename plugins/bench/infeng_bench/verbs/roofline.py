@@ -21,8 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
     threads = options.threads(arguments)
     found = roofline.measure(threads, buffer=arguments.buffer, rounds=arguments.rounds)
     result = results.record(roofline.KIND, found.to_dict(), threads=threads)
-    options.deliver(result, arguments, show(found))
-    return 0
+    return options.deliver(result, arguments, show(found))
 
 
 def show(found: Roofline) -> list[str]:

@@ -68,8 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError("--clients", "several numbers are measured with --http only", "give one")
         arguments.clients = arguments.clients[0]
     result = _behind_url(arguments) if arguments.url else _in_process(arguments)
-    options.deliver(result, arguments, options.columns(_table(result)))
-    return 0
+    return options.deliver(result, arguments, options.columns(_table(result)))
 
 
 def _in_process(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -86,8 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     lines_of = [{"policy": name, **one} for name, one in found.items()]
     lines = [f"{arguments.load}", f"costs: {costs.source}", *options.columns(options.table(TABLE, lines_of))]
-    options.deliver(result, arguments, lines)
-    return 0
+    return options.deliver(result, arguments, lines)
 
 
 def _all(

@@ -77,5 +77,4 @@ def deliver(
         kernels=sorted({line["kernel"] for line in measured if not line.get("oracle")}),
         oracles={oracle.name: str(oracle.introduction["version"]) for oracle in others} or None,
     )
-    options.deliver(result, arguments, options.columns(options.table(table, linears.shaped(measured))))
-    return 0
+    return options.deliver(result, arguments, options.columns(options.table(table, linears.shaped(measured))))

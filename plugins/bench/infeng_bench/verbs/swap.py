@@ -65,8 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         figures |= {"storage": arguments.storage, "rows": arguments.rows, "context": arguments.context}
         figures["adapter_bytes"] = engine.adapters.infos()[0].bytes
         result = _record(session, figures, arguments)
-    options.deliver(result, arguments, options.columns(_table(figures)))
-    return 0
+    return options.deliver(result, arguments, options.columns(_table(figures)))
 
 
 def _record(session: Session, figures: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:

@@ -59,8 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
             output_len=str(arguments.output_len),
             temperature=arguments.temperature,
         )
-    options.deliver(result, arguments, options.columns(_table(result)))
-    return 0
+    return options.deliver(result, arguments, options.columns(_table(result)))
 
 
 def _table(result: dict[str, Any]) -> Iterator[list[str]]:

@@ -75,8 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = [figures(session, work, timings[work]) for work in works]
         result = session.record(kind, {"measurements": found}, seed=arguments.seed, rounds=arguments.rounds)
     hidden = SHARES if withheld(result) else ()
-    options.deliver(result, arguments, options.columns(options.table(table, found, hidden)))
-    return 0
+    return options.deliver(result, arguments, options.columns(options.table(table, found, hidden)))
 
 
 def decoded(bench: Session, work: Work, timings: list[Timing]) -> dict[str, Any]:

@@ -77,8 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         ["decode, token by token", f"{figures['decode_tokens_per_s']:.0f} tokens/s"],
         ["", f"{1e6 / figures['decode_tokens_per_s']:.2f} us a token"],
     ]
-    options.deliver(result, arguments, options.columns(rows))
-    return 0
+    return options.deliver(result, arguments, options.columns(rows))
 
 
 def _texts(arguments: argparse.Namespace) -> list[str]:

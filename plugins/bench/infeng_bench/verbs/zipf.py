@@ -86,8 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
             result = lineup.record(NAME, arguments, told, shown, threads=threads, **_facts(arguments, told, source))
             zipf_options.save(result, arguments, is_last=False)
     zipf_options.save(result, arguments, is_last=True)
-    options.deliver(result, arguments, zipf_options.show(found, profile=arguments.profile))
-    return 0
+    return options.deliver(result, arguments, zipf_options.show(found, profile=arguments.profile))
 
 
 def _source(arguments: argparse.Namespace, names: Sequence[str]) -> Path:

@@ -13,7 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from infeng_core.api import UsageError, say
-from infeng_quality import models, results
+from infeng_quality import adapters, models, results
 from infeng_quality.compare import positive
 from infeng_quality.statistics import bootstrap, mcnemar, tost
 from infeng_quality.tasks import sandbox
@@ -31,6 +31,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=positive, metavar="N", help="the first N questions (default: all)")
     parser.add_argument("--shots", type=int, default=0, metavar="N", help="the first N, answered, precede each (0)")
     parser.add_argument("--against", metavar="REF", help="compare with this model, which is run at f32")
+    models.add_reference_option(parser)
+    help = "answer with this adapter, on both sides: PEFT directory, artifact, plugin's file or hub name"
+    parser.add_argument("--lora", action="append", default=[], metavar="NAME=PATH[:SCALE]", help=help)
     parser.add_argument(
         "--margin", type=_margin, default=MARGIN, metavar="M", help=f"share of questions that may differ ({MARGIN:g})"
     )
@@ -43,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Answer, judge, print and write. Raises InfengError."""
     task = TASKS[arguments.task]
     results.require_places(arguments)
+    adapter = _adapter(arguments)
     isolated = sandbox.run("").isolated if task.runs_code else None
     if isolated is False:
         say("warning: programs run with limits, but reach the network and your files: use a container", to_stderr=True)
@@ -50,17 +54,20 @@ def run(arguments: argparse.Namespace) -> int:
     settings = models.candidate_settings(arguments)
     answered, facts = [], []
     references = [arguments.against] if arguments.against else []
-    for name, given in [(one, {**models.EXACT, "threads.count": arguments.threads}) for one in references] + [
-        (arguments.model, settings)
-    ]:
+    exact = {**models.REFERENCES[arguments.ref_format], "threads.count": arguments.threads}
+    for name, given in [*((one, exact) for one in references), (arguments.model, settings)]:
         with models.open_model(name, given, arguments.against) as engine:
             facts.append(models.facts(engine, name))
+            if adapter is not None:
+                adapters.load(engine, adapter)
             with tqdm(total=2 * len(questions), desc=name, disable=None, file=sys.stderr, leave=False) as bar:
-                answered.append(answer(engine, task, questions, bar.update))
+                answered.append(answer(engine, task, questions, bar.update, adapter and adapter.name))
     figures = summary(questions, answered[-1])
     if references:
         figures["paired"] = paired(answered[0], answered[1], arguments.margin)
-        figures["reference"] = facts[0]
+        figures["reference"] = {**facts[0], "run_as": arguments.ref_format}
+    if adapter is not None:
+        figures["adapter"] = {"name": adapter.name, "adapter": adapter.path, "scale": adapter.scale}
     if isolated is not None:
         figures["isolated"] = isolated
     figures |= {"task": task.name, "shots": arguments.shots, "candidate": facts[-1], "name": arguments.model}
@@ -72,6 +79,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.history:
         results.append(arguments.history, result)
     return 0
+
+
+def _adapter(arguments: argparse.Namespace) -> adapters.Wanted | None:
+    """Return the adapter of ``--lora``, or None; raises UsageError for several, since all questions have one model."""
+    found = adapters.wanted(arguments)
+    if len(found) > 1:
+        raise UsageError("--lora", f"{len(found)} adapters are given", "give one, and call it for each adapter")
+    return found[0] if found else None
 
 
 def summary(questions: Sequence[Item], answered: Answered) -> dict[str, Any]:
@@ -125,18 +140,22 @@ def table(result: Mapping[str, Any]) -> list[str]:
     """Return the printed lines."""
     share = result["accuracy"]
     lines = [
-        f"{result['task']}, {result['questions']} questions: {share['value']:.2%} solved "
+        f"{result['task']}, {result['questions']} questions{_with(result)}: {share['value']:.2%} solved "
         f"({share['low']:.2%} to {share['high']:.2%})",
         "  " + ", ".join(f"{reason} {count}" for reason, count in result["outcomes"].items()),
     ]
     if result["gold_nll"] is not None:
         lines.append(f"  right answers  nll {result['gold_nll']:.5f} a token, {result['gold_tokens']} tokens")
     if "paired" in result:
-        lines += _pairs(result["paired"])
+        lines += _pairs(result["paired"], result["reference"]["run_as"])
     return lines
 
 
-def _pairs(paired: Mapping[str, Any]) -> list[str]:
+def _with(result: Mapping[str, Any]) -> str:
+    return f" with adapter {result['adapter']['name']}" if "adapter" in result else ""
+
+
+def _pairs(paired: Mapping[str, Any], against: str) -> list[str]:
     difference, nll = paired["difference"], paired["gold_nll_difference"]
     reasons = {
         True: "the two differ (McNemar)",
@@ -144,7 +163,8 @@ def _pairs(paired: Mapping[str, Any]) -> list[str]:
     }
     said = reasons[paired["mcnemar_p"] < 0.05] if paired["verdict"] == "resolved" else "more questions are needed"
     lines = [
-        f"  against f32    {paired['gained']} gained, {paired['lost']} lost, McNemar p {paired['mcnemar_p']:.3g}; "
+        f"  against {against:<6} {paired['gained']} gained, {paired['lost']} lost, "
+        f"McNemar p {paired['mcnemar_p']:.3g}; "
         f"{difference['value']:+.2%} ({difference['low']:+.2%} to {difference['high']:+.2%}, 90%)",
         f"  {paired['verdict']}: {said}",
     ]

@@ -54,6 +54,8 @@ _ENGINE = (
     Family("prefix_cache_queries_total", "counter", "Tokens of prompts that were looked for in the cache."),
     Family("prefix_cache_hits_total", "counter", "Tokens of prompts that were found in the cache."),
     Family("num_preemptions_total", "counter", "How often a running request gave its blocks back and waited again."),
+    Family("worker_busy_seconds_total", "counter", "Processor time of each worker, with its spinning.", ("worker",)),
+    Family("worker_waiting_seconds_total", "counter", "Time that each worker was ready and had no core.", ("worker",)),
     Family("cache_config_info", "info", "How large the cache is.", ("block_size", "num_gpu_blocks", "cache_dtype")),
 )
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 from infeng_core.api import BASE, AdapterInfo, AdapterTotals, Engine, InfengError, __version__
 from infeng_core.api.servers import StartupTimes
+from infeng_serve.observability import workers
 from infeng_serve.observability.exposition import Exposition, Histogram
 from infeng_serve.observability.families import FAMILIES, FIRST_TOKEN, PER_TOKEN, WHOLE, token_bounds
 from infeng_serve.observability.groups import OTHER, Group, Groups
@@ -226,6 +227,9 @@ class Metrics:
             "num_preemptions_total": load.preemptions,
         }.items():
             out.add(FAMILIES[name], ((), value))
+        times = workers.times()
+        out.add(FAMILIES["worker_busy_seconds_total"], *(((name,), one.busy) for name, one in times.items()))
+        out.add(FAMILIES["worker_waiting_seconds_total"], *(((name,), one.waiting) for name, one in times.items()))
         cache = self._engine.config.kv_cache
         out.add(FAMILIES["cache_config_info"], ((str(cache.block), str(load.blocks), cache.dtype), 1))
 

@@ -6,9 +6,12 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from infeng_demo import model_dir
+from infeng_serve.observability import workers
 from infeng_serve.observability.exposition import wants_openmetrics
 from infeng_serve.observability.families import FAMILIES
 from infeng_serve.observability.load import load_values
@@ -64,8 +67,9 @@ def metrics(engine: Engine) -> Metrics:
 
 
 @pytest.fixture
-def busy(engine: Engine, finished: MakeRecord) -> Metrics:
-    """Metrics that have something to tell of every family."""
+def busy(engine: Engine, finished: MakeRecord, monkeypatch: pytest.MonkeyPatch) -> Metrics:
+    """Metrics that have something to tell of every family; the engine has no thread of its own here."""
+    monkeypatch.setattr(workers, "times", lambda: {"0": workers.Times(1.5, 0.25)})
     engine.generate(["Once upon a time there was a lion"] * 2, GREEDY, adapters=[None, "bard"])
     started = StartupTimes(0.5)
     started.record("imports")
@@ -304,6 +308,32 @@ def test_the_resources_of_the_process_are_reported(metrics: Metrics):
     assert time.time() - 86400 < value_of(found, "process_start_time_seconds") < time.time()
     assert 0 < value_of(found, "process_open_fds") < value_of(found, "process_max_fds")
     assert value_of(found, "infeng_build_info", model_name="demo", backend="native") == 1
+
+
+def test_each_worker_has_its_processor_time():
+    with Engine(str(model_dir()), overrides={"threads.count": 2}) as engine:
+        metrics = Metrics(engine, "demo")
+        engine.submit("Once upon a time", GREEDY)
+        engine.start()
+        before = value(metrics, "infeng:worker_busy_seconds_total", worker="1")
+        engine.submit("Once upon a time " * 40, GREEDY).result()
+        found = samples(metrics.render(False))
+        workers = {dict(of)["worker"] for name, of in found if name == "infeng:worker_busy_seconds_total"}
+        assert {"0", "1"} <= workers
+        assert value_of(found, "infeng:worker_busy_seconds_total", worker="1") > before >= 0
+        assert value_of(found, "infeng:worker_busy_seconds_total", worker="0") > 0
+        assert value_of(found, "infeng:worker_waiting_seconds_total", worker="0") >= 0
+
+
+def test_a_system_that_counts_nothing_leaves_the_workers_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(workers, "_TASKS", tmp_path / "none")
+    assert workers.times() == {}
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "comm").write_text("infeng-3\n")
+    monkeypatch.setattr(workers, "_TASKS", tmp_path)
+    assert workers.times() == {}  # a kernel without statistics of threads
+    (tmp_path / "7" / "schedstat").write_text("2000000000 500000000 9\n")
+    assert workers.times() == {"3": workers.Times(2.0, 0.5)}
 
 
 def test_with_the_prefix_vllm_names_labels_and_reasons_are_vllms(engine: Engine, finished: MakeRecord):
