@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from infeng_serve.api.dialects import Context, bare, check_text, encoded, not_supported
+from infeng_serve.api.dialects import Context, bare, check_text, check_tokens, encoded, not_supported
 
 from infeng_core.api import Tokenizer
 
@@ -64,6 +64,7 @@ def prompt(
     texts = [before, after, begun, *(f"{name}\n{text}" for name, text in files)]
     for text in texts:
         check_text(text, context, "prompt")
+    check_tokens(texts, context, "prompt")
     head, tail, start, *others = (
         bare(text, ids, context.tokenizer) if text else []
         for text, ids in zip(texts, encoded(texts, context, "prompt", parse_special=False), strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from infeng_serve.api.dialects import CompletionRequest, Context, invalid, not_supported
+from infeng_serve.api.dialects import CompletionRequest, Context, check_length, invalid, not_supported
 from msgspec import Meta
 
 _SLOT = Meta(description="ignored: the server finds what is cached")
@@ -195,7 +195,9 @@ def _biases(given: list[Any] | dict[int, float] | None, context: Context) -> dic
             raise invalid(path, f"{path}: it is no pair of a token and a number", "invalid_type")
         bias = FORBIDDEN if pair[1] is False else float(pair[1])
         if isinstance(pair[0], str):
-            ids = context.tokenizer.encode([pair[0][:1024]], parse_special=False)[0]
+            check_length(pair[0], MOST_BIASED, f"{path}[0]")
+            context.check()
+            ids = context.tokenizer.encode([pair[0]], parse_special=False)[0]
             found |= dict.fromkeys(ids[1:] if ids[:1] == [context.tokenizer.bos_id] else ids, bias)
         elif isinstance(pair[0], int) and not isinstance(pair[0], bool):
             found[pair[0]] = bias
@@ -203,6 +205,9 @@ def _biases(given: list[Any] | dict[int, float] | None, context: Context) -> dic
             raise invalid(path, f"{path}: {str(pair[0])[:64]} is no token", "invalid_type")
     return found
 
+
+MOST_BIASED = 64
+"""Most characters of a text in ``logit_bias``."""
 
 FORBIDDEN = -1e9
 """The bias of a token that must not come."""

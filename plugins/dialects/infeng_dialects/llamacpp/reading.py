@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from infeng_serve.api.dialects import Context, bare, check_text, completing, decode, encoded, invalid
+from infeng_serve.api.dialects import (
+    Context,
+    bare,
+    check_length,
+    check_text,
+    check_tokens,
+    completing,
+    decode,
+    encoded,
+    invalid,
+)
 
 from infeng_dialects import fim
 from infeng_dialects.llamacpp.answer import LlamaAnswer
@@ -33,9 +43,11 @@ def joined(given: str | list[Any], context: Context) -> str | list[Any]:
     is_text = [isinstance(one, str) for one in given]
     if all(is_id) or all(is_text) or not all(map(max, is_id, is_text)):
         return given
+    check_length(given, context.context, "prompt")
     texts = [one for one in given if isinstance(one, str)]
     for text in texts:
         check_text(text, context, "prompt")
+    check_tokens(texts, context, "prompt")
     ids = iter(zip(texts, encoded(texts, context, "prompt"), strict=True))
     found: list[int] = []
     for one in given:

@@ -8,6 +8,9 @@ from typing import Any
 import msgspec
 from infeng_serve.api.dialects import MOST_MESSAGES, check_length, convert, invalid, not_supported
 
+MOST_CALLS = 1024
+"""Most calls of one turn."""
+
 ROLES = ("system", "user", "assistant", "tool")
 
 
@@ -57,6 +60,7 @@ def messages(turns: Sequence[Any]) -> list[dict[str, Any]]:
         if turn.thinking:
             message["reasoning_content"] = message["reasoning"] = turn.thinking
         if turn.tool_calls:
+            check_length(turn.tool_calls, MOST_CALLS, f"{path}.tool_calls")
             waiting = []
             calls = []
             for call in turn.tool_calls:

@@ -12,7 +12,14 @@ from infeng_serve.model import Model
 from infeng_serve.observability.load import load_values
 from infeng_serve.protocol.answer import Answer, Context, Read
 from infeng_serve.protocol.answer_reader import Reader
-from infeng_serve.protocol.bounds import MOST_MESSAGES, check_conversation, check_length, check_text, encoded
+from infeng_serve.protocol.bounds import (
+    MOST_MESSAGES,
+    check_conversation,
+    check_length,
+    check_text,
+    check_tokens,
+    encoded,
+)
 from infeng_serve.protocol.chat import ChatRequest, Conversation, conversation, prompt_of
 from infeng_serve.protocol.chat import read as read_chat
 from infeng_serve.protocol.chat_answer import AnswerMessage, ChatResponse, assembled
@@ -77,6 +84,7 @@ __all__ = [
     "check_conversation",
     "check_length",
     "check_text",
+    "check_tokens",
     "checked",
     "completing",
     "conversation",
