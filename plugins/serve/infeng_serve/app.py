@@ -13,7 +13,7 @@ from infeng_serve.host_header import Hosts
 from infeng_serve.http import Call, Receive, Scope, Send
 from infeng_serve.observers import Record
 from infeng_serve.protocol.answer import Read
-from infeng_serve.protocol.errors import ApiError, ErrorForm
+from infeng_serve.protocol.errors import ApiError, ErrorForm, openai_form
 from infeng_serve.protocol.operation import Operation
 from infeng_serve.service import Service
 
@@ -33,7 +33,7 @@ class Route:
     """Handlers by method; GET also answers HEAD."""
     is_open: bool = False
     """Whether the path needs no API key."""
-    error_form: ErrorForm = ApiError.body
+    error_form: ErrorForm = openai_form
     """Returns the body of an error's response; the default is OpenAI's form."""
     read: Read | None = None
     """Reads the calls of a generating route whose streams can be resumed."""

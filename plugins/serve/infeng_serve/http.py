@@ -13,7 +13,7 @@ from typing import Any
 from infeng_serve.auth import NOBODY, Caller
 from infeng_serve.failures import GoneError
 from infeng_serve.protocol.answer import EVENTS
-from infeng_serve.protocol.errors import ApiError, ErrorForm
+from infeng_serve.protocol.errors import ApiError, ErrorForm, openai_form
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -122,7 +122,7 @@ class Call:
         self.caller: Caller = NOBODY
         self.extra: list[tuple[bytes, bytes]] = [(b"x-request-id", self.id.encode("ascii"))]
         """Headers of every response to this call."""
-        self.error_form: ErrorForm = ApiError.body
+        self.error_form: ErrorForm = openai_form
         """Returns the body of an error response to this call."""
         self.is_started = False
         self.is_over = False

@@ -22,7 +22,7 @@ FEW = {
     "prompt of arrays", "64,000 items", "no UTF-8", "gzip of 2 GB", "nested arrays", "4 MB in a message",
     "grammar: ambiguous", "ids to detokenize", "blocks", "calls without results", "texts and ids", "long documents",
 }  # fmt: skip
-"""One of each kind: of lists, conversations, what is no JSON, what grows, depth, long texts, grammars, answers; and of dialects."""
+"""Some of each kind: lists, conversations, what is no JSON, what grows, depth, long texts, grammars, dialects."""
 
 MOST_EACH = 12 * MOST
 """Bytes of memory that each call of an attack at a time may take: a dozen of the largest bodies."""

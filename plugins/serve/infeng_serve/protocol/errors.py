@@ -74,6 +74,11 @@ ErrorForm = Callable[[ApiError], bytes]
 """Returns the body of an error's response."""
 
 
+def openai_form(error: ApiError) -> bytes:
+    """Return the body of an error's response in OpenAI's form."""
+    return error.body()
+
+
 def invalid(param: str | None, message: str, code: str | None = "invalid_value") -> ApiError:
     """Return error 400 for one parameter. param: its path, such as ``messages[0].content``."""
     return ApiError(400, message, param=param, code=code)
