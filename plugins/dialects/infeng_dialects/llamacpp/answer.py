@@ -59,6 +59,7 @@ class LlamaAnswer(Frames):
         """shows_tokens: whether tokens are in the answer."""
         super().__init__(asked, context, found.requests)
         self._texts = found.texts
+        self._prompts = found.prompts
         self._shows_tokens = shows_tokens
         self._reports = asked.logprobs is not None
         self._stops = (asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop or ())
@@ -97,7 +98,7 @@ class LlamaAnswer(Frames):
             id_slot=-1,
             stop=False,
             tokens_predicted=self._sent[index],
-            tokens_evaluated=len(self.requests[index].prompt),
+            tokens_evaluated=len(self._prompts[index]),
         )
         if self._reports and logprobs:
             found.completion_probabilities = self._probabilities(logprobs)
@@ -119,8 +120,7 @@ class LlamaAnswer(Frames):
 
     def _prompt(self, index: int) -> str:
         text = self._texts[index]
-        prompt = self.requests[index].prompt
-        return text if text is not None else self.context.tokenizer.decode([*prompt])  # type: ignore[list-item]
+        return self.context.tokenizer.decode(self._prompts[index]) if text is None else text
 
     def _probabilities(self, logprobs: Sequence[Logprob]) -> list[dict[str, Any]]:
         """Return the tokens with their ids, which OpenAI's form lacks."""

@@ -108,18 +108,18 @@ def _documents(given: Sequence[Any]) -> list[str]:
     if not given:
         raise invalid("documents", "documents: there is none")
     check_length(given, MOST_REQUESTS, "documents")
-    found = [one.get("text") if isinstance(one, dict) else one for one in given]
-    for index, text in enumerate(found):
+    found = []
+    for index, one in enumerate(given):
+        text = one.get("text") if isinstance(one, dict) else one
         if not isinstance(text, str):
             raise invalid(f"documents[{index}]", f"documents[{index}]: it is no text and has none", "invalid_type")
+        found.append(text)
     return found
 
 
 def _pairs(given: ScoreRequest) -> list[Pair]:
-    first, second = (
-        _several(*(getattr(given, name) for name in names), names[0])
-        for names in (("text_1", "queries"), ("text_2", "documents"))
-    )
+    first = _several(given.text_1, given.queries, "text_1")
+    second = _several(given.text_2, given.documents, "text_2")
     if len(first) not in (1, len(second)):
         raise invalid("text_1", f"text_1: there are {len(first)}, and {len(second)} of text_2: give one, or as many")
     check_length(second, MOST_REQUESTS, "text_2")

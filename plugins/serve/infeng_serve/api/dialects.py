@@ -33,6 +33,7 @@ from infeng_serve.protocol.frames import Frames
 from infeng_serve.protocol.logprobs import TokenLogprob
 from infeng_serve.protocol.logprobs import chat as token_logprobs
 from infeng_serve.protocol.messages import checked
+from infeng_serve.protocol.model_types import ModelList
 from infeng_serve.protocol.operation import GENERATE, READ, Operation
 from infeng_serve.protocol.parameters import StructuredOutputs
 from infeng_serve.protocol.prompts import bare
@@ -68,6 +69,7 @@ __all__ = [
     "FunctionName",
     "Handler",
     "Model",
+    "ModelList",
     "Operation",
     "Read",
     "Reader",

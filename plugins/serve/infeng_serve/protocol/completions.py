@@ -56,6 +56,8 @@ class Completing:
     requests: list[Request]
     """``n`` for each prompt in turn."""
     n: int
+    prompts: list[list[int]]
+    """The token ids of each prompt."""
     texts: list[str | None]
     """The text of each prompt, None for one of token ids."""
     is_nothing_new: bool
@@ -70,8 +72,8 @@ def read(body: bytes, context: Context) -> CompletionAnswer:
     found = completing(given, context)
     echo = None
     if given.echo:
-        prompts = (list(request.prompt) for request in found.requests[:: found.n])
-        echo = Echo([_echoed(ids, text, context) for ids, text in zip(prompts, found.texts, strict=True)])
+        pairs = zip(found.prompts, found.texts, strict=True)
+        echo = Echo([_echoed(ids, text, context) for ids, text in pairs])
     answer = CompletionAnswer(given, context, found.requests, found.n, echo, found.is_nothing_new)
     answer.paths = found.paths
     return answer
@@ -96,7 +98,7 @@ def completing(given: CompletionRequest, context: Context) -> Completing:
         given, context, otherwise=MAX_TOKENS, logprobs=given.logprobs, processors=processors, **more
     )
     made = requests(given, context, prompts, params, adapter, n)
-    return Completing(made, n, texts, is_nothing_new, {**structured.paths(form), **named_paths(given)})
+    return Completing(made, n, prompts, texts, is_nothing_new, {**structured.paths(form), **named_paths(given)})
 
 
 def _check(given: CompletionRequest, n: int) -> None:
