@@ -11,7 +11,7 @@ from infeng_serve.api.dialects import GENERATE, READ, Operation, route
 from infeng_dialects.anthropic import counting, reading
 from infeng_dialects.anthropic.answer import MessageEvent, MessageResponse
 from infeng_dialects.anthropic.errors import AnthropicError, body
-from infeng_dialects.anthropic.parameters import CountTokensRequest, MessagesRequest
+from infeng_dialects.anthropic.parameters import AnthropicTool, CountTokensRequest, MessagesRequest
 
 PATH = "/v1/messages"
 
@@ -19,7 +19,8 @@ PATH = "/v1/messages"
 def routes(settings: Mapping[str, Any]) -> dict[str, Route]:
     """Return the routes."""
     made = Operation("post", PATH, "Answer a conversation, as Anthropic's API", MessagesRequest, MessageResponse,
-                     (MessageEvent,), ("Idempotency-Key",), errors=GENERATE, error=AnthropicError)  # fmt: skip
+                     (MessageEvent,), ("Idempotency-Key",), errors=GENERATE, beside=(AnthropicTool,),
+                     error=AnthropicError)  # fmt: skip
     counted = Operation("post", f"{PATH}/count_tokens", "Count the tokens of a conversation", CountTokensRequest,
                         counting.TokenCount, errors=READ, error=AnthropicError)  # fmt: skip
     answering = route(reading.read)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
+from infeng_serve.api.dialects import PRIORITY, SECONDS, known
 from msgspec import Meta
 
 
@@ -120,12 +121,10 @@ class MessagesRequest(Conversing, kw_only=True, forbid_unknown_fields=True):
         int, Meta(description="most new tokens, reasoning included", extra_json_schema={"minimum": 1})
     ]
     stream: Annotated[bool | None, Meta(description="events as tokens come")] = None
-    stop_sequences: Annotated[list[str] | None, Meta(description="the text ends before the first of these")] = None
-    temperature: Annotated[float | None, Meta(description="0 is greedy; larger is more even")] = None
-    top_p: Annotated[
-        float | None, Meta(description="the fewest most likely tokens whose probabilities reach this sum")
-    ] = None
-    top_k: Annotated[int | None, Meta(description="the k most likely tokens")] = None
+    stop_sequences: Annotated[list[str] | None, known("stop")] = None
+    temperature: Annotated[float | None, known("temperature")] = None
+    top_p: Annotated[float | None, known("top_p")] = None
+    top_k: Annotated[int | None, known("top_k")] = None
     metadata: Annotated[dict[str, Any] | None, Meta(description="ignored")] = None
     service_tier: Annotated[str | None, Meta(description="ignored")] = None
     container: Annotated[Any, Meta(description="refused: no code runs here", extra_json_schema={"enum": [None]})] = None
@@ -135,7 +134,7 @@ class MessagesRequest(Conversing, kw_only=True, forbid_unknown_fields=True):
         dict[str, Any] | None,
         Meta(description="only edits that keep all: nothing is cut from a conversation"),
     ] = None
-    seed: Annotated[int | None, Meta(description="the same call with the same seed gives the same tokens")] = None
+    seed: Annotated[int | None, known("seed")] = None
     cache_salt: Annotated[str | None, Meta(description="as in chat")] = None
-    priority: Annotated[int | None, Meta(description="as in chat")] = None
-    timeout: Annotated[float | None, Meta(description="as in chat")] = None
+    priority: Annotated[int | None, PRIORITY] = None
+    timeout: Annotated[float | None, Meta(description="as in chat", extra_json_schema=SECONDS)] = None

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from infeng_serve.api import Route
 from infeng_serve.api.dialects import GENERATE, READ, ChatResponse, ModelList, Operation, models, read_chat, route
 from infeng_serve.api.dialects import ChatRequest as OpenAIChat
+from msgspec import Meta
 
 from infeng_dialects.llamacpp import information, reading
 from infeng_dialects.llamacpp.answer import LlamaCompletion
 from infeng_dialects.llamacpp.errors import LlamaError, body
 from infeng_dialects.llamacpp.parameters import (
+    TEXTS,
     InfillRequest,
     LlamaCompletionRequest,
     LlamaEmbeddingRequest,
     TemplateRequest,
 )
 
+_EMBED = Annotated[LlamaEmbeddingRequest, Meta(extra_json_schema=TEXTS)]
 _CALL = ("Idempotency-Key",)
 
 
@@ -34,7 +37,7 @@ def routes(settings: Mapping[str, Any]) -> dict[str, Route]:
     infill = reading.read_infill
     found["/infill"] = Route(route(infill).handlers, error_form=body, read=infill, operations=(one,))
     for path in ("/embedding", "/embeddings"):
-        one = Operation("post", path, "Embed texts, as llama.cpp", LlamaEmbeddingRequest,
+        one = Operation("post", path, "Embed texts, as llama.cpp", _EMBED,
                         list[information.LlamaEmbedding], errors=GENERATE, error=LlamaError)  # fmt: skip
         found[path] = Route({"POST": information.embedding}, error_form=body, operations=(one,))
     one = Operation("post", "/apply-template", "Render a conversation", TemplateRequest, information.Prompt,

@@ -5,11 +5,27 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from infeng_serve.api.dialects import CompletionRequest, Context, check_length, invalid, not_supported
+from infeng_serve.api.dialects import (
+    LOGPROBS,
+    MESSAGES,
+    MIROSTAT,
+    PRIORITY,
+    PROMPT_SCHEMA,
+    SECONDS,
+    CompletionRequest,
+    Context,
+    check_length,
+    invalid,
+    known,
+    not_supported,
+)
 from msgspec import Meta
 
+from infeng_dialects.parameters import LAST_N, least, only, repetition_penalty
+
 _SLOT = Meta(description="ignored: the server finds what is cached")
-_OFF = "only false: it is not done here"
+_PROBS = Meta(description="log-probabilities of the tokens, and of so many likely ones", extra_json_schema=LOGPROBS)
+_SIGMA = Meta(description="tokens within this many standard deviations of the best logit; -1 is off")
 
 
 class Completing(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -19,71 +35,66 @@ class Completing(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         None
     )
     stream: Annotated[bool | None, Meta(description="events as tokens come")] = None
-    n_predict: Annotated[int | None, Meta(description="most new tokens; -1: what the context has left")] = None
-    max_tokens: Annotated[int | None, Meta(description="the same")] = None
-    temperature: Annotated[float | None, Meta(description="0 is greedy; larger is more even")] = None
-    top_k: Annotated[int | None, Meta(description="the k most likely tokens; 0 or -1 keeps all")] = None
-    top_p: Annotated[
-        float | None, Meta(description="the fewest most likely tokens whose probabilities reach this sum")
-    ] = None
-    min_p: Annotated[float | None, Meta(description="no tokens less likely than this share of the most likely one")] = (
-        None
-    )
-    typical_p: Annotated[float | None, Meta(description="locally typical sampling; 1 keeps all")] = None
-    top_n_sigma: Annotated[
-        float | None, Meta(description="tokens within this many standard deviations of the best logit; -1 is off")
-    ] = None
-    xtc_probability: Annotated[float | None, Meta(description="how often XTC drops the most likely tokens")] = None
-    xtc_threshold: Annotated[float | None, Meta(description="the probability from which XTC may drop a token")] = None
-    dry_multiplier: Annotated[float | None, Meta(description="strength of DRY; 0 is off")] = None
-    dry_base: Annotated[float | None, Meta(description="growth of DRY's penalty with a sequence's length")] = None
-    dry_allowed_length: Annotated[int | None, Meta(description="longest sequence that DRY lets repeat")] = None
-    dry_penalty_last_n: Annotated[
-        int | None, Meta(description="how many of the last tokens DRY searches; -1 is all")
-    ] = None
-    dry_sequence_breakers: Annotated[list[str] | None, Meta(description="texts that end a sequence of DRY")] = None
-    repeat_penalty: Annotated[float | None, Meta(description="against tokens of prompt and answer; 1 changes none")] = (
-        None
-    )
-    repeat_last_n: Annotated[
-        int | None, Meta(description="-1: all tokens count; 0: no penalty; others are refused with a penalty")
-    ] = None
-    presence_penalty: Annotated[float | None, Meta(description="against tokens that the answer has")] = None
-    frequency_penalty: Annotated[
-        float | None, Meta(description="against tokens that the answer has, for each time")
-    ] = None
-    mirostat: Annotated[int | None, Meta(description="0 alone: there is no mirostat")] = None
+    n_predict: Annotated[int | None, least("most new tokens; -1: what the context has left", -1)] = None
+    max_tokens: Annotated[int | None, least("the same", -1)] = None
+    temperature: Annotated[float | None, known("temperature")] = None
+    top_k: Annotated[int | None, known("top_k")] = None
+    top_p: Annotated[float | None, known("top_p")] = None
+    min_p: Annotated[float | None, known("min_p")] = None
+    typical_p: Annotated[float | None, known("typical_p")] = None
+    top_n_sigma: Annotated[float | None, _SIGMA] = None
+    xtc_probability: Annotated[float | None, known("xtc_probability")] = None
+    xtc_threshold: Annotated[float | None, known("xtc_threshold")] = None
+    dry_multiplier: Annotated[float | None, known("dry_multiplier")] = None
+    dry_base: Annotated[float | None, known("dry_base")] = None
+    dry_allowed_length: Annotated[int | None, known("dry_allowed_length")] = None
+    dry_penalty_last_n: Annotated[int | None, known("dry_penalty_last_n")] = None
+    dry_sequence_breakers: Annotated[list[str] | None, known("dry_sequence_breakers")] = None
+    repeat_penalty: Annotated[float | None, known("repetition_penalty")] = None
+    repeat_last_n: Annotated[int | None, LAST_N] = None
+    presence_penalty: Annotated[float | None, known("presence_penalty")] = None
+    frequency_penalty: Annotated[float | None, known("frequency_penalty")] = None
+    mirostat: Annotated[int | None, MIROSTAT] = None
     mirostat_tau: Annotated[float | None, Meta(description="ignored")] = None
     mirostat_eta: Annotated[float | None, Meta(description="ignored")] = None
-    seed: Annotated[
-        int | None, Meta(description="the same call with the same seed gives the same tokens; -1: random")
-    ] = None
-    stop: Annotated[list[str] | None, Meta(description="the text ends before the first of these")] = None
-    ignore_eos: Annotated[bool | None, Meta(description="go on past the model's end tokens")] = None
+    seed: Annotated[int | None, known("seed")] = None
+    stop: Annotated[list[str] | None, known("stop")] = None
+    ignore_eos: Annotated[bool | None, known("ignore_eos")] = None
     logit_bias: Annotated[
         list[Any] | dict[int, float] | None,
         Meta(description="pairs of a token id or text and a number, or false to forbid it"),
     ] = None
     grammar: Annotated[str | None, Meta(description="a grammar in GBNF")] = None
     json_schema: Annotated[dict[str, Any] | bool | None, Meta(description="a JSON schema of the text")] = None
-    n_probs: Annotated[int | None, Meta(description="log-probabilities of the tokens, and of so many likely ones")] = (
-        None
-    )
-    post_sampling_probs: Annotated[bool | None, Meta(description=_OFF)] = None
+    n_probs: Annotated[int | None, _PROBS] = None
+    post_sampling_probs: Annotated[bool | None, only("only false: it is not done here", [False])] = None
     return_tokens: Annotated[bool | None, Meta(description="true: tokens are in the answer")] = None
     cache_prompt: Annotated[bool | None, _SLOT] = None
     id_slot: Annotated[int | None, _SLOT] = None
     n_cache_reuse: Annotated[int | None, _SLOT] = None
     n_keep: Annotated[int | None, Meta(description="ignored: nothing is cut from a prompt")] = None
-    min_keep: Annotated[int | None, Meta(description="0 or 1 alone")] = None
+    min_keep: Annotated[int | None, only("0 or 1 alone", [0, 1])] = None
     timings_per_token: Annotated[bool | None, Meta(description="ignored: the last event has timings")] = None
     return_progress: Annotated[bool | None, Meta(description="ignored")] = None
     cache_salt: Annotated[str | None, Meta(description="as in completions")] = None
-    priority: Annotated[int | None, Meta(description="as in completions")] = None
-    timeout: Annotated[float | None, Meta(description="as in completions")] = None
+    priority: Annotated[int | None, PRIORITY] = None
+    timeout: Annotated[float | None, Meta(description="as in completions", extra_json_schema=SECONDS)] = None
 
 
-_PROMPT = Meta(description="a text, token ids, texts and ids mixed, or a list of texts")
+_ID = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+_PROMPT = Meta(
+    description="a text, token ids, texts and ids mixed, or a list of texts",
+    extra_json_schema={
+        "allOf": [
+            {
+                "anyOf": [
+                    {"type": "string", "minLength": 1},
+                    {"type": "array", "minItems": 1, "items": {"anyOf": [{"type": "string"}, _ID]}},
+                ]
+            }
+        ]
+    },
+)
 
 
 class LlamaCompletionRequest(Completing, kw_only=True, forbid_unknown_fields=True):
@@ -114,14 +125,14 @@ class LlamaEmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=
     model: str | None = None
     input: Annotated[str | list[Any] | None, Meta(description="a text, texts, token ids, or lists of them")] = None
     content: Annotated[str | list[Any] | None, Meta(description="the same by its older name")] = None
-    encoding_format: Annotated[str | None, Meta(description="float alone")] = None
+    encoding_format: Annotated[str | None, only("float alone", ["float"])] = None
 
 
 class TemplateRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The body of /apply-template."""
 
     model: str | None = None
-    messages: Annotated[list[Any], Meta(extra_json_schema={"items": {"$ref": "#/components/schemas/Message"}})]
+    messages: Annotated[list[Any], Meta(extra_json_schema=MESSAGES)]
     tools: Annotated[list[Any] | None, Meta(extra_json_schema={"items": {"$ref": "#/components/schemas/Tool"}})] = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -166,22 +177,13 @@ def asked_of(given: Completing, prompt: str | list[Any], context: Context) -> Co
     asked.seed = None if given.seed == -1 else given.seed
     asked.top_n_sigma = None if given.top_n_sigma == -1 else given.top_n_sigma
     asked.logprobs = given.n_probs or None
-    asked.repetition_penalty = _penalty(given)
+    asked.repetition_penalty = repetition_penalty(given.repeat_penalty, given.repeat_last_n, "repeat_last_n")
     asked.logit_bias = _biases(given.logit_bias, context)
     if given.post_sampling_probs:
         raise not_supported("post_sampling_probs", "probabilities are those before sampling: leave it out")
     if given.min_keep not in (None, 0, 1):
         raise not_supported("min_keep", "a filter may leave one token: leave it out")
     return asked
-
-
-def _penalty(given: Completing) -> float | None:
-    penalty, last = given.repeat_penalty, given.repeat_last_n
-    if last == 0:
-        return 1.0
-    if last not in (None, -1) and penalty not in (None, 1.0):
-        raise not_supported("repeat_last_n", "a repeat_penalty counts all tokens here: give -1")
-    return penalty
 
 
 def _biases(given: list[Any] | dict[int, float] | None, context: Context) -> dict[int, float] | None:
@@ -211,3 +213,8 @@ MOST_BIASED = 64
 
 FORBIDDEN = -1e9
 """The bias of a token that must not come."""
+
+TEXTS: dict[str, Any] = {
+    "anyOf": [{"required": [name], "properties": {name: PROMPT_SCHEMA}} for name in ("input", "content")]
+}
+"""JSON Schema of the rule that embeddings need texts."""

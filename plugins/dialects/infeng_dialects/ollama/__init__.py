@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from infeng_serve.api import Route
 from infeng_serve.api.dialects import GENERATE, READ, Operation, handler
+from msgspec import Meta
 
 from infeng_dialects.ollama import embedding, information, reading
 from infeng_dialects.ollama.answer import KIND, OllamaResponse
 from infeng_dialects.ollama.errors import OllamaError, body
 from infeng_dialects.ollama.parameters import (
+    NAMED,
     EmbeddingsRequest,
     EmbedRequest,
     GenerateRequest,
@@ -19,6 +21,7 @@ from infeng_dialects.ollama.parameters import (
     ShowRequest,
 )
 
+_SHOW = Annotated[ShowRequest, Meta(extra_json_schema=NAMED)]
 _CALL = ("Idempotency-Key",)
 
 
@@ -34,7 +37,7 @@ def routes(settings: Mapping[str, Any]) -> dict[str, Route]:
         Operation("post", "/api/embeddings", "Embed a text, as Ollama", EmbeddingsRequest, embedding.EmbeddingsResponse,
                   errors=GENERATE, error=OllamaError),
         Operation("get", "/api/tags", "List the models, as Ollama", answer=information.ListedModels, error=OllamaError),
-        Operation("post", "/api/show", "Describe a model, as Ollama", ShowRequest, information.Shown, errors=READ,
+        Operation("post", "/api/show", "Describe a model, as Ollama", _SHOW, information.Shown, errors=READ,
                   error=OllamaError),
         Operation("get", "/api/ps", "List the models in memory, as Ollama", answer=information.ListedModels,
                   error=OllamaError),

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from infeng_serve.api import ApiError, Call, Caller, Service
+from infeng_serve.api import Call, Caller, Service
 from infeng_serve.api.dialects import Context, Model, answer_with, decode
 
 from infeng_core.api import AdapterInfo, __version__
@@ -105,10 +105,7 @@ async def show(service: Service, call: Call) -> None:
 def shown(model: Model, caller: Caller, context: Context, body: bytes) -> bytes:
     """Return the body of /api/show; raises ApiError."""
     given = decode(body, ShowRequest, context.ignored)
-    asked = given.model or given.name
-    if asked is None:
-        raise ApiError(400, "missing parameter model", param="model", code="missing_required_parameter")
-    name, adapter = names.found(asked, context)
+    name, adapter = names.found(given.model or given.name or "", context)
     config = model.engine.model.config
     architecture = config.family
     facts = {

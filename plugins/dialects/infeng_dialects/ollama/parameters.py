@@ -5,42 +5,39 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
+from infeng_serve.api.dialects import LOGPROBS, MIROSTAT, known
 from msgspec import Meta
+
+from infeng_dialects.parameters import LAST_N, least, only
 
 _PLACED = Meta(description="ignored: it places a model in memory")
 _NOTHING: dict[str, Any] = {"enum": [None, []]}
+_NAME = Meta(
+    description="the base model's name or an adapter's, with or without :latest", extra_json_schema={"minLength": 1}
+)
+_LIKELY = Meta(description="so many likely tokens beside each", extra_json_schema=LOGPROBS)
 _FORM = Meta(description='"json", or a JSON schema')
 
 
 class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Parameters of sampling; those that place a model in memory are ignored."""
 
-    num_predict: Annotated[int | None, Meta(description="most new tokens; -1 and -2: what the context has left")] = None
-    temperature: Annotated[float | None, Meta(description="0 is greedy; larger is more even")] = None
-    top_k: Annotated[int | None, Meta(description="the k most likely tokens; 0 keeps all")] = None
-    top_p: Annotated[
-        float | None, Meta(description="the fewest most likely tokens whose probabilities reach this sum")
-    ] = None
-    min_p: Annotated[float | None, Meta(description="no tokens less likely than this share of the most likely one")] = (
-        None
-    )
-    typical_p: Annotated[float | None, Meta(description="locally typical sampling; 1 keeps all")] = None
-    seed: Annotated[int | None, Meta(description="the same call with the same seed gives the same tokens")] = None
-    stop: Annotated[str | list[str] | None, Meta(description="the text ends before the first of these")] = None
-    repeat_penalty: Annotated[float | None, Meta(description="against tokens of prompt and answer; 1 changes none")] = (
-        None
-    )
-    repeat_last_n: Annotated[
-        int | None, Meta(description="-1: all tokens count; 0: no penalty; others are refused with a penalty")
-    ] = None
-    presence_penalty: Annotated[float | None, Meta(description="against tokens that the answer has")] = None
-    frequency_penalty: Annotated[
-        float | None, Meta(description="against tokens that the answer has, for each time")
-    ] = None
-    mirostat: Annotated[int | None, Meta(description="0 alone: there is no mirostat")] = None
+    num_predict: Annotated[int | None, least("most new tokens; -1 and -2: what the context has left", -2)] = None
+    temperature: Annotated[float | None, known("temperature")] = None
+    top_k: Annotated[int | None, known("top_k")] = None
+    top_p: Annotated[float | None, known("top_p")] = None
+    min_p: Annotated[float | None, known("min_p")] = None
+    typical_p: Annotated[float | None, known("typical_p")] = None
+    seed: Annotated[int | None, known("seed")] = None
+    stop: Annotated[str | list[str] | None, known("stop")] = None
+    repeat_penalty: Annotated[float | None, known("repetition_penalty")] = None
+    repeat_last_n: Annotated[int | None, LAST_N] = None
+    presence_penalty: Annotated[float | None, known("presence_penalty")] = None
+    frequency_penalty: Annotated[float | None, known("frequency_penalty")] = None
+    mirostat: Annotated[int | None, MIROSTAT] = None
     mirostat_tau: Annotated[float | None, Meta(description="ignored")] = None
     mirostat_eta: Annotated[float | None, Meta(description="ignored")] = None
-    tfs_z: Annotated[float | None, Meta(description="1 alone, which is off")] = None
+    tfs_z: Annotated[float | None, only("1 alone, which is off", [1])] = None
     num_ctx: Annotated[int | None, Meta(description="ignored: the server sets the context")] = None
     num_keep: Annotated[int | None, Meta(description="ignored: nothing is cut from a prompt")] = None
     penalize_newline: Annotated[bool | None, Meta(description="ignored")] = None
@@ -61,7 +58,7 @@ class Options(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class Generating(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Parameters of /api/generate and /api/chat."""
 
-    model: Annotated[str, Meta(description="the base model's name or an adapter's, with or without :latest")]
+    model: Annotated[str, _NAME]
     stream: Annotated[bool | None, Meta(description="a line for each piece, unless false")] = None
     format: Annotated[str | dict[str, Any] | None, _FORM] = None
     options: Annotated[Options | None, Meta(description="parameters of sampling")] = None
@@ -69,7 +66,7 @@ class Generating(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         bool | str | None, Meta(description="the template's variables enable_thinking, reasoning_effort")
     ] = None
     logprobs: Annotated[bool | None, Meta(description="log-probabilities of the answer's tokens")] = None
-    top_logprobs: Annotated[int | None, Meta(description="so many likely tokens beside each")] = None
+    top_logprobs: Annotated[int | None, _LIKELY] = None
     keep_alive: Annotated[float | str | None, Meta(description="ignored: the model stays loaded")] = None
     truncate: Annotated[bool | None, Meta(description="ignored: nothing is cut from a prompt")] = None
     shift: Annotated[bool | None, Meta(description="ignored: an answer ends with the context")] = None
@@ -117,7 +114,7 @@ class OllamaChatRequest(Generating, kw_only=True, forbid_unknown_fields=True):
 class EmbedRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The body of /api/embed."""
 
-    model: str
+    model: Annotated[str, _NAME]
     input: Annotated[str | list[str], Meta(description="a text, or several", extra_json_schema={"minItems": 1})]
     truncate: Annotated[bool | None, Meta(description="ignored: a text that is too long is an error")] = None
     dimensions: Annotated[
@@ -130,7 +127,7 @@ class EmbedRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class EmbeddingsRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The body of /api/embeddings."""
 
-    model: str
+    model: Annotated[str, _NAME]
     prompt: Annotated[str, Meta(description="a text")]
     options: Annotated[dict[str, Any] | None, Meta(description="ignored")] = None
     keep_alive: Annotated[float | str | None, Meta(description="ignored")] = None
@@ -142,3 +139,11 @@ class ShowRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     model: str | None = None
     name: Annotated[str | None, Meta(description="the older name of model")] = None
     verbose: Annotated[bool | None, Meta(description="ignored")] = None
+
+
+NAMED: dict[str, Any] = {
+    "anyOf": [
+        {"required": [name], "properties": {name: {"type": "string", "minLength": 1}}} for name in ("model", "name")
+    ]
+}
+"""JSON Schema of the rule that /api/show needs a name."""

@@ -22,6 +22,7 @@ from infeng_dialects.ollama import names
 from infeng_dialects.ollama.answer import Lines, Loaded
 from infeng_dialects.ollama.messages import messages
 from infeng_dialects.ollama.parameters import GenerateRequest, Generating, OllamaChatRequest, Options
+from infeng_dialects.parameters import repetition_penalty
 
 SAME = ("temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "stop", "presence_penalty", "frequency_penalty",
         "mirostat")  # fmt: skip
@@ -103,23 +104,13 @@ def _set(asked: ChatRequest | CompletionRequest, given: Generating, context: Con
         asked.max_tokens = options.num_predict
     elif options.num_predict not in (None, -1, -2):
         raise invalid("options.num_predict", f"options.num_predict: {options.num_predict} is less than -2")
-    asked.repetition_penalty = _penalty(options)
+    last = options.repeat_last_n
+    asked.repetition_penalty = repetition_penalty(options.repeat_penalty, last, "options.repeat_last_n")
     if options.tfs_z not in (None, 1.0):
         raise not_supported("options.tfs_z", "there is no tail-free sampling here: use min_p (1 is off)")
     for name in ("num_ctx", "num_keep", "penalize_newline"):
         if getattr(options, name) is not None:
             context.ignored.note(f"options.{name}")
-
-
-def _penalty(options: Options) -> float | None:
-    """Return ``repetition_penalty``; raises ApiError for one over a part of the tokens."""
-    penalty, last = options.repeat_penalty, options.repeat_last_n
-    if last == 0:
-        return 1.0
-    if last not in (None, -1) and penalty not in (None, 1.0):
-        why = "a repeat_penalty counts all tokens here: give -1, or presence_penalty instead"
-        raise not_supported("options.repeat_last_n", why)
-    return penalty
 
 
 def _form(given: str | dict[str, Any]) -> StructuredOutputs:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
+from infeng_serve.api.dialects import PRIORITY, SECONDS
 from msgspec import Meta
 
-_TEXTS: dict[str, Any] = {"minItems": 1, "items": {"type": ["string", "object"]}}
+_DOCUMENT = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
+_TEXTS: dict[str, Any] = {"minItems": 1, "items": {"anyOf": [{"type": "string"}, _DOCUMENT]}}
+
+_TIMEOUT = Meta(description="seconds after which the call ends with an error", extra_json_schema=SECONDS)
 
 
 class Ranking(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -22,8 +26,8 @@ class Ranking(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     pooling: Annotated[
         Literal["mean", "last"] | None, Meta(description="of embeddings, for a model that is ranked by their cosine")
     ] = None
-    priority: Annotated[int | None, Meta(description="larger is more urgent, where the scheduler looks at it")] = None
-    timeout: Annotated[float | None, Meta(description="seconds after which the call ends with an error")] = None
+    priority: Annotated[int | None, PRIORITY] = None
+    timeout: Annotated[float | None, _TIMEOUT] = None
     user: Annotated[str | None, Meta(description="ignored")] = None
 
 
@@ -43,3 +47,21 @@ class ScoreRequest(Ranking, kw_only=True, forbid_unknown_fields=True):
     text_2: Annotated[str | list[str] | None, Meta(description="a document, or several")] = None
     queries: Annotated[str | list[str] | None, Meta(description="another name of text_1")] = None
     documents: Annotated[str | list[str] | None, Meta(description="another name of text_2")] = None
+
+
+_SOME = {"anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "minItems": 1, "items": {"type": "string"}}]}
+PAIRS: dict[str, Any] = {
+    "anyOf": [
+        {
+            "required": [first, second],
+            "properties": {
+                **{name: {"type": "null"} for name in ("text_1", "text_2", "queries", "documents")},
+                first: _SOME,
+                second: _SOME,
+            },
+        }
+        for first in ("text_1", "queries")
+        for second in ("text_2", "documents")
+    ]
+}
+"""JSON Schema of the rule that pairs need both of their texts."""

@@ -32,11 +32,11 @@ from infeng_serve.protocol.finish import stop_string
 from infeng_serve.protocol.frames import Frames
 from infeng_serve.protocol.logprobs import TokenLogprob
 from infeng_serve.protocol.logprobs import chat as token_logprobs
-from infeng_serve.protocol.messages import checked
+from infeng_serve.protocol.messages import MESSAGES, checked
 from infeng_serve.protocol.model_types import ModelList
 from infeng_serve.protocol.operation import GENERATE, READ, Operation
-from infeng_serve.protocol.parameters import StructuredOutputs
-from infeng_serve.protocol.prompts import bare
+from infeng_serve.protocol.parameters import LOGPROBS, MIROSTAT, PRIORITY, SECONDS, StructuredOutputs, known
+from infeng_serve.protocol.prompts import PROMPT_SCHEMA, bare
 from infeng_serve.protocol.reading import convert, decode
 from infeng_serve.protocol.requests import MOST_REQUESTS, place
 from infeng_serve.protocol.token_bytes import token_bytes
@@ -51,9 +51,15 @@ from infeng_serve.routes.tokens import answer as answer_with
 __all__ = [
     "GENERATE",
     "JSON",
+    "LOGPROBS",
+    "MESSAGES",
+    "MIROSTAT",
     "MOST_MESSAGES",
     "MOST_REQUESTS",
+    "PRIORITY",
+    "PROMPT_SCHEMA",
     "READ",
+    "SECONDS",
     "Answer",
     "AnswerMessage",
     "ChatRequest",
@@ -99,6 +105,7 @@ __all__ = [
     "generate",
     "handler",
     "invalid",
+    "known",
     "load_values",
     "models",
     "not_supported",

@@ -109,8 +109,9 @@ def document(takes_all: bool = False, more: tuple[Operation, ...] = ()) -> bytes
     operations = (*OPERATIONS, *more)
     types = [kind for one in operations for kind in (one.body, one.answer, *one.events) if kind is not None]
     errors = list(dict.fromkeys(one.error for one in operations))
+    beside = [*BESIDE, *dict.fromkeys(kind for one in more for kind in one.beside)]
     schemas, components = msgspec.json.schema_components(
-        [*types, *errors, *BESIDE], ref_template="#/components/schemas/{name}"
+        [*types, *errors, *beside], ref_template="#/components/schemas/{name}"
     )
     forms = dict(zip(errors, schemas[len(types) :], strict=False))
     bodies = {_struct(one.body).__name__ for one in operations if one.body is not None}

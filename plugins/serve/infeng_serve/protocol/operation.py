@@ -32,6 +32,8 @@ class Operation:
     is_open: bool = False
     """Whether the operation needs no API key."""
     errors: tuple[int, ...] = (401, 429)
+    beside: tuple[Any, ...] = ()
+    """Types that its schemas refer to by name and that no field has."""
     error: Any = ErrorBody
     """Type of the body of errors."""
     kind: str = "text/event-stream"
