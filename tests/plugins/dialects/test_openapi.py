@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from dialect_parts import dialects
+from dialect_parts import dialects, speaking
+from infeng_serve.auth import Keys
 from infeng_serve.hookspecs import routes_of
 from infeng_serve.routes import table
 from jsonschema import Draft202012Validator
@@ -32,6 +34,12 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("/tokenize", {"content": "Hi", "with_pieces": True}),
     ("/detokenize", {"tokens": [5, 6]}),
 ]
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Running]:
+    with speaking(names=["demo"], keys=Keys(["right"])) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +101,16 @@ def test_a_server_finds_the_routes_of_the_installed_wheel_and_only_the_dialects_
     assert {path for path in routes_of(some, table()) if path in dialects()} == set(dialects(use=["ollama"]))
     with pytest.raises(UsageError, match="'olama' is no dialect"):
         dialects(use=["olama"])
+
+
+@pytest.mark.parametrize("path", sorted(dialects()))
+def test_every_route_denies_without_a_key_in_the_form_of_its_errors(guarded: Running, path: str):
+    document = guarded.ask("/openapi.json", x_api_key="right").json
+    for method, route in document["paths"][path].items():
+        body = {} if method == "post" else None
+        for headers in ({}, {"x_api_key": "wrong"}, {"authorization": "Bearer wrong"}):
+            reply = guarded.ask(path, body, method=method.upper(), **headers)
+            assert reply.status == 401
+            schema(document, route["responses"]["401"]["content"]["application/json"]["schema"]).validate(reply.json)
+        assert guarded.ask(path, body, method=method.upper(), x_api_key="right").status != 401
+    assert guarded.ask(path, {}, method="DELETE", x_api_key="right").status == 405

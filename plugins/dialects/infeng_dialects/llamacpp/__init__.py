@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from infeng_serve.api import Route
-from infeng_serve.api.dialects import GENERATE, READ, ChatResponse, ModelList, Operation, models, read_chat, route
+from infeng_serve.api.dialects import GENERATE, READ, ChatResponse, ModelList, Operation, list_models, read_chat, route
 from infeng_serve.api.dialects import ChatRequest as OpenAIChat
 from msgspec import Meta
 
@@ -50,5 +50,5 @@ def routes(settings: Mapping[str, Any]) -> dict[str, Route]:
     one = Operation("post", "/chat/completions", "As /v1/chat/completions", OpenAIChat, ChatResponse, errors=GENERATE)
     found["/chat/completions"] = Route(route(read_chat).handlers, read=read_chat, operations=(one,))
     one = Operation("get", "/models", "As /v1/models", answer=ModelList)
-    found["/models"] = Route({"GET": models.listed}, operations=(one,))
+    found["/models"] = Route({"GET": list_models}, operations=(one,))
     return found

@@ -19,19 +19,19 @@ PREFIX = "/v1/models/"
 
 async def listed(service: Service, call: Call) -> None:
     """Answer all models that the caller may use."""
-    await call.respond(200, msgspec.json.encode(ModelList(data=cards(service.model, call.caller))))
+    await call.respond(200, msgspec.json.encode(ModelList(data=_cards(service.model, call.caller))))
 
 
 async def one(service: Service, call: Call) -> None:
     """Answer one model."""
     wanted = call.path.removeprefix(PREFIX)
-    card = next((card for card in cards(service.model, call.caller) if card.id == wanted), None)
+    card = next((card for card in _cards(service.model, call.caller) if card.id == wanted), None)
     if card is None:
         raise ApiError(404, f"The model {wanted[:200]!r} does not exist.", param="model", code="model_not_found")
     await call.respond(200, msgspec.json.encode(card))
 
 
-def cards(model: Model, caller: Caller) -> list[ModelCard]:
+def _cards(model: Model, caller: Caller) -> list[ModelCard]:
     base = [_card(model, name, root=model.name, parent=None) for name in model.names]
     found = []
     for name, inner in model.adapters.visible(caller).items():
