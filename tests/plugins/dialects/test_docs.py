@@ -8,9 +8,11 @@ from typing import Any, get_type_hints
 import pytest
 from dialect_parts import dialects
 from infeng_dialects.anthropic.parameters import MessagesRequest
-from infeng_dialects.llamacpp.parameters import InfillRequest, LlamaCompletionRequest
+from infeng_dialects.llamacpp.parameters import MOST_BIASED, InfillRequest, LlamaCompletionRequest
+from infeng_dialects.ollama.messages import MOST_CALLS
 from infeng_dialects.ollama.parameters import GenerateRequest, OllamaChatRequest, Options
 from infeng_dialects.ranking.parameters import RerankRequest, ScoreRequest
+from infeng_serve.protocol.requests import MOST_REQUESTS
 from msgspec import Meta
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -47,3 +49,13 @@ def test_the_page_names_every_path():
     page = (DOCS / "serving.md").read_text(encoding="utf-8")
     for path in dialects():
         assert f"`{path}`" in page or f"`POST {path}`" in page or f"`GET {path}`" in page, path
+
+
+def test_the_page_of_limits_has_those_of_the_dialects():
+    page = (DOCS / "operations.md").read_text(encoding="utf-8")
+    for what, most in {
+        "documents of a call of /v1/rerank, pairs of /v1/score": MOST_REQUESTS,
+        "calls of tools in one turn of /api/chat": MOST_CALLS,
+        "characters of a text in `logit_bias` of /completion": MOST_BIASED,
+    }.items():
+        assert f"| {what} | {most} | 400 |" in page

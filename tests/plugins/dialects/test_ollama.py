@@ -208,6 +208,18 @@ def test_a_silent_stream_has_only_lines_of_json():
     assert all(json.loads(line) for line in reply.data.splitlines())
 
 
+def test_with_a_journal_lines_stay_json_and_a_repeated_call_gets_the_same_text(tmp_path: Path):
+    with speaking(names=["demo"], journal=str(tmp_path)) as served:
+        body = {"model": "demo", "prompt": "Once", "raw": True, "options": {"num_predict": 8, "temperature": 1.5}}
+        both = [served.ask("/api/generate", body, idempotency_key="one") for _ in range(2)]
+        first, second = (list(map(json.loads, reply.data.splitlines())) for reply in both)
+        texts = ["".join(line["response"] for line in lines) for lines in (first, second)]
+        assert texts[0] == texts[1] != ""
+        assert first[0]["created_at"] == second[0]["created_at"]
+        assert served.ask("/api/generate", {**body, "prompt": "Twice"}, idempotency_key="one").status == 422
+        assert served.ask(f"/v1/streams/{both[0].headers['x-request-id']}").status == 404
+
+
 # ------------------------------------------------------------------------------------------------ scripted answers ---
 
 
