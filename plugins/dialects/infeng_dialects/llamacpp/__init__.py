@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from infeng_serve.api import Route
-from infeng_serve.api.dialects import GENERATE, READ, ChatResponse, ModelList, Operation, list_models, read_chat, route
+from infeng_serve.api.dialects import (
+    GENERATE,
+    READ,
+    ChatChunk,
+    ChatResponse,
+    ModelList,
+    Operation,
+    list_models,
+    read_chat,
+    route,
+)
 from infeng_serve.api.dialects import ChatRequest as OpenAIChat
 from msgspec import Meta
 
@@ -47,7 +57,8 @@ def routes(settings: Mapping[str, Any]) -> dict[str, Route]:
     found["/props"] = Route({"GET": information.props}, error_form=body, operations=(one,))
     one = Operation("get", "/slots", "Places for running requests", answer=list[information.Slot], error=LlamaError)
     found["/slots"] = Route({"GET": information.slots}, error_form=body, operations=(one,))
-    one = Operation("post", "/chat/completions", "As /v1/chat/completions", OpenAIChat, ChatResponse, errors=GENERATE)
+    one = Operation("post", "/chat/completions", "As /v1/chat/completions", OpenAIChat, ChatResponse,
+                    (ChatChunk,), _CALL, errors=GENERATE)  # fmt: skip
     found["/chat/completions"] = Route(route(read_chat).handlers, read=read_chat, operations=(one,))
     one = Operation("get", "/models", "As /v1/models", answer=ModelList)
     found["/models"] = Route({"GET": list_models}, operations=(one,))

@@ -17,7 +17,7 @@ from infeng_serve.protocol.bounds import (
 )
 from infeng_serve.protocol.chat import ChatRequest, Conversation, conversation, prompt_of
 from infeng_serve.protocol.chat import read as read_chat
-from infeng_serve.protocol.chat_answer import ChatResponse
+from infeng_serve.protocol.chat_answer import ChatChunk, ChatResponse
 from infeng_serve.protocol.completions import Completing, CompletionRequest, completing
 from infeng_serve.protocol.embedding_types import EmbeddingRequest
 from infeng_serve.protocol.errors import invalid, not_supported, unavailable
@@ -51,6 +51,7 @@ __all__ = [
     "READ",
     "SECONDS",
     "Answer",
+    "ChatChunk",
     "ChatRequest",
     "ChatResponse",
     "Completing",
