@@ -112,6 +112,44 @@ def attacks() -> Iterator[Attack]:
     yield Attack("an adapter's name", "/v1/load_lora_adapter", filled('{"lora_path":"a","lora_name":"', "x", '"}'))
     yield from grammars()
     yield Attack("weights of adapters", "/lora-adapters", filled("[", '{"id":0,"scale":1},', "]"))
+    yield from of_dialects()
+
+
+def of_dialects() -> Iterator[Attack]:
+    """Yield attacks on the routes of the wheel infeng-dialects."""
+    said = '{"role":"user","content":"a"},'
+    asked = '{"model":"base","max_tokens":1,"messages":['
+    yield Attack("turns", "/v1/messages", filled(asked, said, "]}"))
+    yield Attack("blocks", "/v1/messages",
+                 filled(asked + '{"role":"user","content":[', '{"type":"text","text":"a"},', "]}]}"))  # fmt: skip
+    result = '{"type":"tool_result","tool_use_id":"1","content":[{"type":"text","text":"a"}]},'
+    yield Attack("results of tools", "/v1/messages", filled(asked + '{"role":"user","content":[', result, "]}]}"))
+    yield Attack("texts of a system", "/v1/messages",
+                 filled(asked + said[:-1] + '],"system":[', '{"type":"text","text":"a"},', "]}"))  # fmt: skip
+    tool = '{"name":"a","input_schema":{"properties":{"a":{"type":"string"}}}},'
+    yield Attack("tools with schemas", "/v1/messages", filled(asked + said[:-1] + '],"tools":[', tool, "]}"))
+    yield Attack("4 MB to count", "/v1/messages/count_tokens",
+                 filled('{"model":"base","messages":[{"role":"user","content":"', PROSE, '"}]}', 4 * MB))  # fmt: skip
+    begun = '{"model":"base","options":{"num_predict":1},"stream":false,'
+    yield Attack("a prompt to generate", "/api/generate", filled(begun + '"prompt":"', PROSE, '"}', 4 * MB))
+    yield Attack("a raw prompt", "/api/generate", filled(begun + '"raw":true,"prompt":"', "a b ", '"}', 4 * MB))
+    yield Attack("turns of a chat", "/api/chat", filled(begun + '"messages":[', said, "]}"))
+    call = '{"function":{"name":"a","arguments":{}}},'
+    results = '{"role":"tool","tool_name":"b","content":"1"},' * 4000
+    calls = filled(begun + '"messages":[{"role":"assistant","tool_calls":[', call, "]}," + results[:-1] + "]}", MB)
+    yield Attack("calls without results", "/api/chat", calls)
+    yield Attack("texts to embed at once", "/api/embed", filled('{"model":"base","input":[', '"a",', "]}", 4_000_000))
+    yield Attack("texts and ids", "/completion", filled('{"n_predict":1,"prompt":[', '"a b c",7,', "]}"))
+    yield Attack("biased texts", "/completion",
+                 filled('{"n_predict":1,"prompt":"a","logit_bias":[', f'["{PROSE[:60]}",1],', "]}", MB))  # fmt: skip
+    files = '{"filename":"a","text":"a b c"},'
+    yield Attack(
+        "files to fill in", "/infill", filled('{"input_prefix":"","input_suffix":"","input_extra":[', files, "]}")
+    )
+    yield Attack("turns for a template", "/apply-template", filled('{"messages":[', said, "]}"))
+    yield Attack("documents", "/v1/rerank", filled('{"query":"a","documents":[', '"a",', "]}"))
+    yield Attack("long documents", "/v1/rerank", filled('{"query":"a","documents":[', f'"{PROSE * 30}",', "]}", 2 * MB))
+    yield Attack("pairs", "/v1/score", filled('{"text_1":"a","text_2":[', '"a",', "]}"))
 
 
 def grammars() -> Iterator[Attack]:

@@ -21,7 +21,7 @@ from infeng_serve.app import Route
 from infeng_serve.auth import Keys
 from infeng_serve.model import Model, load
 from infeng_serve.observers import Observer
-from infeng_serve.protocol.answer import Context
+from infeng_serve.protocol.answer import EVENTS, Context
 from infeng_serve.protocol.errors import ApiError
 from infeng_serve.routes.generation import route
 from infeng_serve.server import Server
@@ -71,6 +71,8 @@ class TinyAnswer:
         self.requests = [Request(prompt, params, adapter=adapter) for _ in range(body.n)]
         self.streams = body.stream
         self._id = context.id
+        self.numbered = False
+        self.kind = EVENTS
 
     def opening(self) -> bytes:
         """Name the call."""
@@ -81,6 +83,10 @@ class TinyAnswer:
         last = events[-1].completion
         found: dict[str, Any] = {"choice": choice, "text": "".join(event.text for event in events), "of": len(events)}
         return frame(found if last is None else {**found, "finish_reason": last.finish_reason})
+
+    def idle(self) -> bytes:
+        """Send an empty comment."""
+        return b":\n\n"
 
     def closing(self) -> bytes:
         """End."""

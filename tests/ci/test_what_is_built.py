@@ -75,6 +75,7 @@ def test_the_listed_requirements_equal_those_of_the_wheels() -> None:
         ("infeng_calibrate", "plugins/calibrate"),
         ("infeng_convert", "plugins/convert"),
         ("infeng_demo", "plugins/demo"),
+        ("infeng_dialects", "plugins/dialects"),
         ("infeng_doctor", "plugins/doctor"),
         ("infeng_fair", "plugins/fair"),
         ("infeng_gguf", "plugins/gguf"),

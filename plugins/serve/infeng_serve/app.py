@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -12,7 +12,9 @@ from infeng_serve.failures import GoneError, failure, reason_of, unauthenticated
 from infeng_serve.host_header import Hosts
 from infeng_serve.http import Call, Receive, Scope, Send
 from infeng_serve.observers import Record
-from infeng_serve.protocol.errors import ApiError
+from infeng_serve.protocol.answer import Read
+from infeng_serve.protocol.errors import ApiError, ErrorForm, openai_form
+from infeng_serve.protocol.operation import Operation
 from infeng_serve.service import Service
 
 _log = get_logger(__name__)
@@ -31,6 +33,12 @@ class Route:
     """Handlers by method; GET also answers HEAD."""
     is_open: bool = False
     """Whether the path needs no API key."""
+    error_form: ErrorForm = openai_form
+    """Returns the body of an error's response; the default is OpenAI's form."""
+    read: Read | None = None
+    """Reads the calls of a generating route whose streams can be resumed."""
+    operations: Sequence[Operation] = ()
+    """The entries of a plugin's route in the OpenAPI document."""
 
     @property
     def allowed(self) -> str:
@@ -48,6 +56,8 @@ class App:
         self._hosts = hosts
         self._routes = dict(routes)
         self._prefixes = tuple(path for path in routes if path.endswith("/") and path != "/")
+        service.reads = {path: route.read for path, route in routes.items() if route.read is not None}
+        service.operations = tuple(one for route in routes.values() for one in route.operations)
         self._origins = frozenset(origin.encode("latin-1") for origin in service.settings.cors)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,6 +79,8 @@ class App:
     async def _answer(self, call: Call) -> None:
         self._check_host(call)
         route = self._route(call.path)
+        if route is not None:
+            call.error_form = route.error_form
         self._mark_origin(call)
         if call.method == "OPTIONS" and route is not None:
             await self._options(call, route)
@@ -91,12 +103,15 @@ class App:
         return found
 
     def _authenticate(self, call: Call) -> None:
-        """Set the caller from the API key; raises ApiError 401."""
-        caller = self._service.keys.caller(call.headers.get(b"authorization"))
+        """Set the caller from the API key, in ``Authorization`` or else in ``X-Api-Key``; raises ApiError 401."""
+        given = call.headers.get(b"authorization")
+        if given is None and (key := call.headers.get(b"x-api-key")) is not None:
+            given = b"Bearer " + key
+        caller = self._service.keys.caller(given)
         if caller is not None:
             call.caller = caller
             return
-        self._turn_away(call, unauthenticated(b"authorization" in call.headers))
+        self._turn_away(call, unauthenticated(given is not None))
 
     def _turn_away(self, call: Call, error: ApiError) -> NoReturn:
         """Report an unauthenticated call to the observers and raise ``error``."""

@@ -121,6 +121,8 @@ class Bridge:
 
     def _start(self, queue: EventQueue, settled: Settled) -> None:
         choices = [queue.add(record) for _, record in settled]
+        if settled:
+            settled[0][1].requests = len(settled)
         for (request, record), choice in zip(settled, choices, strict=True):
             queue.check()
             key = next(self._keys)

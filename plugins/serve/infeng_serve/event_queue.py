@@ -125,6 +125,8 @@ class EventQueue:
         record.prompt_tokens = completion.usage.prompt_tokens
         record.cached_tokens = completion.usage.cached_tokens
         record.completion_tokens = completion.usage.completion_tokens
+        record.drafted_tokens = completion.usage.drafted_tokens
+        record.accepted_tokens = completion.usage.accepted_tokens
         if record.first_token:
             record.started = record.submitted + completion.timings.queued
         record.finish_reason = completion.finish_reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeVar
@@ -19,17 +19,14 @@ from infeng_serve.event_queue import EventQueue, News
 from infeng_serve.failures import GoneError, failure, reason_of
 from infeng_serve.http import Call
 from infeng_serve.journal import Entry
-from infeng_serve.keepalive import KeepAlive, comment
+from infeng_serve.keepalive import KeepAlive
 from infeng_serve.observers import Record
-from infeng_serve.protocol.answer import Answer, Context
+from infeng_serve.protocol.answer import Answer, Context, Read
 from infeng_serve.protocol.errors import ApiError
 from infeng_serve.protocol.unknown_parameters import Ignored
 from infeng_serve.service import Service
 
 _A = TypeVar("_A", bound=HasRequests)
-
-Read = Callable[[bytes, Context], Answer]
-"""The function ``read`` of a protocol module."""
 
 STREAMS = "/v1/streams/"
 """Path prefix of the journal's calls by server id, since ids that clients give need not be unique."""
@@ -77,14 +74,14 @@ async def generate(service: Service, call: Call, read: Read) -> None:
         await _answer(call, Work(service, call, EventQueue(call.id, service.observers), key), read, asked)
 
 
-async def resume(service: Service, call: Call, reads: Mapping[str, Read]) -> None:
+async def resume(service: Service, call: Call) -> None:
     """Resume the stream of a call in the journal after the frame that Last-Event-ID names.
 
     Raises ApiError 404 for an unknown call, 409 for one whose answer would have other bytes now.
     """
     service.check_open()
     entry = service.journal.find(call.caller.tenant, call.path.removeprefix(STREAMS))
-    if entry is None or entry.path not in reads:
+    if entry is None or entry.path not in service.reads:
         raise ApiError(404, "There is no such stream, or it is not kept any more.", code="stream_not_found")
     service.idempotency.check_same(entry)
     work = Work(service, call, EventQueue(call.id, service.observers), "", call.header(b"last-event-id"))
@@ -92,7 +89,7 @@ async def resume(service: Service, call: Call, reads: Mapping[str, Read]) -> Non
     async def asked() -> tuple[bytes, Entry | None]:
         return entry.body, entry
 
-    await _answer(call, work, reads[entry.path], asked)
+    await _answer(call, work, service.reads[entry.path], asked)
 
 
 async def _answer(
@@ -121,13 +118,13 @@ async def _answer(
 async def _stream(call: Call, work: Work, answer: Answer, seconds: float) -> None:
     """Send frames as they come: one write for a step's events, or for those of several steps if the client is slow.
 
-    seconds: silence after which a comment is sent; 0: never.
+    seconds: silence after which the stream is kept open by ``Answer.idle``; 0: never.
     """
     queue = work.queue
     news = await queue.take(HEAD_SECONDS)
     if news:
         await work.compare_adapters()
-    await call.begin()
+    await call.begin(answer.kind)
     data, left, keepalive = answer.opening(), len(answer.requests), KeepAlive(seconds, queue.wake)
 
     def at_once(news: News) -> bool:
@@ -150,7 +147,7 @@ async def _stream(call: Call, work: Work, answer: Answer, seconds: float) -> Non
                 await call.write(data + answer.closing(), is_last=True)
                 return
             if not news and not data and seconds:
-                data = comment(has_ids=answer.numbered)
+                data = answer.idle()
             if data:
                 await call.write(data)
                 keepalive.written()
@@ -221,7 +218,7 @@ class Work:
         try:
             body.decode("utf-8")
             answer = read(body, self.context())
-            answer.numbered = self.service.journal.is_kept
+            answer.numbered = self.service.journal.is_kept and self._path in self.service.reads
             if self.last_id:
                 answer.resume(self.last_id)
             return answer
@@ -229,6 +226,11 @@ class Work:
             raise ApiError(400, f"The body is not UTF-8 (byte {error.start}).", code="invalid_json") from None
         except (msgspec.DecodeError, RecursionError) as error:
             raise ApiError(400, f"The body is malformed: {error}.", code="invalid_json") from None
+
+    @property
+    def _path(self) -> str:
+        """The path of the call, or of the one that is replayed."""
+        return self.call.path if self.entry is None else self.entry.path
 
     def context(self) -> Context:
         """Return the protocol's context of the call, which records the requested model."""

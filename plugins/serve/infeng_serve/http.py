@@ -12,7 +12,8 @@ from typing import Any
 
 from infeng_serve.auth import NOBODY, Caller
 from infeng_serve.failures import GoneError
-from infeng_serve.protocol.errors import ApiError
+from infeng_serve.protocol.answer import EVENTS
+from infeng_serve.protocol.errors import ApiError, ErrorForm, openai_form
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -21,7 +22,6 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
-EVENTS = b"text/event-stream; charset=utf-8"
 
 LINGER_SECONDS = 1.0
 """Seconds for which the rest of an oversized body is read, so that its sender gets to read the error."""
@@ -93,6 +93,7 @@ class Call:
         "_watcher",
         "arrived",
         "caller",
+        "error_form",
         "extra",
         "headers",
         "id",
@@ -121,6 +122,8 @@ class Call:
         self.caller: Caller = NOBODY
         self.extra: list[tuple[bytes, bytes]] = [(b"x-request-id", self.id.encode("ascii"))]
         """Headers of every response to this call."""
+        self.error_form: ErrorForm = openai_form
+        """Returns the body of an error response to this call."""
         self.is_started = False
         self.is_over = False
         self._pieces = scope.get("state", {}).get("pieces")
@@ -222,11 +225,11 @@ class Call:
     async def fail(self, error: ApiError) -> None:
         """Send an error response."""
         headers = [(name.encode("ascii"), value.encode("latin-1")) for name, value in error.headers.items()]
-        await self.respond(error.status, error.body(), headers=headers)
+        await self.respond(error.status, self.error_form(error), headers=headers)
 
-    async def begin(self) -> None:
-        """Send the head of an event stream."""
-        head = [*self.extra, (b"content-type", EVENTS), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+    async def begin(self, kind: bytes = EVENTS) -> None:
+        """Send the head of a stream. kind: its content type."""
+        head = [*self.extra, (b"content-type", kind), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
         self.is_started = True
         await self._send({"type": "http.response.start", "status": 200, "headers": head})
 

@@ -1,21 +1,9 @@
-"""Keep-alive comments on idle event streams, so that proxies do not close them."""
+"""The timer of idle streams, which are kept open so that proxies do not close them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-
-COMMENT = b": keep-alive\n"
-"""A comment line of server-sent events, which readers skip."""
-
-
-def comment(*, has_ids: bool) -> bytes:
-    """Return the comment to send on an idle stream.
-
-    An empty line ends it if frames have no ids. If they have, it is left out, since openai-python and httpx-sse would
-    read it as the end of an event without data.
-    """
-    return COMMENT if has_ids else COMMENT + b"\n"
 
 
 class KeepAlive:

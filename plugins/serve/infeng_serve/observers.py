@@ -29,6 +29,12 @@ class Record:
     cached_tokens: int = 0
     """Prompt tokens found in the prefix cache; set with the first token."""
     completion_tokens: int = 0
+    drafted_tokens: int = 0
+    """Guessed tokens that steps verified."""
+    accepted_tokens: int = 0
+    """The guessed tokens that became part of the answer."""
+    requests: int = 0
+    """Requests of the call, set in the record of its first one."""
     wall: float = 0.0
     """Arrival as Unix time in seconds."""
     arrived: float = 0.0

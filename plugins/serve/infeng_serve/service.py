@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,8 +19,9 @@ from infeng_serve.journal import Journal
 from infeng_serve.limits import Limits
 from infeng_serve.model import Model
 from infeng_serve.observers import Observer
-from infeng_serve.protocol.answer import Context
+from infeng_serve.protocol.answer import Context, Read
 from infeng_serve.protocol.errors import shutting_down
+from infeng_serve.protocol.operation import Operation
 from infeng_serve.protocol.unknown_parameters import Ignored
 from infeng_serve.readers import Readers
 from infeng_serve.settings import Settings
@@ -64,6 +65,10 @@ class Service:
         """Whether new calls are refused."""
         self.fingerprint = ""
         """``system_fingerprint`` of answers; "" until the model is loaded."""
+        self.reads: Mapping[str, Read] = {}
+        """Reads the calls of each path whose streams can be resumed."""
+        self.operations: Sequence[Operation] = ()
+        """Entries of plugins' routes in the OpenAPI document."""
         self._model: Model | None = None
         self._bridge: Bridge | None = None
 

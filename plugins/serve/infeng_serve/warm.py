@@ -12,9 +12,10 @@ import msgspec
 
 from infeng_core.api import Engine, Request, ResourceError, UsageError, get_logger, read_bytes
 from infeng_serve.auth import Caller, Keys
-from infeng_serve.generating import Read, salted
+from infeng_serve.generating import salted
 from infeng_serve.model import Model
 from infeng_serve.protocol import chat, completions, responses
+from infeng_serve.protocol.answer import Read
 from infeng_serve.protocol.errors import ApiError
 from infeng_serve.settings import Settings
 

@@ -59,7 +59,8 @@ def test_texts_become_tokens_and_come_back(served: Running):
     assert found["count"] == len(found["tokens"]) == len(found["token_strs"])
     assert found["tokens"] == served.engine.tokenize("Once upon a time")
     assert found["max_model_len"] == served.engine.limits.context
-    assert served.ask("/detokenize", {"tokens": found["tokens"]}).json == {"prompt": "Once upon a time"}
+    whole = served.ask("/detokenize", {"tokens": found["tokens"]}).json
+    assert whole == {"prompt": "Once upon a time", "content": "Once upon a time"}
     assert served.ask("/detokenize", {"tokens": [10**9]}).json["error"]["param"] == "tokens"
     assert served.ask("/tokenize", {}).status == 400
 

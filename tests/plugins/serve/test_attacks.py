@@ -20,9 +20,9 @@ from serve_parts import until
 
 FEW = {
     "prompt of arrays", "64,000 items", "no UTF-8", "gzip of 2 GB", "nested arrays", "4 MB in a message",
-    "grammar: ambiguous", "ids to detokenize",
+    "grammar: ambiguous", "ids to detokenize", "blocks", "calls without results", "texts and ids", "long documents",
 }  # fmt: skip
-"""One of each kind: of lists, conversations, what is no JSON, what grows, depth, long texts, grammars, answers."""
+"""Some of each kind: lists, conversations, what is no JSON, what grows, depth, long texts, grammars, dialects."""
 
 MOST_EACH = 12 * MOST
 """Bytes of memory that each call of an attack at a time may take: a dozen of the largest bodies."""
@@ -51,7 +51,7 @@ def attackable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     program = "import sys; from infeng_core.cli import main; sys.exit(main())"
     command = [sys.executable, "-P", "-c", program, "serve", str(model_dir()), "--port", "0", "-t", "1"]
     command += ["--ready-file", str(ready), "--api-key", "victim", "--api-key", "attacker"]
-    command += ["--lora", f"bard={adapter_dir('shakespeare')}"]
+    command += ["--lora", f"bard={adapter_dir('shakespeare')}", "--set", "dialects.rank=cosine"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         assert until(lambda: ready.exists() or process.poll() is not None, 120), "the server does not start"
@@ -87,4 +87,4 @@ def test_attacks_of_each_kind_are_answered_and_others_are_served(attackable: Ser
 
 @pytest.mark.slow
 def test_all_attacks_are_answered_and_others_are_served(attackable: Served):
-    assert len(survived(attackable, lambda name: True, 6)) == 61
+    assert len(survived(attackable, lambda name: True, 6)) == 79

@@ -58,6 +58,17 @@ def test_every_route_but_liveness_denies_without_a_key(kept: Running, path: str,
         assert reply.headers["www-authenticate"] == "Bearer"
 
 
+def test_a_key_may_be_in_x_api_key_and_authorization_counts_first(kept: Running):
+    assert kept.ask("/v1/models", x_api_key="alpha-key").status == 200
+    assert kept.ask("/v1/models", x_api_key="alpha-key2").status == 401
+    assert kept.ask("/v1/models", x_api_key="").status == 401
+    shown = kept.ask("/v1/models", x_api_key="alpha-key", **bearer("gamma-key")).json["data"]
+    assert [one["id"] for one in shown] == [
+        one["id"] for one in kept.ask("/v1/models", **bearer("gamma-key")).json["data"]
+    ]
+    assert kept.ask("/v1/models", x_api_key="alpha-key", **bearer("wrong")).status == 401
+
+
 @pytest.mark.parametrize("key", ["plain-key", "alpha-key", "beta-key", "gamma-key", "root-key"])
 def test_a_key_opens_every_route(kept: Running, key: str):
     assert kept.ask("/version", **bearer(key)).status == 200

@@ -72,13 +72,13 @@ def test_a_body_is_read_on_a_thread_of_its_own(
 def test_a_client_that_leaves_during_an_embedding_frees_its_blocks(served: Running, monkeypatch: pytest.MonkeyPatch):
     long = [[5 + index] + [7] * 900 for index in range(8)]
     client = connected(served.address)
-    left, leave = threading.Event(), embeddings._Streams.leave
+    left, leave = threading.Event(), embeddings.Streams.leave
 
-    def leaves(streams: embeddings._Streams) -> None:
+    def leaves(streams: embeddings.Streams) -> None:
         leave(streams)
         left.set()
 
-    monkeypatch.setattr(embeddings._Streams, "leave", leaves)
+    monkeypatch.setattr(embeddings.Streams, "leave", leaves)
     with stepping(served.engine, 0.05) as steps:
         client.sendall(posted("/v1/embeddings", {"input": long}))
         assert until(lambda: served.blocks_in_use() > 0)

@@ -38,7 +38,8 @@ def own_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def plugins_of(*paths: Path, **settings: Any) -> Plugins:
     overrides = {name.replace("__", "."): value for name, value in settings.items()}
-    return Plugins.discover(load_config(overrides={"plugins.paths": [str(path) for path in paths], **overrides}))
+    overrides |= {"plugins.paths": [str(path) for path in paths], "plugins.disable": ["dialects"]}
+    return Plugins.discover(load_config(overrides=overrides))
 
 
 def made(folder: Path, value: str, name: str = "odd") -> Path:

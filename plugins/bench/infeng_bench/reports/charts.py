@@ -61,6 +61,8 @@ class Figures:
             drawn = self.works(result)
         elif kind == "lora-tax":
             drawn = self.lora_tax(result)
+        elif kind == "lora-taxes":
+            drawn = [self.lora_taxes(result)]
         elif kind == "swap":
             drawn = [self.swap(result)]
         elif kind == "gemm":
@@ -282,7 +284,7 @@ class Figures:
         figure.add_bar(x=names, y=shares, name="bytes of adapters over those of weights")
         title = f"Time that {result['adapters']} adapters add to a step, rank {result['rank']}"
         figure.update_layout(title=title, yaxis_title="% of a step without", barmode="group")
-        return self._html(figure)
+        return self.drawn(figure)
 
     def zipf(self, result: Mapping[str, Any]) -> str:
         """Return a chart of new tokens/s over the number of adapters, with a line per engine and rank."""

@@ -40,6 +40,9 @@ WHOLE = (
 )  # fmt: skip
 
 
+CHOICES = (1.0, 2.0, 5.0, 10.0, 20.0)
+
+
 def token_bounds(most: int) -> tuple[float, ...]:
     """Return 1, 2, 5, 10, ... up to ``most``."""
     found = [float(digit * 10**power) for power in range(len(str(most))) for digit in (1, 2, 5)]
@@ -62,7 +65,15 @@ _ENGINE = (
 _TOKENS = (
     Family("prompt_tokens_total", "counter", "Tokens of prompts whose answers have begun."),
     Family("prompt_tokens_cached_total", "counter", "Those of them that were found in the cache."),
+    Family(
+        "prompt_tokens_by_source_total",
+        "counter",
+        "The same tokens, by whether they were computed (local_compute) or found (local_cache_hit).",
+        ("source",),
+    ),
     Family("generation_tokens_total", "counter", "New tokens."),
+    Family("spec_decode_num_draft_tokens_total", "counter", "Guessed tokens that were verified, of ended requests."),
+    Family("spec_decode_num_accepted_tokens_total", "counter", "Those of them that became part of an answer."),
     Family("time_to_first_token_seconds", "histogram", "From the head of the call to its first token."),
     Family("inter_token_latency_seconds", "histogram", "Between one token and the next; of several at once each."),
 )
@@ -78,7 +89,9 @@ _REQUESTS = (
     Family("request_time_per_output_token_seconds", "histogram", "Mean time of a request's tokens after the first."),
     Family("request_prompt_tokens", "histogram", "Tokens of a request's prompt."),
     Family("request_generation_tokens", "histogram", "New tokens of a request."),
+    Family("request_prefill_kv_computed_tokens", "histogram", "Tokens of a request's prompt that were computed."),
     Family("request_params_max_tokens", "histogram", "New tokens that a request allows."),
+    Family("request_params_n", "histogram", "Requests of a call: its prompts times `n`."),
 )
 
 _ADAPTERS = (

@@ -12,7 +12,7 @@ from infeng_core.api import BASE, AdapterInfo, AdapterTotals, Engine, InfengErro
 from infeng_core.api.servers import StartupTimes
 from infeng_serve.observability import workers
 from infeng_serve.observability.exposition import Exposition, Histogram
-from infeng_serve.observability.families import FAMILIES, FIRST_TOKEN, PER_TOKEN, WHOLE, token_bounds
+from infeng_serve.observability.families import CHOICES, FAMILIES, FIRST_TOKEN, PER_TOKEN, WHOLE, token_bounds
 from infeng_serve.observability.groups import OTHER, Group, Groups
 from infeng_serve.observability.process import add_process
 from infeng_serve.observers import Record
@@ -76,7 +76,7 @@ class Metrics:
         self._live: dict[int, _Live] = {}
         self._tenants = Groups(most_tenants)
         self._adapters = Groups(most_adapters)
-        self._prompted = self._cached = self._generated = 0
+        self._prompted = self._cached = self._generated = self._drafted = self._accepted = 0
         self._ended = dict.fromkeys(REASONS, 0)
         self._rejected = dict.fromkeys(REJECTIONS, 0)
         tokens = token_bounds(engine.limits.context)
@@ -91,7 +91,9 @@ class Metrics:
             "request_time_per_output_token_seconds": Histogram(PER_TOKEN),
             "request_prompt_tokens": Histogram(tokens),
             "request_generation_tokens": Histogram(tokens),
+            "request_prefill_kv_computed_tokens": Histogram(tokens),
             "request_params_max_tokens": Histogram(tokens),
+            "request_params_n": Histogram(CHOICES),
         }
 
     # ----------------------------------------------------------------------------------------------------- events ---
@@ -128,6 +130,8 @@ class Metrics:
             self._count_prompt(live)
         reason = record.finish_reason if record.finish_reason in self._ended else "error"
         self._ended[reason] += 1
+        self._drafted += record.drafted_tokens
+        self._accepted += record.accepted_tokens
         if reason in COMPLETE:
             self._observe(record)
 
@@ -181,6 +185,9 @@ class Metrics:
             self._of_requests["request_time_per_output_token_seconds"].observe(max(0.0, mean))
         self._of_requests["request_prompt_tokens"].observe(record.prompt_tokens)
         self._of_requests["request_generation_tokens"].observe(record.completion_tokens)
+        self._of_requests["request_prefill_kv_computed_tokens"].observe(record.prompt_tokens - record.cached_tokens)
+        if record.requests:
+            self._of_requests["request_params_n"].observe(record.requests)
         if record.max_tokens:
             self._of_requests["request_params_max_tokens"].observe(record.max_tokens)
 
@@ -236,7 +243,11 @@ class Metrics:
     def _add_requests(self, out: Exposition) -> None:
         out.add(FAMILIES["prompt_tokens_total"], ((), self._prompted))
         out.add(FAMILIES["prompt_tokens_cached_total"], ((), self._cached))
+        sources = {"local_compute": self._prompted - self._cached, "local_cache_hit": self._cached}
+        out.add(FAMILIES["prompt_tokens_by_source_total"], *(((source,), n) for source, n in sources.items()))
         out.add(FAMILIES["generation_tokens_total"], ((), self._generated))
+        out.add(FAMILIES["spec_decode_num_draft_tokens_total"], ((), self._drafted))
+        out.add(FAMILIES["spec_decode_num_accepted_tokens_total"], ((), self._accepted))
         out.add_histograms(FAMILIES["time_to_first_token_seconds"], [((), self._first_token)])
         out.add_histograms(FAMILIES["inter_token_latency_seconds"], [((), self._between)])
         ended: dict[str, int] = {}

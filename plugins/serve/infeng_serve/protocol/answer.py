@@ -12,6 +12,9 @@ from infeng_core.api import Adapters, Completion, Event, Request, Tokenizer
 from infeng_serve.protocol.errors import ApiError
 from infeng_serve.protocol.unknown_parameters import Ignored
 
+EVENTS = b"text/event-stream; charset=utf-8"
+"""Content type of server-sent events."""
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -75,6 +78,8 @@ class Answer(Protocol):
     """Whether the answer is streamed."""
     numbered: bool
     """Whether frames carry ids, so that a broken stream can be resumed."""
+    kind: bytes
+    """Content type of a stream."""
 
     def resume(self, last_id: str) -> None:
         """Skip the frames up to the one with this id; raises ApiError for an id of another answer."""
@@ -88,8 +93,15 @@ class Answer(Protocol):
     def closing(self) -> bytes:
         """Return the frames after the end of all choices: the usage, if it was asked for, and the end marker."""
 
+    def idle(self) -> bytes:
+        """Return what keeps a silent stream open, in the middle of it or before its first frame; may be empty."""
+
     def failed(self, error: ApiError) -> bytes:
         """Return the frames that end a begun stream with an error."""
 
     def body(self, completions: Sequence[Completion]) -> bytes:
         """Return the whole response of a call without streaming."""
+
+
+Read = Callable[[bytes, Context], Answer]
+"""The function ``read`` of a route's module."""

@@ -44,10 +44,22 @@ PIECE = 1 << 16
 """Characters that are tokenized at a time, in some 50 ms."""
 
 _MOST: Mapping[str, int | None] = {
-    "prompt": None,  # these four by the context
-    "input": None,
-    "instructions": None,
-    "tokens": None,
+    **dict.fromkeys(  # by the context
+        (
+            "prompt",
+            "input",
+            "instructions",
+            "tokens",
+            "system",
+            "content",
+            "query",
+            "suffix",
+            "input_prefix",
+            "input_suffix",
+            "text_1",
+            "text_2",
+        )
+    ),
     "messages": MOST_MESSAGES,
     "tools": MOST_TOOLS,
     "adapters": MOST_ADAPTERS,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
+from infeng_chat.template import ChatPrompt
 from msgspec import Meta
 
+from infeng_core.api import Request
 from infeng_serve.protocol import structured, tools
 from infeng_serve.protocol.answer import Context
+from infeng_serve.protocol.answer_reader import Reader
 from infeng_serve.protocol.chat_answer import ChatAnswer
-from infeng_serve.protocol.dialogue import dialogue
+from infeng_serve.protocol.dialogue import Dialogue, dialogue, rendered
 from infeng_serve.protocol.errors import invalid, not_supported
 from infeng_serve.protocol.messages import MESSAGES, checked
 from infeng_serve.protocol.parameters import LOGPROBS, Choices
@@ -24,7 +29,7 @@ from infeng_serve.protocol.sampling import (
     sampling,
     variables,
 )
-from infeng_serve.protocol.tools import ToolChoice, choice_of
+from infeng_serve.protocol.tools import Selection, ToolChoice, choice_of
 
 _TOP = Meta(description="so many likely tokens beside each; needs logprobs", extra_json_schema=LOGPROBS)
 _TOOLS = {"items": {"$ref": "#/components/schemas/Tool"}}
@@ -65,9 +70,32 @@ class ChatRequest(Choices, kw_only=True, forbid_unknown_fields=True):
     prediction: Annotated[dict[str, Any] | None, Meta(description="ignored: speculation guesses by itself")] = None
 
 
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation as requests of the engine, with all that reads its answers."""
+
+    requests: list[Request]
+    ready: Dialogue
+    selection: Selection
+    paths: Mapping[str, str]
+    """Paths of the parameters that asked for logit processors, by the processors' names."""
+
+    def reader(self, *, shows_reasoning: bool = True) -> Reader:
+        """Return a reader of one answer's text."""
+        return Reader(self.ready.parser(), self.selection, shows_reasoning=shows_reasoning)
+
+
 def read(body: bytes, context: Context) -> ChatAnswer:
     """Return the answer for a body. Slow: renders the template and tokenizes. Raises ApiError."""
     given = decode(body, ChatRequest, context.ignored)
+    found = conversation(given, context, len(body))
+    answer = ChatAnswer(given, context, found)
+    answer.paths = found.paths
+    return answer
+
+
+def conversation(given: ChatRequest, context: Context, size: int) -> Conversation:
+    """Return the conversation of a body of ``size`` bytes. Slow: renders the template, tokenizes. Raises ApiError."""
     adapter = adapter_of(given, context)
     n = choices(given, context)
     note_unused(given, context)
@@ -78,15 +106,8 @@ def read(body: bytes, context: Context) -> ChatAnswer:
         checked(given.messages),
         selection,
         structured.form(given),
-        size=len(body),
-        add_generation_prompt=given.add_generation_prompt,
-        continue_final_message=given.continue_final_message,
-        variables=variables(
-            given.chat_template_kwargs,
-            reasoning_effort=given.reasoning_effort,
-            enable_thinking=given.enable_thinking,
-            documents=given.documents,
-        ),
+        size=size,
+        **_rendering(given),
     )
     wanted = longest(given)
     more: dict[str, Any] = {} if wanted is None else {"max_tokens": wanted}
@@ -101,9 +122,27 @@ def read(body: bytes, context: Context) -> ChatAnswer:
         **more,
     )
     made = requests(given, context, [ready.prompt.ids], params, adapter, n)
-    answer = ChatAnswer(given, context, made, ready, selection)
-    answer.paths = {**ready.paths, **named_paths(given)}
-    return answer
+    return Conversation(made, ready, selection, {**ready.paths, **named_paths(given)})
+
+
+def prompt_of(given: ChatRequest, context: Context, size: int) -> ChatPrompt:
+    """Return the prompt alone, of a body of ``size`` bytes. Slow: renders the template. Raises ApiError."""
+    selection = tools.select(given.tools, given.tool_choice, given.parallel_tool_calls)
+    return rendered(context, checked(given.messages), selection, size=size, **_rendering(given))
+
+
+def _rendering(given: ChatRequest) -> dict[str, Any]:
+    """Return arguments of ``rendered``."""
+    return {
+        "add_generation_prompt": given.add_generation_prompt,
+        "continue_final_message": given.continue_final_message,
+        "variables": variables(
+            given.chat_template_kwargs,
+            reasoning_effort=given.reasoning_effort,
+            enable_thinking=given.enable_thinking,
+            documents=given.documents,
+        ),
+    }
 
 
 def _check(given: ChatRequest) -> None:

@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from infeng_chat.template import Delta, ToolDelta
 
-from infeng_core.api import Completion, Event, Logprob, Request
+from infeng_core.api import Completion, Event, Logprob
 from infeng_serve.protocol import finish
 from infeng_serve.protocol import logprobs as shapes
 from infeng_serve.protocol.answer import Context
-from infeng_serve.protocol.answer_reader import FinishReason, Reader
+from infeng_serve.protocol.answer_reader import FinishReason
 from infeng_serve.protocol.choice_answer import ChoiceAnswer
-from infeng_serve.protocol.dialogue import Dialogue
 from infeng_serve.protocol.logprobs import ChatLogprobs, PromptLogprobs
-from infeng_serve.protocol.tools import Selection
 from infeng_serve.protocol.usage import Usage
 
 if TYPE_CHECKING:
-    from infeng_serve.protocol.chat import ChatRequest
+    from infeng_serve.protocol.chat import ChatRequest, Conversation
 
 
 class CalledFunction(msgspec.Struct, kw_only=True):
@@ -128,25 +126,21 @@ class ChatAnswer(ChoiceAnswer):
 
     _END = b"{}"
 
-    def __init__(
-        self, given: ChatRequest, context: Context, requests: Sequence[Request], ready: Dialogue, selection: Selection
-    ) -> None:
+    def __init__(self, given: ChatRequest, context: Context, asked: Conversation) -> None:
         """Answer a conversation with a choice for each request."""
         super().__init__(
             given,
             context,
-            requests,
-            prompt_tokens=len(ready.prompt.ids),
+            asked.requests,
+            prompt_tokens=len(asked.ready.prompt.ids),
             name="chatcmpl",
             object="chat.completion.chunk",
             piece=b'"delta":',
         )
-        self._parser = ready.parser
-        self._selection = selection
-        self._shows_reasoning = given.include_reasoning is not False
         self._wants_logprobs = bool(given.logprobs)
         self._wants_prompt = given.prompt_logprobs is not None
-        self._readers = [self._reader() for _ in requests]
+        shows = given.include_reasoning is not False
+        self._readers = [asked.reader(shows_reasoning=shows) for _ in asked.requests]
 
     def body(self, completions: Sequence[Completion]) -> bytes:
         """Return the whole response of a call without streaming."""
@@ -189,9 +183,6 @@ class ChatAnswer(ChoiceAnswer):
 
     def _logprobs(self, given: Sequence[Logprob]) -> ChatLogprobs:
         return ChatLogprobs(content=shapes.chat(given, self.context.tokenizer))
-
-    def _reader(self) -> Reader:
-        return Reader(self._parser(), self._selection, shows_reasoning=self._shows_reasoning)
 
 
 def assembled(deltas: Sequence[Delta]) -> AnswerMessage:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from msgspec import Meta
 
-from infeng_core.api import SamplingParams
+from infeng_core.api import Request, SamplingParams
 from infeng_serve.protocol import structured
 from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.completion_answer import CompletionAnswer, Echo
@@ -47,9 +49,38 @@ class CompletionRequest(Choices, kw_only=True, forbid_unknown_fields=True):
     skip_special_tokens: Annotated[bool | None, Meta(description="special tokens are left out of the text")] = None
 
 
+@dataclass(frozen=True, slots=True)
+class Completing:
+    """Prompts as requests of the engine."""
+
+    requests: list[Request]
+    """``n`` for each prompt in turn."""
+    n: int
+    prompts: list[list[int]]
+    """The token ids of each prompt."""
+    texts: list[str | None]
+    """The text of each prompt, None for one of token ids."""
+    is_nothing_new: bool
+    """Whether the prompts are only scored: one token is generated and not returned."""
+    paths: Mapping[str, str]
+    """Paths of the parameters that asked for logit processors, by the processors' names."""
+
+
 def read(body: bytes, context: Context) -> CompletionAnswer:
     """Return the answer for a body. Slow: tokenizes. Raises ApiError."""
     given = decode(body, CompletionRequest, context.ignored)
+    found = completing(given, context)
+    echo = None
+    if given.echo:
+        pairs = zip(found.prompts, found.texts, strict=True)
+        echo = Echo([_echoed(ids, text, context) for ids, text in pairs])
+    answer = CompletionAnswer(given, context, found.requests, found.n, echo, found.is_nothing_new)
+    answer.paths = found.paths
+    return answer
+
+
+def completing(given: CompletionRequest, context: Context) -> Completing:
+    """Return the requests of a body. Slow: tokenizes. Raises ApiError."""
     adapter = adapter_of(given, context)
     n = choices(given, context)
     note_unused(given, context)
@@ -57,7 +88,7 @@ def read(body: bytes, context: Context) -> CompletionAnswer:
     wanted = longest(given)
     check_number(number(given.prompt), n)
     prompts, texts = ids_of(given.prompt, context, "prompt", is_whole=given.add_special_tokens is not False)
-    is_nothing_new = wanted == 0 and bool(given.echo)  # for scoring: one token is generated and not returned
+    is_nothing_new = wanted == 0 and bool(given.echo)
     more: dict[str, Any] = {"max_tokens": 1 if is_nothing_new else wanted} if wanted is not None else {}
     if given.echo and given.logprobs is not None and given.prompt_logprobs is None:
         more["prompt_logprobs"] = given.logprobs
@@ -67,10 +98,7 @@ def read(body: bytes, context: Context) -> CompletionAnswer:
         given, context, otherwise=MAX_TOKENS, logprobs=given.logprobs, processors=processors, **more
     )
     made = requests(given, context, prompts, params, adapter, n)
-    echo = Echo([_echoed(ids, text, context) for ids, text in zip(prompts, texts, strict=True)]) if given.echo else None
-    answer = CompletionAnswer(given, context, made, n, echo, is_nothing_new)
-    answer.paths = {**structured.paths(form), **named_paths(given)}
-    return answer
+    return Completing(made, n, prompts, texts, is_nothing_new, {**structured.paths(form), **named_paths(given)})
 
 
 def _check(given: CompletionRequest, n: int) -> None:

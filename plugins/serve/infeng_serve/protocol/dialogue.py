@@ -33,30 +33,28 @@ class Dialogue:
     """Tokens of the context left for the answer."""
 
 
-def dialogue(
+def rendered(
     context: Context,
     messages: Sequence[Mapping[str, Any]],
     selection: Selection,
-    form: Form | None,
     *,
     size: int,
     param: str = "messages",
     add_generation_prompt: bool | None = None,
     continue_final_message: bool | None = None,
     variables: Mapping[str, Any] | None = None,
-) -> Dialogue:
+) -> ChatPrompt:
     """Render a conversation from a body of ``size`` bytes; takes as long as the template does.
 
-    Raises ApiError, which names ``param``, and OverloadedError if it cannot be admitted.
+    Raises ApiError, which names ``param``.
     """
     if continue_final_message and add_generation_prompt:
         why = "add_generation_prompt and continue_final_message: a message is either begun or continued"
         raise invalid("continue_final_message", why)
     check_conversation(size, messages, (*selection.tools, variables), context, param)
     context.check()
-    template = context.template
     try:
-        prompt = template.prompt(
+        return context.template.prompt(
             messages,
             tools=selection.tools,
             add_generation_prompt=not continue_final_message
@@ -67,6 +65,20 @@ def dialogue(
         )
     except InfengError as error:
         raise of(error, param) from None
+
+
+def dialogue(
+    context: Context,
+    messages: Sequence[Mapping[str, Any]],
+    selection: Selection,
+    form: Form | None,
+    *,
+    param: str = "messages",
+    **how: Any,
+) -> Dialogue:
+    """Convert a conversation; arguments and errors are those of ``rendered``."""
+    prompt = rendered(context, messages, selection, param=param, **how)
+    template = context.template
     room = context.context - len(prompt.ids)
     if room <= 0:
         why = f"{param}: they are {len(prompt.ids)} tokens, and the context {context.context}: shorten them"

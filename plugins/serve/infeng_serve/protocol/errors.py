@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -68,6 +68,15 @@ class ApiError(Exception):
         """Return the error as JSON."""
         detail = ErrorDetail(message=self.message, type=self.type, param=self.param, code=self.code)
         return msgspec.json.encode(ErrorBody(error=detail))
+
+
+ErrorForm = Callable[[ApiError], bytes]
+"""Returns the body of an error's response."""
+
+
+def openai_form(error: ApiError) -> bytes:
+    """Return the body of an error's response in OpenAI's form."""
+    return error.body()
 
 
 def invalid(param: str | None, message: str, code: str | None = "invalid_value") -> ApiError:

@@ -13,11 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from infeng_core.api import Event, Request
-from infeng_serve.protocol.answer import Context, merged
+from infeng_serve.protocol.answer import EVENTS, Context, merged
 from infeng_serve.protocol.errors import ApiError, invalid
 from infeng_serve.protocol.parameters import Common
 
 DONE = b"data: [DONE]\n\n"
+
+COMMENT = b": keep-alive\n"
+"""A comment line of server-sent events, which readers skip."""
 
 HEADER = "Last-Event-ID"
 """The header with the id of the last frame that the client has."""
@@ -46,6 +49,8 @@ class Frames:
 
     numbered = False
     """Whether frames carry ids."""
+    kind = EVENTS
+    """Content type of a stream."""
 
     def __init__(self, given: Common, context: Context, requests: Sequence[Request]) -> None:
         """Answer the request body ``given`` with a choice for each request."""
@@ -110,6 +115,14 @@ class Frames:
                 for index, frame in enumerate(frames)
             ]
         return b"".join(frames[self._closed :])
+
+    def idle(self) -> bytes:
+        """Return the comment that keeps a silent stream open.
+
+        An empty line ends it if frames have no ids. If they have, it is left out, since openai-python and httpx-sse
+        would read it as the end of an event without data.
+        """
+        return COMMENT if self.numbered else COMMENT + b"\n"
 
     def failed(self, error: ApiError) -> bytes:
         """Return the frames that end a begun stream with an error."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, get_args
 
@@ -28,6 +27,7 @@ from infeng_serve.protocol import (
     tools,
 )
 from infeng_serve.protocol.errors import ErrorBody
+from infeng_serve.protocol.operation import GENERATE, READ, Operation
 from infeng_serve.protocol.unknown_parameters import described
 
 TEXT = "text/plain"
@@ -35,28 +35,6 @@ JSON = "application/json"
 EVENTS = "text/event-stream"
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One method of one path."""
-
-    method: str
-    path: str
-    summary: str
-    body: Any = None
-    """Type of the request body."""
-    answer: Any = None
-    """Type of the response body; None for plain text."""
-    events: tuple[Any, ...] = ()
-    """Types of events, if the operation streams."""
-    headers: tuple[str, ...] = ()
-    """Request headers that change the answer."""
-    is_open: bool = False
-    """Whether the operation needs no API key."""
-    errors: tuple[int, ...] = (401, 429)
-
-
-_GENERATE = (400, 401, 404, 408, 409, 413, 415, 422, 429, 500, 501, 503)
-_READ = (400, 401, 404, 408, 413, 415, 503)
 _TOKENIZE = Annotated[token_types.TokenizeRequest, msgspec.Meta(extra_json_schema=token_types.EITHER)]
 _CALL = ("Idempotency-Key",)
 
@@ -73,27 +51,27 @@ _HEADERS: Mapping[str, Any] = {
 
 OPERATIONS = (
     Operation("post", "/v1/completions", "Complete a text", completions.CompletionRequest,
-              completion_answer.CompletionResponse, (completion_answer.CompletionResponse,), _CALL, errors=_GENERATE),
+              completion_answer.CompletionResponse, (completion_answer.CompletionResponse,), _CALL, errors=GENERATE),
     Operation("post", "/v1/chat/completions", "Answer a conversation", chat.ChatRequest, chat_answer.ChatResponse,
-              (chat_answer.ChatChunk,), _CALL, errors=_GENERATE),
+              (chat_answer.ChatChunk,), _CALL, errors=GENERATE),
     Operation("post", "/v1/responses", "Answer a conversation, with items and events", responses.ResponsesRequest,
-              response_answer.Response, (response_answer.ResponseEvent,), _CALL, errors=_GENERATE),
+              response_answer.Response, (response_answer.ResponseEvent,), _CALL, errors=GENERATE),
     Operation("get", "/v1/streams/{call}", "Resume a broken stream after the frame of Last-Event-ID",
               events=(chat_answer.ChatChunk, completion_answer.CompletionResponse, response_answer.ResponseEvent),
               headers=("Last-Event-ID",), errors=(400, 401, 404, 409, 429, 500, 503)),
     Operation("post", "/v1/embeddings", "Embed texts", embedding_types.EmbeddingRequest,
-              embedding_types.EmbeddingResponse, errors=_GENERATE),
+              embedding_types.EmbeddingResponse, errors=GENERATE),
     Operation("get", "/v1/models", "List the base model and its adapters", answer=model_types.ModelList),
     Operation("get", "/v1/models/{model}", "Describe one model", answer=model_types.ModelCard, errors=(401, 404)),
-    Operation("post", "/v1/load_lora_adapter", "Load an adapter", model_types.LoadAdapter, errors=(*_READ, 403)),
-    Operation("post", "/v1/unload_lora_adapter", "Unload an adapter", model_types.UnloadAdapter, errors=(*_READ, 403)),
+    Operation("post", "/v1/load_lora_adapter", "Load an adapter", model_types.LoadAdapter, errors=(*READ, 403)),
+    Operation("post", "/v1/unload_lora_adapter", "Unload an adapter", model_types.UnloadAdapter, errors=(*READ, 403)),
     Operation("get", "/lora-adapters", "List the adapters with their weights", answer=list[model_types.AdapterEntry]),
     Operation("post", "/lora-adapters", "Merge adapters into the base model", list[model_types.AdapterScale],
-              model_types.Success, errors=_READ),
+              model_types.Success, errors=READ),
     Operation("post", "/tokenize", "Tokenize a text or a conversation", _TOKENIZE,
-              token_types.TokenizeResponse, errors=_READ),
+              token_types.TokenizeResponse, errors=READ),
     Operation("post", "/detokenize", "Convert tokens to text", token_types.DetokenizeRequest,
-              token_types.DetokenizeResponse, errors=_READ),
+              token_types.DetokenizeResponse, errors=READ),
     Operation("get", "/health", "Whether the server is alive", answer=state_types.Health, is_open=True, errors=(503,)),
     Operation("get", "/ready", "Whether it accepts calls", answer=state_types.Ready, is_open=True, errors=(503,)),
     Operation("get", "/version", "The server's version and startup times", answer=state_types.Version, errors=(401,)),
@@ -126,20 +104,26 @@ _WAITS = (429, 503)
 
 
 @cache
-def document(takes_all: bool = False) -> bytes:
-    """Return the document as JSON. takes_all: whether unknown parameters are accepted."""
-    types = [kind for one in OPERATIONS for kind in (one.body, one.answer, *one.events) if kind is not None]
-    schemas, components = msgspec.json.schema_components([*types, *BESIDE], ref_template="#/components/schemas/{name}")
-    bodies = {_struct(one.body).__name__ for one in OPERATIONS if one.body is not None}
+def document(takes_all: bool = False, more: tuple[Operation, ...] = ()) -> bytes:
+    """Return the document as JSON. takes_all: whether unknown parameters are accepted. more: plugins' routes."""
+    operations = (*OPERATIONS, *more)
+    types = [kind for one in operations for kind in (one.body, one.answer, *one.events) if kind is not None]
+    errors = list(dict.fromkeys(one.error for one in operations))
+    beside = [*BESIDE, *dict.fromkeys(kind for one in more for kind in one.beside)]
+    schemas, components = msgspec.json.schema_components(
+        [*types, *errors, *beside], ref_template="#/components/schemas/{name}"
+    )
+    forms = dict(zip(errors, schemas[len(types) :], strict=False))
+    bodies = {_struct(one.body).__name__ for one in operations if one.body is not None}
     components = {
         name: described(schema, is_body=name in bodies, takes_all=takes_all) for name, schema in components.items()
     }
     known = iter(schemas)
     paths: dict[str, dict[str, Any]] = {}
-    for one in OPERATIONS:
+    for one in operations:
         body, answer = (next(known) if kind is not None else None for kind in (one.body, one.answer))
         events = [next(known) for _ in one.events]
-        paths.setdefault(one.path, {})[one.method] = _operation(one, body, answer, events)
+        paths.setdefault(one.path, {})[one.method] = _operation(one, body, answer, events, forms[one.error])
     return msgspec.json.encode(
         {
             "openapi": "3.1.0",
@@ -150,7 +134,7 @@ def document(takes_all: bool = False) -> bytes:
                 "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
             },
             "servers": [{"url": "/"}],
-            "security": [{"key": []}, {}],
+            "security": [{"key": []}, {"header": []}, {}],
             "paths": paths,
             "components": {
                 "schemas": components,
@@ -159,7 +143,13 @@ def document(takes_all: bool = False) -> bytes:
                         "type": "http",
                         "scheme": "bearer",
                         "description": "Needed if the server has API keys.",
-                    }
+                    },
+                    "header": {
+                        "type": "apiKey",
+                        "in": "header",
+                        "name": "X-Api-Key",
+                        "description": "Another header for the same key.",
+                    },
                 },
             },
         }
@@ -171,18 +161,19 @@ def _struct(body: Any) -> Any:
     return _struct(get_args(body)[0]) if get_args(body) else body
 
 
-def _operation(one: Operation, body: Any, answer: Any, events: Sequence[Any]) -> dict[str, Any]:
+def _operation(one: Operation, body: Any, answer: Any, events: Sequence[Any], error: Any) -> dict[str, Any]:
     content: dict[str, Any] = {JSON: {"schema": answer}} if answer is not None else {}
     described = "done"
     if events:
-        content[EVENTS] = {"schema": _event(events)}
-        described = "the answer; with stream: true, server-sent events of the second schema"
+        content[one.kind] = {"schema": _event(events, error) if one.kind == EVENTS else {"anyOf": [*events, error]}}
+        kind = "server-sent events" if one.kind == EVENTS else "lines"
+        described = f"the answer; as a stream, {kind} of the second schema"
     elif answer is None:
         content[TEXT] = {"schema": {"type": "string"}}
     found: dict[str, Any] = {
         "summary": one.summary,
         "operationId": f"{one.method}_{re.sub(r'[^a-z0-9]+', '_', one.path).strip('_')}",
-        "responses": {"200": {"description": described, "content": content}, **_errors(one.errors)},
+        "responses": {"200": {"description": described, "content": content}, **_errors(one.errors, error)},
     }
     if body is not None:
         found["requestBody"] = {"required": True, "content": {JSON: {"schema": body}}}
@@ -196,9 +187,9 @@ def _operation(one: Operation, body: Any, answer: Any, events: Sequence[Any]) ->
     return found
 
 
-def _event(data: Sequence[Any]) -> dict[str, Any]:
+def _event(data: Sequence[Any], error: Any) -> dict[str, Any]:
     """Return the schema of an event whose data has one of these schemas, or is an error or the end marker."""
-    kinds = [*data, {"$ref": "#/components/schemas/ErrorBody"}]
+    kinds = [*data, error]
     text = {"type": "string", "contentMediaType": JSON, "contentSchema": {"anyOf": kinds}}
     return {
         "type": "object",
@@ -211,8 +202,7 @@ def _event(data: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-def _errors(statuses: Sequence[int]) -> Mapping[str, Any]:
-    schema = {"$ref": "#/components/schemas/ErrorBody"}
+def _errors(statuses: Sequence[int], schema: Any) -> Mapping[str, Any]:
     found: dict[str, Any] = {}
     for status in sorted(statuses):
         found[str(status)] = {"description": _MEANINGS[status], "content": {JSON: {"schema": schema}}}

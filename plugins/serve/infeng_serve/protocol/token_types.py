@@ -11,7 +11,7 @@ from infeng_serve.protocol.messages import MESSAGES
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The body of /tokenize: a prompt, or messages that the chat template renders."""
+    """The body of /tokenize: a prompt, llama.cpp's content, or messages that the chat template renders."""
 
     model: str | None = None
     prompt: str | None = None
@@ -22,15 +22,32 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     return_token_strs: bool = False
     tools: Annotated[list[Any], Meta(extra_json_schema={"items": {"$ref": "#/components/schemas/Tool"}})] = []
     chat_template_kwargs: dict[str, Any] | None = None
+    content: Annotated[str | None, Meta(description="llama.cpp's prompt, with the next three parameters")] = None
+    add_special: Annotated[bool, Meta(description="with the beginning-of-text token")] = False
+    parse_special: Annotated[bool, Meta(description="special tokens in the content are tokens")] = True
+    with_pieces: Annotated[bool, Meta(description="tokens are objects with id and piece")] = False
 
 
 EITHER: dict[str, Any] = {
     "oneOf": [
-        {"required": ["prompt"], "properties": {"prompt": {"type": "string"}, "messages": {"type": "null"}}},
-        {"required": ["messages"], "properties": {"messages": MESSAGES, "prompt": {"type": "null"}}},
+        {
+            "required": [name],
+            "properties": {
+                **{other: {"type": "null"} for other in ("prompt", "messages", "content") if other != name},
+                name: MESSAGES if name == "messages" else {"type": "string"},
+            },
+        }
+        for name in ("prompt", "messages", "content")
     ]
 }
-"""JSON Schema of the rule that either a prompt or messages are given."""
+"""JSON Schema of the rule that one of prompt, messages and content is given."""
+
+
+class TokenPiece(msgspec.Struct, kw_only=True):
+    """A token in llama.cpp's form."""
+
+    id: int
+    piece: Annotated[str | list[int], Meta(description="its text, or the bytes of a part of a character")]
 
 
 class TokenizeResponse(msgspec.Struct, kw_only=True):
@@ -38,7 +55,7 @@ class TokenizeResponse(msgspec.Struct, kw_only=True):
 
     count: int
     max_model_len: int
-    tokens: list[int]
+    tokens: list[int | TokenPiece]
     token_strs: list[str] | None = None
 
 
@@ -53,3 +70,4 @@ class DetokenizeResponse(msgspec.Struct, kw_only=True):
     """The text."""
 
     prompt: str
+    content: Annotated[str, Meta(description="the same by llama.cpp's name")]

@@ -2,45 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from infeng_core.api import EndedError, Engine, Request, RequestError, Stream
 from infeng_serve.failures import GoneError
 from infeng_serve.generating import owned
 from infeng_serve.http import Call, Presence
+from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.embedding_types import EmbeddingRequest, response
 from infeng_serve.protocol.errors import ApiError, not_supported, of
 from infeng_serve.protocol.prompts import ids_of, number
 from infeng_serve.protocol.reading import decode
 from infeng_serve.protocol.requests import place
-from infeng_serve.protocol.unknown_parameters import Ignored
 from infeng_serve.service import Service
 
 MOST = 2048
 """Most texts of one call, as in OpenAI's API."""
 
 
+class Form(Protocol):
+    """How calls of one path are read and answered."""
+
+    def read(self, body: bytes, context: Context) -> EmbeddingRequest:
+        """Return the texts of a body; raises ApiError."""
+
+    def render(self, vectors: Sequence[NDArray[np.float32]], tokens: int, name: str) -> bytes:
+        """Return the body for vectors of (hidden,) float32 each. tokens: of all texts. name: of the model."""
+
+
+class OpenAI:
+    """OpenAI's form. One object for each call."""
+
+    def read(self, body: bytes, context: Context) -> EmbeddingRequest:
+        """Return the body itself."""
+        self._wanted = decode(body, EmbeddingRequest, context.ignored)
+        return self._wanted
+
+    def render(self, vectors: Sequence[NDArray[np.float32]], tokens: int, name: str) -> bytes:
+        """Return OpenAI's body."""
+        pooling = self._wanted.pooling or "mean"
+        return response(vectors, tokens, model=name, encoding_format=self._wanted.encoding_format, pooling=pooling)
+
+
 async def embeddings(service: Service, call: Call) -> None:
     """Answer a vector for each text, of length 1."""
-    with service.taken(call.caller):
-        # Before the body is read, so that a refused call costs little.
-        service.model.engine.check_room(tenant=call.caller.tenant)
-        body, streams, tenant = await service.body(call), _Streams(), call.caller.tenant
-        call.watch(streams.leave)
-        ignored = service.ignored()
-        texts = await service.readers.run(tenant, lambda: _read(service, call, body, ignored, streams))
-        call.extra += ignored.headers(call.id)
-        try:
-            body = await service.waiters.run(tenant, lambda: texts.embedded(service.model.engine, streams))
-        except EndedError:
-            if streams.is_left:
-                raise GoneError from None
-            raise
-    await call.respond(200, body)
+    await embed(service, call, OpenAI())
 
 
-class _Streams(Presence):
+async def embed(service: Service, call: Call, form: Form) -> None:
+    """Answer one call for vectors."""
+
+    def read(body: bytes, context: Context) -> Work:
+        texts = texts_of(form.read(body, context), service, call, context)
+        return lambda streams: form.render(texts.embedded(service.model.engine, streams), texts.tokens, texts.name)
+
+    await answer_with_streams(service, call, read)
+
+
+class Streams(Presence):
     """The requests of one call, which end when its client leaves."""
 
     def __init__(self) -> None:
@@ -61,8 +85,39 @@ class _Streams(Presence):
             stream.cancel()
 
 
+Work = Callable[[Streams], bytes]
+"""Computes a response body; blocks."""
+
+
+async def answer_with_streams(service: Service, call: Call, read: Callable[[bytes, Context], Work]) -> None:
+    """Answer one call whose work waits for requests of the engine.
+
+    read: returns the work for a body; called on a reader thread. The work runs on a thread that may wait.
+    """
+    with service.taken(call.caller):
+        # Before the body is read, so that a refused call costs little.
+        service.model.engine.check_room(tenant=call.caller.tenant)
+        body, streams, tenant = await service.body(call), Streams(), call.caller.tenant
+        call.watch(streams.leave)
+        context = replace(service.context(call.id, call.own_id, call.caller), check=streams.check)
+
+        def begun() -> Work:
+            context.check()
+            return read(body, context)
+
+        work = await service.readers.run(tenant, begun)
+        call.extra += context.ignored.headers(call.id)
+        try:
+            found = await service.waiters.run(tenant, lambda: work(streams))
+        except EndedError:
+            if streams.is_left:
+                raise GoneError from None
+            raise
+    await call.respond(200, found)
+
+
 @dataclass(frozen=True, slots=True)
-class _Texts:
+class Texts:
     """The texts of a call as requests of the engine."""
 
     requests: Sequence[Request]
@@ -70,26 +125,21 @@ class _Texts:
     """Tokens of all requests together."""
     name: str
     """Name of the requested model."""
-    wanted: EmbeddingRequest
+    pooling: Literal["mean", "last"]
 
-    def embedded(self, engine: Engine, streams: _Streams) -> bytes:
-        """Compute the vectors and return the response body. Blocks."""
+    def embedded(self, engine: Engine, streams: Streams) -> list[NDArray[np.float32]]:
+        """Return the vectors. Blocks."""
         streams.check()
-        pooling = self.wanted.pooling or "mean"
         try:
-            vectors = engine.embed(self.requests, pooling=pooling, started=streams.add)
+            return engine.embed(self.requests, pooling=self.pooling, started=streams.add)
         except EndedError:
             raise
         except RequestError as error:
             raise of(error, "input") from None
-        encoding = self.wanted.encoding_format
-        return response(vectors, self.tokens, model=self.name, encoding_format=encoding, pooling=pooling)
 
 
-def _read(service: Service, call: Call, body: bytes, ignored: Ignored, streams: _Streams) -> _Texts:
-    streams.check()
-    wanted = decode(body, EmbeddingRequest, ignored)
-    context = replace(service.context(call.id, call.own_id, call.caller), check=streams.check)
+def texts_of(wanted: EmbeddingRequest, service: Service, call: Call, context: Context) -> Texts:
+    """Return the requests of a call; raises ApiError."""
     engine, name = service.model.engine, wanted.model or context.model
     adapter = context.adapter_of(name)
     hidden = engine.model.config.hidden
@@ -102,4 +152,4 @@ def _read(service: Service, call: Call, body: bytes, ignored: Ignored, streams: 
     request = Request((), priority=priority, adapter=adapter, timeout=timeout)
     request = owned(request, call.caller, service.settings.request_timeout)
     requests = [replace(request, prompt=tuple(ids)) for ids in prompts]
-    return _Texts(requests, sum(map(len, prompts)), name, wanted)
+    return Texts(requests, sum(map(len, prompts)), name, wanted.pooling or "mean")

@@ -8,6 +8,7 @@ from functools import partial
 
 import msgspec
 
+from infeng_core.api import Tokenizer
 from infeng_serve.auth import Caller
 from infeng_serve.http import Call, Presence
 from infeng_serve.model import Model
@@ -17,11 +18,13 @@ from infeng_serve.protocol.errors import ApiError
 from infeng_serve.protocol.messages import checked
 from infeng_serve.protocol.prompts import bare
 from infeng_serve.protocol.reading import decode
+from infeng_serve.protocol.token_bytes import token_bytes
 from infeng_serve.protocol.token_types import (
     DetokenizeRequest,
     DetokenizeResponse,
     TokenizeRequest,
     TokenizeResponse,
+    TokenPiece,
 )
 from infeng_serve.protocol.tools import select
 from infeng_serve.service import Service
@@ -34,16 +37,16 @@ Work = Callable[[Model, Caller, Context, bytes], bytes]
 
 async def tokenize(service: Service, call: Call) -> None:
     """Answer the tokens of a prompt, or of a conversation."""
-    await _answer(service, call, _tokenized)
+    await answer(service, call, _tokenized)
 
 
 async def detokenize(service: Service, call: Call) -> None:
     """Answer the text of tokens."""
-    await _answer(service, call, _detokenized)
+    await answer(service, call, _detokenized)
 
 
-async def _answer(service: Service, call: Call, work: Work) -> None:
-    """Answer with the result of ``work``, run on a thread since even decoding a large body takes long."""
+async def answer(service: Service, call: Call, work: Work) -> None:
+    """Answer with the body that ``work`` returns, run on a thread since even decoding a large body takes long."""
     with service.taken(call.caller):
         body, presence = await service.body(call), Presence()
         call.watch(presence.leave)
@@ -60,13 +63,18 @@ def _tokenized(model: Model, caller: Caller, context: Context, body: bytes) -> b
         model.adapters.of(caller, wanted.model)
     tokenizer = model.engine.tokenizer
     tools = select(wanted.tools, None, None).tools
-    if wanted.prompt is not None and wanted.messages is None:
+    given = [name for name in ("prompt", "messages", "content") if getattr(wanted, name) is not None]
+    if len(given) != 1:
+        raise ApiError(400, "Give one of `prompt`, `messages` and `content`.", param="prompt")
+    if wanted.content is not None:
+        ids = _of_content(wanted.content, wanted, context)
+    elif wanted.prompt is not None:
         check_text(wanted.prompt, context, "prompt")
         ids = encoded([wanted.prompt], context, "prompt")[0]
         if wanted.add_special_tokens is False:
             ids = bare(wanted.prompt, ids, tokenizer)
-    elif wanted.messages is not None and wanted.prompt is None:
-        messages = checked(wanted.messages)
+    else:
+        messages = checked(wanted.messages or ())
         check_conversation(len(body), messages, (*tools, wanted.chat_template_kwargs), context, "messages")
         prompt = model.template.prompt(
             messages,
@@ -76,15 +84,31 @@ def _tokenized(model: Model, caller: Caller, context: Context, body: bytes) -> b
             variables=wanted.chat_template_kwargs,
         )
         ids = list(prompt.ids)
-    else:
-        raise ApiError(400, "Give either `prompt` or `messages`.", param="prompt")
     context.check()
     texts = None
     if wanted.return_token_strs:
         spelled = {token: tokenizer.decode([token]) for token in set(ids)}
         texts = [spelled[token] for token in ids]
-    found = TokenizeResponse(count=len(ids), max_model_len=model.context, tokens=ids, token_strs=texts)
+    tokens: list[int | TokenPiece] = [_piece(token, tokenizer) if wanted.with_pieces else token for token in ids]
+    found = TokenizeResponse(count=len(ids), max_model_len=model.context, tokens=tokens, token_strs=texts)
     return msgspec.json.encode(found)
+
+
+def _of_content(content: str, wanted: TokenizeRequest, context: Context) -> list[int]:
+    """Return the tokens of a text in llama.cpp's form."""
+    if not content:
+        return []
+    check_text(content, context, "content")
+    ids = encoded([content], context, "content", parse_special=wanted.parse_special)[0]
+    return ids if wanted.add_special else bare(content, ids, context.tokenizer)
+
+
+def _piece(token: int, tokenizer: Tokenizer) -> TokenPiece:
+    data = token_bytes(tokenizer, token)
+    try:
+        return TokenPiece(id=token, piece=data.decode())
+    except UnicodeDecodeError:
+        return TokenPiece(id=token, piece=list(data))
 
 
 def _detokenized(model: Model, caller: Caller, context: Context, body: bytes) -> bytes:
@@ -95,4 +119,5 @@ def _detokenized(model: Model, caller: Caller, context: Context, body: bytes) ->
     tokens, vocab = wanted.tokens, model.engine.model.config.vocab
     if len(tokens) > MOST or not 0 <= min(tokens, default=0) <= max(tokens, default=0) < vocab:
         raise ApiError(400, f"Give at most {MOST} tokens from 0 to {vocab - 1}.", param="tokens")
-    return msgspec.json.encode(DetokenizeResponse(prompt=model.engine.tokenizer.decode(tokens)))
+    text = model.engine.tokenizer.decode(tokens)
+    return msgspec.json.encode(DetokenizeResponse(prompt=text, content=text))

@@ -36,6 +36,7 @@ def test_calls_generated_from_the_document_are_answered_by_its_schemas(
 ):
     python = python_with("schemathesis", REQUIREMENT)
     options = ["--port", 0, "--api-key", "secret", "--request-timeout", "0.05", "--journal", tmp_path / "journal"]
+    options += ["--set", "dialects.rank=cosine"]
     report = tmp_path / "report.json"
     fixed = ["--generation-deterministic"] if seed is None else ["--seed", seed, "--generation-database", "none"]
     with serve(*options, "--lora", f"bard={demo.adapter_dir('shakespeare')}") as (url, process):

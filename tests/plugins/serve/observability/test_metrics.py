@@ -345,3 +345,18 @@ def test_with_the_prefix_vllm_names_labels_and_reasons_are_vllms(engine: Engine,
     assert value_of(found, "vllm:num_requests_running", model_name="demo", engine="0") == 0
     assert value_of(found, "vllm:request_success_total", finished_reason="abort") == 2
     assert value_of(found, "vllm:request_success_total", finished_reason="stop") == 2
+
+
+def test_guesses_choices_and_computed_prompts_are_counted(engine: Engine, finished: MakeRecord):
+    metrics = Metrics(engine, "demo", prefix="vllm")
+    record = finished(prompt_tokens=10, cached_tokens=4)
+    record.drafted_tokens, record.accepted_tokens, record.requests = 7, 5, 3
+    serve(metrics, record)
+    serve(metrics, finished(prompt_tokens=10, cached_tokens=0))
+    assert value(metrics, "vllm:spec_decode_num_draft_tokens_total") == 7
+    assert value(metrics, "vllm:spec_decode_num_accepted_tokens_total") == 5
+    assert value(metrics, "vllm:prompt_tokens_by_source_total", source="local_compute") == 16
+    assert value(metrics, "vllm:prompt_tokens_by_source_total", source="local_cache_hit") == 4
+    assert value(metrics, "vllm:request_prefill_kv_computed_tokens_sum") == 16
+    assert value(metrics, "vllm:request_params_n_sum") == 3
+    assert value(metrics, "vllm:request_params_n_count") == 1
