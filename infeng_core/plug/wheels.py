@@ -24,6 +24,7 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
         "models": "infeng-convert",
         "plugins": "infeng-doctor",
         "quality": "infeng-quality",
+        "ray": "infeng-ray",
         "serve": "infeng-serve",
         "top": "infeng-serve",
     },

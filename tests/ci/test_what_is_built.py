@@ -82,6 +82,7 @@ def test_the_listed_requirements_equal_those_of_the_wheels() -> None:
         ("infeng_peft", "plugins/peft"),
         ("infeng_prefix_store", "plugins/prefix_store"),
         ("infeng_profile", "plugins/profile"),
+        ("infeng_ray", "plugins/ray"),
     ],
 )
 def test_a_wheel_has_every_module_of_its_package(package: str, folder: str) -> None:
