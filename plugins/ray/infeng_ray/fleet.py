@@ -53,6 +53,11 @@ class Replica:
     """Whether the router may choose it."""
 
 
+def state_request(authority: bytes, token: bytes) -> bytes:
+    """Return the call that asks the replica at ``authority`` for its state."""
+    return b"GET %b HTTP/1.1\r\nhost: %b\r\n%b: %b\r\n\r\n" % (STATE.encode("ascii"), authority, TOKEN_HEADER, token)
+
+
 class Fleet:
     """The replicas behind one gateway. Must be used on the event loop's thread."""
 
@@ -82,11 +87,15 @@ class Fleet:
 
     async def watch(self) -> None:
         """Look at the replicas again and again."""
+        trouble = ""
         while True:
             try:
                 await self.look()
+                trouble = ""
             except Exception as error:  # whoever names the members may be busy: the known ones go on
-                _log.warning("the replicas cannot be listed", reason=str(error))
+                if trouble != str(error):
+                    trouble = str(error)
+                    _log.warning("the replicas cannot be listed", reason=trouble.partition("\n")[0])
             await asyncio.sleep(POLL_SECONDS)
 
     async def look(self) -> None:
@@ -118,12 +127,7 @@ class Fleet:
         self.router.remove(replica.name)
 
     async def _ask(self, replica: Replica) -> None:
-        request = b"GET %b HTTP/1.1\r\nhost: %b\r\n%b: %b\r\n\r\n" % (
-            STATE.encode("ascii"),
-            replica.pool.authority,
-            TOKEN_HEADER,
-            self._token,
-        )
+        request = state_request(replica.pool.authority, self._token)
         try:
             head, body = await replica.pool.fetch(request, ANSWER_SECONDS)
             state = msgspec.json.decode(body, type=State) if head.status == 200 else State()

@@ -1,11 +1,11 @@
-"""The application on Ray Serve: its replicas, and the directory in which they enter their addresses. Needs Ray."""
+"""The application on Ray Serve: its replicas, which enter their addresses in a directory. Needs Ray."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
-import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,37 +18,13 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from infeng_core.api import ResourceError
 from infeng_ray.autoscale import Policy
-from infeng_ray.fleet import ANSWER_SECONDS, STATE, TOKEN_HEADER, State
+from infeng_ray.directory import Directory
+from infeng_ray.fleet import ANSWER_SECONDS, State, state_request
 from infeng_ray.process import Plan, ServerProcess
 from infeng_ray.upstream import LostError, Pool
 
 ENTER_SECONDS = 2.0
 """Seconds between two entries of a replica in the directory."""
-
-STALE_SECONDS = 15.0
-"""Seconds after which a replica that enters nothing is left out."""
-
-
-class Directory:
-    """The addresses of all replicas: an actor."""
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self._entries: dict[str, tuple[str, float]] = {}
-
-    def enter(self, name: str, url: str) -> None:
-        """Note that a replica is there."""
-        self._entries[name] = (url, time.monotonic())
-
-    def leave(self, name: str) -> None:
-        """Note that it drains."""
-        self._entries.pop(name, None)
-
-    def members(self) -> dict[str, str]:
-        """Return the URLs of the replicas by name."""
-        oldest = time.monotonic() - STALE_SECONDS
-        self._entries = {name: entry for name, entry in self._entries.items() if entry[1] >= oldest}
-        return {name: url for name, (url, _) in self._entries.items()}
 
 
 class Replica:
@@ -77,10 +53,9 @@ class Replica:
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Return the requests that wait and run here."""
-        request = f"GET {STATE} HTTP/1.1\r\nhost: replica\r\n{TOKEN_HEADER.decode()}: {self._plan.token}\r\n\r\n"
-        pool = Pool(self._server.url)
+        request = state_request(self._pool.authority, self._plan.token.encode("ascii"))
         with contextlib.suppress(LostError, msgspec.MsgspecError):
-            head, body = await pool.fetch(request.encode("ascii"), ANSWER_SECONDS)
+            head, body = await self._pool.fetch(request, ANSWER_SECONDS)
             if head.status == 200:
                 state = msgspec.json.decode(body, type=State)
                 return {"waiting": float(state.waiting), "running": float(state.running)}
@@ -124,6 +99,7 @@ class Application:
         """Start or join Ray; raises ResourceError."""
         self._plan, self._scale = plan, scale
         given: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
         try:
             ray.init(logging_level="warning", log_to_driver=False, namespace="infeng", **given)
             self._directory: Any = ray.remote(Directory).options(num_cpus=0).remote()

@@ -60,7 +60,7 @@ def test_a_place_is_taken_through_no_link(tmp_path: Path):
 
 
 def test_a_server_that_does_not_start_is_an_error_with_its_last_words(tmp_path: Path):
-    with pytest.raises(ResourceError, match=r"it ended with status 1: .*nowhere"):
+    with pytest.raises(ResourceError, match=r"(?s)it ended with status 2: .*no such model directory"):
         ServerProcess(Plan(("/nowhere/at/all",), "127.0.0.1", 1, SECRET, app=tmp_path.name))
 
 
