@@ -3,9 +3,9 @@
 Rendezvous hashing with bounded load: each key ranks all replicas by a hash of key and replica, and a call goes to the
 first of them that is not full. Every key has its own order, so the keys of a lost replica are spread over all others
 and no other key moves (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998). A replica is
-full at 1.25 times the mean load, so that a popular key spills to the next replicas of its order instead of waiting
-(Mirrokni, Thorup, Zadimoghaddam, "Consistent hashing with bounded loads", 2018). Of the replicas that are not full,
-those that have the adapter in memory come first.
+full at 1.25 times the mean load, rounded up to a whole call, so that a popular key spills to the next replicas of its
+order instead of waiting (Mirrokni, Thorup, Zadimoghaddam, "Consistent hashing with bounded loads", 2018). Of the
+replicas that are not full, those that have the adapter in memory come first.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Router(ABC):
     """The replicas, the calls that each of them answers, and the choice of one for the next call.
 
     Arrays have shape (replicas,). Several gateways, each with a router of its own over its own calls, keep the bound
-    together: a sum of loads below 1.25 times their means is below 1.25 times the mean of the sum.
+    together but for the rounding: a sum of loads below 1.25 times their means is below 1.25 times the mean of the sum.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -156,10 +156,9 @@ class Rendezvous(Router):
     def most(self) -> int:
         """Return the calls that a replica may have with the next one: 1.25 times the mean of all, at least FLOOR.
 
-        Rounded down, it still leaves a replica: the least loaded has at most the mean m rounded down, and with the next
-        call fewer than FLOOR + 1 if m < 4, else at most 1.25 m rounded down.
+        It is rounded up to a whole call, as in the paper, so one replica at least may have one more.
         """
-        return max(FLOOR, math.floor(FACTOR * (self.total + 1) / len(self._names)))
+        return max(FLOOR, math.ceil(FACTOR * (self.total + 1) / len(self._names)))
 
     def _choice(self, key: int, adapters: Collection[str], allowed: NDArray[np.bool_]) -> int:
         order = self._order(key)
