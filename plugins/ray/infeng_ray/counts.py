@@ -27,7 +27,7 @@ class Counts:
     def text(self, fleet: Fleet, loads: Mapping[str, int]) -> bytes:
         """Return the metrics of the gateway and the sums of its replicas."""
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Collector(self, fleet, loads))  # type: ignore[arg-type]
+        registry.register(_Collector(self, fleet, loads))
         return generate_latest(registry)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,7 @@ import pytest
 from infeng_demo import adapter_dir
 from infeng_serve.auth import Keys
 from ray_parts import REPLICA_ROUTES, Gated, gateway
-from serve_parts import Running, running, until
-from stream_parts import frames, texts
+from serve_parts import Reply, Running, running, until
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}}, "required": ["name"]}
 GREEDY = {"max_tokens": 12, "temperature": 0, "seed": 7}
@@ -55,19 +55,26 @@ def pair() -> Iterator[tuple[Running, Running, Gated]]:
         yield found
 
 
-def said(reply: Any) -> tuple[int, str, bytes]:
-    """Return what an answer says, without what every call has anew: ids and times."""
-    text = reply.data.decode()
-    id = reply.headers["x-request-id"]
-    if text.startswith("data: ") and "text_completion" in text:  # how frames are cut depends on the time
-        return reply.status, reply.headers.get("content-type", ""), repr(texts(frames(reply.data))).encode()
-    lines = []
-    for line in text.split("\n"):
-        head, colon, rest = line.partition("data: ")
-        with contextlib.suppress(ValueError):
-            line = head + colon + json.dumps(without(json.loads(rest if colon else line), id), sort_keys=True)
-        lines.append(line.replace(id, "ID"))
-    return reply.status, reply.headers.get("content-type", ""), "\n".join(lines).encode()
+def said(reply: Reply) -> Any:
+    """Return what an answer says, without what every call has anew: ids and times.
+
+    Of a stream: its texts, ends and kinds of events, since how texts are cut into frames depends on the time.
+    """
+    kind, id = reply.headers.get("content-type", ""), reply.headers["x-request-id"]
+    if not kind.startswith("text/event-stream"):
+        return reply.status, kind, without(json.loads(reply.data), id)
+    assert reply.data.endswith(b"\n\n")
+    texts, ends, kinds = "", [], []
+    for frame in reply.data.split(b"\n\n")[:-1]:
+        data = frame.partition(b"data: ")[2]
+        event = {} if data == b"[DONE]" else json.loads(data)
+        kinds.append(event.get("type", "" if event else "DONE"))
+        texts += event.get("delta", "")
+        for choice in event.get("choices", ()):
+            texts += choice.get("text", "") or choice.get("delta", {}).get("content", "") or ""
+            ends += [choice["finish_reason"]] * bool(choice["finish_reason"])
+    assert texts
+    return reply.status, kind, texts, ends, [kind for kind, _ in groupby(kinds)]
 
 
 def without(value: Any, id: str) -> Any:
