@@ -26,6 +26,7 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
         "nightly": "infeng-nightly",
         "plugins": "infeng-doctor",
         "quality": "infeng-quality",
+        "ray": "infeng-ray",
         "serve": "infeng-serve",
         "top": "infeng-serve",
         "unpack": "infeng-convert",

@@ -7,10 +7,14 @@ import dataclasses
 import os
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from infeng_core.api import UsageError, add_config_options, config_from, get_logger, say
 from infeng_core.api.servers import StartupTimes, capture_library_logs, parse_lora
+
+if TYPE_CHECKING:
+    from infeng_core.api import EngineConfig
+    from infeng_serve.settings import Settings
 
 _log = get_logger(__name__)
 
@@ -102,23 +106,13 @@ class Serve:
         from infeng_serve.request_observers import request_observers
         from infeng_serve.routes import page, table
         from infeng_serve.server import Server
-        from infeng_serve.settings import Settings
         from infeng_serve.warm import Warming
 
         capture_library_logs()
         startup = StartupTimes(age())
         startup.record("imports")
-        names = {field.name for field in dataclasses.fields(Settings)} - {"threads"}
-        given = {f"serve__{name}": value for name, value in vars(arguments).items() if name in names}
-        more: dict[str, object] = {"model__path": arguments.model, "threads__count": arguments.threads, **given}
-        more["adapters__directory"] = arguments.adapters_dir
-        if arguments.no_cache:
-            more["model__cache"] = more["adapters__cache"] = "none"
-        config = config_from(arguments, **more)
-        if not config.model.path:
-            raise UsageError("model", "none is named", "infeng serve MODEL, or set model.path in the manifest")
+        config, settings = self.configured(arguments)
         loras = [parse_lora(text) for text in arguments.lora]
-        settings = Settings.read({**self._settings, **config.extra.get("serve", {})})
         keys = keys_of(arguments.api_key, arguments.admin_key, settings.api_keys)
         plugins = Plugins.discover(config)
         config = as_served(config, keys, plugins)
@@ -151,6 +145,22 @@ class Serve:
         say(f"listening at {server.url}, loading {config.model.path}", to_stderr=True)
         server.run(has_signals=True)
         return 0
+
+    def configured(self, arguments: argparse.Namespace) -> tuple[EngineConfig, Settings]:
+        """Return the configuration and the server's settings for the arguments; raises UsageError without a model."""
+        from infeng_serve.settings import Settings
+
+        names = {field.name for field in dataclasses.fields(Settings)} - {"threads"}
+        given = {f"serve__{name}": value for name, value in vars(arguments).items() if name in names}
+        more: dict[str, object] = {"model__path": arguments.model, "threads__count": arguments.threads, **given}
+        more["adapters__directory"] = arguments.adapters_dir
+        if arguments.no_cache:
+            more["model__cache"] = more["adapters__cache"] = "none"
+        config = config_from(arguments, **more)
+        if not config.model.path:
+            remedy = f"infeng {arguments.command} MODEL, or set model.path in the manifest"
+            raise UsageError("model", "none is named", remedy)
+        return config, Settings.read({**self._settings, **config.extra.get("serve", {})})
 
     def _configure_access(self, group: Options) -> None:
         group.add_argument(

@@ -26,6 +26,7 @@ from infeng_serve.auth import Keys
 from infeng_serve.connection import Bounds, Connection, config_of
 from infeng_serve.host_header import Hosts, is_loopback
 from infeng_serve.model import Model
+from infeng_serve.notify import Supervisor
 from infeng_serve.observers import Observer
 from infeng_serve.protocol.errors import shutting_down
 from infeng_serve.routes import page, table
@@ -94,6 +95,7 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._state = ServerState()
+        self._supervisor = Supervisor()
         self.service.startup.record("listen")
 
     def run(self, *, has_signals: bool = False) -> None:
@@ -164,8 +166,11 @@ class Server:
             await asyncio.wait((stopped, loaded), return_when=asyncio.FIRST_COMPLETED)
             if loaded.done():
                 await self._begin(await loaded, is_own_process=has_signals)
+                alive = asyncio.create_task(self._supervisor.watch(self._is_well))
                 await stopped
+                self._supervisor.stopping()
                 await self._drain()
+                alive.cancel()
             elif has_signals:
                 _leave(0)  # the loading thread cannot be stopped
         finally:
@@ -235,7 +240,12 @@ class Server:
             total_ms=round(1000 * startup.total),
             **in_ms(startup),
         )
+        self._supervisor.ready(f"Serving {model.name} at {self.url}")
         self.is_ready.set()
+
+    def _is_well(self) -> bool:
+        """Whether the steps of the engine end, so that a supervisor need not start this server again."""
+        return self.service.model.engine.stall is None
 
     async def _drain(self) -> None:
         """Refuse new calls and let running ones end within the drain timeout; abort the rest."""

@@ -1,6 +1,7 @@
 """The registry of peers and their environments: built, shown and removed; failures say why and where the log is."""
 
 import json
+import os
 import sys
 import zipfile
 from pathlib import Path
@@ -135,6 +136,31 @@ def test_remove_deletes_the_environment(capsys: pytest.CaptureFixture[str]) -> N
     assert not place.log.exists()
     assert main(["bench", "peers", "remove", "openvino"]) == 0
     assert "openvino: was not installed" in capsys.readouterr().out
+
+
+def test_a_terminal_shows_what_an_installation_does_and_is_left_clean(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Environment(small_peer())
+    place.folder.mkdir(parents=True)
+    ours, theirs = os.openpty()
+    with open(theirs, "w") as terminal, place.log.open("w") as log:  # noqa: PTH123
+        monkeypatch.setattr(sys, "stderr", terminal)
+        place.execute(["sh", "-c", "printf 'Collecting \\033[31mtorch\\n\\n'; sleep 1.2"], "the installation", log)
+    shown = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert "small: the installation, 0:0" in shown and "Collecting" in shown
+    assert "\x1b[31m" not in shown and shown.endswith("\r\x1b[2K")
+
+
+def test_without_a_terminal_an_installation_says_nothing_meanwhile(
+    own_cache: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place = Environment(small_peer())
+    place.folder.mkdir(parents=True)
+    with place.log.open("w") as log:
+        place.execute(["sh", "-c", "echo words; sleep 0.7"], "the installation", log)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_failed_program_is_an_error_with_its_last_line(own_cache: Path) -> None:

@@ -17,6 +17,7 @@ from typing import IO, Any
 from infeng_convert.api import locked
 
 from infeng_bench.peers import Peer, PeerError
+from infeng_bench.peers.progress import LOOK_SECONDS, Progress
 from infeng_core.api import UsageError, cache_root, get_logger, require_own
 from infeng_core.api.kernels import detect
 
@@ -115,13 +116,14 @@ class Environment:
     def execute(
         self, command: Sequence[str], what: str, log: IO[str], environ: Mapping[str, str] | None = None
     ) -> None:
-        """Run a program with its output in ``log``; raises PeerError with the log's name and its last line."""
+        """Run a program with its output in ``log``; raises PeerError with the log's name and its last line.
+
+        A terminal shows meanwhile what it does.
+        """
         log.write(f"$ {' '.join(command)}\n")
         log.flush()
         try:
-            status = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=clean(environ or {}), check=False
-            ).returncode
+            status = _watched(command, log, clean(environ or {}), Progress(f"{self.peer.NAME}: {what}", self.log))
         except OSError as error:
             raise PeerError(self.peer.NAME, f"{what}: {command[0]}: {error.strerror}", "install it again") from error
         if status != 0:
@@ -147,6 +149,22 @@ class Environment:
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         (self.folder / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
+
+
+def _watched(command: Sequence[str], log: IO[str], environ: Mapping[str, str], progress: Progress) -> int:
+    """Run a program to its end and return its status; an interrupt ends it too."""
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ) as process:
+        try:
+            while True:
+                try:
+                    return process.wait(LOOK_SECONDS if progress.is_shown else None)
+                except subprocess.TimeoutExpired:
+                    progress.show()
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            progress.close()
 
 
 def clean(more: Mapping[str, str]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from infeng_bench.options import Column
 from infeng_bench.reports import results
 from infeng_bench.sim import cost_source
 from infeng_bench.sim.simulator import Machine, PreemptedError, Simulation, simulate
+from infeng_bench.verbs import simulate_fleet
 from infeng_core.api import POLICIES, EngineConfig, Plugins, UsageError
 from infeng_core.api.engines import Limits, Schedulers
 from infeng_core.api.formats import ModelConfig, format_lookup
@@ -56,11 +57,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     help = "adapters are activated ones (aLoRA), invoked TOKENS before the end of each prompt; 0: plain ones"
     options.add(parser, "--invocation", options.natural, 0, "TOKENS", help)
     cost_source.add_costs(parser)
+    simulate_fleet.configure(parser)
     options.add_run(parser, options.REAL, "--html")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate every policy, print and write."""
+    if arguments.replicas:
+        return simulate_fleet.run(arguments)
     begin = time.monotonic()
     config = options.config(arguments, **AS_SERVED)
     plugins = Plugins.discover(config)
