@@ -217,11 +217,17 @@ def test_a_quick_night_measures_all_that_it_lists_and_its_page_is_drawn(
 
 @pytest.mark.nightly
 def test_steps_that_take_a_tenth_longer_are_found_on_the_machines_own_clock(
-    short: None, nightly: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    short: None,
+    nightly: Callable[..., int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Needs a quiet machine."""
-    for _ in range(5):
+    for _ in range(6):
         assert nightly() == 0
+    last = [one for one in history.read(tmp_path / "history.jsonl")[-1].judged if "decoding" in str(one["figure"])]
+    if min(one["high"] - one["low"] for one in last) > 0.15:
+        pytest.skip("this machine is too noisy now: the interval of a quiet run is wider than the change")
     run = Engine.step
 
     def slower(engine: Engine) -> bool:
