@@ -221,6 +221,9 @@ class Gateway:
     async def _pass_on(self, call: Call, attempt: Attempt, answering: Answering, forward: Forward, body: bytes) -> None:
         """Send a replica's answer; a stream that breaks off goes on with another replica, or ends with an error."""
         await self._begin(call, answering)
+        if call.method == "HEAD":  # its answer announces a body and has none
+            await call.write(b"", is_last=True)
+            return
         if not answering.is_stream:
             while data := await answering.upstream.take():
                 await call.write(data)

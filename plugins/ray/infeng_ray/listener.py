@@ -46,7 +46,7 @@ class Listener:
         self._socket = listening(settings.host, settings.port)
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(settings.host, settings.host)
         host = f"[{host}]" if ":" in host else host
-        self.url = f"http://{host}:{self._socket.getsockname()[1]}"
+        self.url = f"{'https' if settings.tls_cert else 'http'}://{host}:{self._socket.getsockname()[1]}"
         self.is_ready = threading.Event()
         """Set once a replica is ready."""
         self._supervisor = Supervisor()

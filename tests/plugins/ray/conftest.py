@@ -18,7 +18,7 @@ pytest.importorskip("infeng_ray", reason="the ray wheel is not installed")
 CACHE = Path(__file__).parents[3] / "build" / "ray"
 """Kept from one run to the next: installing takes longer than testing."""
 
-REQUIREMENT = "ray[serve]>=2.54"
+REQUIREMENT = "ray[serve]>=2.60"
 
 
 @pytest.fixture(scope="session")

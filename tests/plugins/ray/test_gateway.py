@@ -99,6 +99,9 @@ def test_calls_without_a_body_pass_through(pair: tuple[Running, Running, Gated])
     assert gated.ask("/health").json == {"status": "ok"} and gated.ask("/ready").status == 200
     page = gated.ask("/")
     assert page.status == 200 and page.data == one.ask("/").data
+    for path in ("/health", "/v1/models", "/"):
+        head = gated.ask(path, method="HEAD")
+        assert (head.status, head.data) == (200, b"") and head.headers["content-length"] != "0"
     options = gated.ask("/v1/models", method="OPTIONS")
     assert (options.status, options.headers["allow"]) == (204, "GET, HEAD, OPTIONS")
 
