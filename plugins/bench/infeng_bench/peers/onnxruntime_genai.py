@@ -192,8 +192,9 @@ def _scaled(path: str, scale: float, out: str) -> str:
     import onnxruntime
 
     adapter = onnxruntime.AdapterFormat.read_adapter(path)
-    values = {name: tensor.numpy() for name, tensor in adapter.get_parameters().items()}
-    tensors = {name: one * one.dtype.type(scale) if ".lora_B." in name else one for name, one in values.items()}
+    held = adapter.get_parameters()  # the arrays below are views of these
+    factors = {name: scale if ".lora_B." in name else 1.0 for name in held}
+    tensors = {name: value.numpy() * value.numpy().dtype.type(factors[name]) for name, value in held.items()}
     adapter.set_parameters({name: onnxruntime.OrtValue.ortvalue_from_numpy(one) for name, one in tensors.items()})
     adapter.export_adapter(out)
     return out
