@@ -48,11 +48,9 @@ enum {
 };
 
 /* ------------------------------------------------------------------------------------------------ vocabulary --- */
-/* Element types of a tensor view. */
+/* Element types of a tensor view; I8T4 is a storage of adapters only. */
 enum { INFENG_F32 = 1, INFENG_F16 = 2, INFENG_BF16 = 3, INFENG_F8_E4M3 = 8 };
-enum { INFENG_I8 = 4, INFENG_U8 = 5, INFENG_I32 = 6, INFENG_I64 = 7 };
-/* A storage of adapters only: of each 8 rank rows one in 8 bits and 7 in 4 bits. */
-enum { INFENG_I8T4 = 9 };
+enum { INFENG_I8 = 4, INFENG_U8 = 5, INFENG_I32 = 6, INFENG_I64 = 7, INFENG_I8T4 = 9 };
 
 /* Weight formats: layouts of a panel (docs/format.md). The host numbers formats of libraries from FOREIGN on. */
 enum {
@@ -304,7 +302,6 @@ typedef struct infeng_activation {
  * in order. LORA has a segment for each projection. SHRINK has one for each adapter and op, with the A's of all its
  * projections (q, k and v share x) stacked in panels of an f32, bf16 or int8-row weight. If rank % 16 is 1 to 8, the
  * last panel is folded: it spans h = 64 ceil(k / 128) inputs, and lane 8 + r holds the inputs of row r from h on.
- *
  * INFENG_I8T4 stores the values of INFENG_I8 in fewer bits, and ops compute the same from them: rank rows 0, 8, 16, ...
  * of a projection have 8 bits, the others q in [-8, 7]; ranks of projections are multiples of 8. A panel of a is 16 f32
  * scales, then per 64 inputs 9 lines: 8 of nibbles as in INT4_G64, q + 8, or in lanes 0 and 8 the upper bits of q +

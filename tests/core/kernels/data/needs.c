@@ -146,12 +146,11 @@ static infeng_status run(const copy* self, const infeng_args* common, int32_t ph
     return run(&copies[n], a, p, f, l, w);                                                                \
   }
 #define ENTRY(n) run_##n,
-#define EACH(X)                                                                                                    \
-  X(0)                                                                                                             \
-  X(1)                                                                                                             \
-  X(2)                                                                                                             \
-  X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(20) X(21) X(22) \
-      X(23)
+#define EACH(X) \
+  X(0)          \
+  X(1)          \
+  X(2)          \
+  X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19) X(20) X(21) X(22) X(23)
 EACH(RUN)
 static infeng_status (*const runs[COUNT])(const infeng_args*, int32_t, int64_t, int64_t,
                                           infeng_worker*) = {EACH(ENTRY)};
