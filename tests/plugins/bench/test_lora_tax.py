@@ -51,6 +51,7 @@ def test_base_and_lora_decode_alternately_and_the_tax_is_the_median_of_pairs(
     uses = [bool(adapters) for adapters in steps]
     without, with_ = [False] * 2, [True] * 2
     assert uses[-16:] == [*without, *with_, *with_, *without] * 2  # a pair that warms up, then three
+    assert result["bytes_share"] == pytest.approx(result["adapter_bytes"] / result["bytes_per_token"])
     facts = ("phase", "rows", "context", "steps", "adapters", "rank", "targets", "dora", "storage", "base_only")
     assert [result[name] for name in facts] == ["decode", 3, 24, 2, 2, 4, "all", False, "int8", False]
     assert result["work"] == "decode:rows=3,context=24,steps=2"

@@ -76,6 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
             "dora": arguments.dora,
             "storage": session.engine.config.adapters.dtype,
             "adapter_bytes": sum(nbytes),
+            "bytes_share": sum(nbytes[: work.rows]) / session.cost.weight_bytes,
             "steal": waits.stolen,
         }
         figures["contention"] = judged(
@@ -146,6 +147,7 @@ def _lines(result: Mapping[str, Any]) -> list[str]:
     return [
         *lines,
         f"tax {result['lora_tax']:+.2%} ({result['lora_tax_low']:+.2%} to {result['lora_tax_high']:+.2%}"
-        f" at {result['lora_tax_confidence']:.0%} each), {result['pair_count']} pairs",
+        f" at {result['lora_tax_confidence']:.0%} each), {result['pair_count']} pairs;"
+        f" the bytes of the rows' adapters are {result['bytes_share']:.2%} of the weights'",
         f"tokens/s {rates['with']:.1f} with, {rates['without']:.1f} without",
     ]
