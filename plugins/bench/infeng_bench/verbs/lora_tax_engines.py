@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace, work: Work) -> int:
     names = lineup.names(arguments.engines)
     check(arguments, names)
     options.make_long_enough(arguments, [work])
-    lineup.make_room(arguments, arguments.rows, arguments.adapters)
+    lineup.make_room(arguments, arguments.rows)
     if arguments.storage:
         arguments.assignments.append(f"adapters.dtype={arguments.storage}")
     options.model_name(arguments)
