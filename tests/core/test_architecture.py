@@ -269,7 +269,7 @@ OPTIONAL = {("convert", "peft")}
         ("convert", {"bench", "calibrate", "gguf", "peft", "quantizer"}),
         ("gguf", {"bench"}),
         ("peft", {"bench", "gguf"}),
-        ("serve", {"dialects", "route"}),
+        ("serve", {"dialects", "ray", "route"}),
     ],
 )
 def test_plugins_import_nothing_of_another_but_its_api_and_require_its_wheel(wheel, known):

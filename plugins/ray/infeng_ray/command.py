@@ -6,14 +6,14 @@ import argparse
 import os
 import secrets
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from infeng_core.api import Plugins, UsageError, say
 from infeng_ray.router import ROUTES
 
 if TYPE_CHECKING:
-    from infeng_serve.command import Serve
-    from infeng_serve.settings import Settings
+    from infeng_serve.api.commands import Serve
+    from infeng_serve.api.hosting import Settings
 
     from infeng_core.api import EngineConfig
     from infeng_ray.serving import Application
@@ -24,6 +24,28 @@ OWN = ("host", "port", "grpc_port", "ready_file", "journal", "tls_cert", "tls_ke
 """Options of `serve` that the gateway follows in place of its replicas."""
 
 
+class Noted:
+    """A parser, or a group of one, that remembers the arguments that are added to it."""
+
+    def __init__(self, target: Any, actions: list[argparse.Action] | None = None) -> None:
+        """Add to ``target``; ``actions``: the list that is extended."""
+        self._target = target
+        self.actions: list[argparse.Action] = [] if actions is None else actions
+
+    def add_argument(self, *names: str, **more: Any) -> argparse.Action:
+        """Add an argument and remember it."""
+        action: argparse.Action = self._target.add_argument(*names, **more)
+        self.actions.append(action)
+        return action
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a method of the target; groups that it makes remember their arguments too."""
+        method = getattr(self._target, name)
+        if name not in ("add_argument_group", "add_mutually_exclusive_group"):
+            return method
+        return lambda *names, **more: Noted(method(*names, **more), self.actions)
+
+
 class RayCommand:
     """The command."""
 
@@ -32,7 +54,7 @@ class RayCommand:
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments: those of Ray, and all of `infeng serve`."""
-        from infeng_serve.command import Serve
+        from infeng_serve.api.commands import Serve
 
         group = parser.add_argument_group("replicas")
         group.add_argument(
@@ -49,9 +71,9 @@ class RayCommand:
         group.add_argument(
             "--down-after", type=float, default=120.0, metavar="S", help="seconds of free places until one less (120)"
         )
-        before = {id(action) for action in parser._actions}
-        Serve({}).configure(parser)
-        parser.set_defaults(serve_actions=[action for action in parser._actions if id(action) not in before])
+        options = Noted(parser)
+        Serve({}).configure(cast(argparse.ArgumentParser, options))
+        parser.set_defaults(serve_actions=options.actions)
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Serve until SIGTERM or Ctrl-C; raises InfengError."""
@@ -115,7 +137,7 @@ def counts(text: str) -> tuple[int, int]:
 
 def configured(serve: Serve, arguments: argparse.Namespace) -> tuple[EngineConfig, Settings, Any]:
     """Return the configuration, the server's settings and its keys; raises UsageError."""
-    from infeng_serve.command import keys_of
+    from infeng_serve.api.commands import keys_of
 
     config, settings = serve.configured(arguments)
     if settings.grpc_port is not None:
@@ -142,7 +164,7 @@ def forwarded(arguments: argparse.Namespace) -> list[str]:
 
 
 def _name_of(reference: str) -> str:
-    from infeng_serve.model import name_of
+    from infeng_serve.api.hosting import name_of
 
     return name_of(reference)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from infeng_serve.http import Call
+from infeng_serve.api.hosting import Call
 
 from infeng_ray.fleet import TOKEN_HEADER, Fleet, Replica
 from infeng_ray.upstream import Head, LostError, Upstream

@@ -8,14 +8,24 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 
 import msgspec
-from infeng_serve.adapters import inner_name
-from infeng_serve.auth import NOBODY, Keys
-from infeng_serve.failures import GoneError, failure, unauthenticated
-from infeng_serve.host_header import Hosts
-from infeng_serve.http import Call, Receive, Scope, Send, unzipped
-from infeng_serve.limits import Limits
-from infeng_serve.protocol.errors import ApiError, unavailable
-from infeng_serve.settings import Settings
+from infeng_serve.api.hosting import (
+    NOBODY,
+    ApiError,
+    Call,
+    GoneError,
+    Hosts,
+    Keys,
+    Limits,
+    Receive,
+    Scope,
+    Send,
+    Settings,
+    failure,
+    inner_name,
+    unauthenticated,
+    unavailable,
+    unzipped,
+)
 
 from infeng_ray import counts
 from infeng_ray.affinity import asked
@@ -253,8 +263,7 @@ class Gateway:
     async def _begin(call: Call, answering: Answering) -> None:
         headers = passed_on(answering.head)
         headers += [(name, value) for name, value in call.extra if name != b"x-request-id"]
-        call.is_started = True
-        await call._send({"type": "http.response.start", "status": answering.head.status, "headers": headers})
+        await call.start(answering.head.status, headers)
 
     async def _again(
         self, call: Call, attempt: Attempt, relay: Relay, forward: Forward, body: bytes, was: str

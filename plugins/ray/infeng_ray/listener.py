@@ -12,13 +12,22 @@ from email.utils import formatdate
 from pathlib import Path
 
 import uvloop
-from infeng_serve.auth import Keys
-from infeng_serve.connection import Bounds, Connection, config_of
-from infeng_serve.host_header import Hosts, is_loopback
-from infeng_serve.notify import Supervisor
-from infeng_serve.server import FAREWELL_SECONDS, SPARE_FILES, write_atomically
-from infeng_serve.settings import Settings
-from infeng_serve.sockets import BACKLOG, listening, raise_open_files
+from infeng_serve.api.hosting import (
+    BACKLOG,
+    FAREWELL_SECONDS,
+    SPARE_FILES,
+    Bounds,
+    Connection,
+    Hosts,
+    Keys,
+    Settings,
+    Supervisor,
+    config_of,
+    is_loopback,
+    listening,
+    raise_open_files,
+    write_atomically,
+)
 from uvicorn.server import ServerState
 
 from infeng_ray.fleet import Fleet, Members

@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 
 import msgspec
-from infeng_serve.http import Call
-from infeng_serve.protocol.errors import ApiError
+from infeng_serve.api.hosting import ApiError, Call
 
 from infeng_ray.upstream import LostError, Upstream
 

@@ -230,8 +230,12 @@ class Call:
     async def begin(self, kind: bytes = EVENTS) -> None:
         """Send the head of a stream. kind: its content type."""
         head = [*self.extra, (b"content-type", kind), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+        await self.start(200, head)
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Send a head of these headers alone; ``write`` sends what follows."""
         self.is_started = True
-        await self._send({"type": "http.response.start", "status": 200, "headers": head})
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write(self, data: bytes, *, is_last: bool = False) -> None:
         """Send a part of a stream; waits for a slow client."""
