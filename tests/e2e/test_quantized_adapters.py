@@ -24,7 +24,8 @@ def logits(directory: Path, case: Case, *settings: dict[str, object]) -> dict[st
     """Return the logits of three prompts for each kind of adapter, (9, vocab) each."""
     found = {}
     with harness.engine(directory, *settings, rows=64) as engine:
-        for each in (each for each in ADAPTED if each.base is case):
+        dtype = engine.config.adapters.dtype
+        for each in (each for each in ADAPTED if each.base is case and each.fits(dtype)):
             adapters = harness.applied(engine, each.adapters)
             parts = [
                 harness.logits(engine, p, [len(p) // 2, len(p) - 2, len(p) - 1], adapters=adapters)

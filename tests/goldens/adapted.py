@@ -6,6 +6,7 @@ logits and greedy tokens of transformers with PEFT in binary32. make_adapters.py
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +48,11 @@ class Adapted:
     def adapters(self) -> list[tuple[Path, float]]:
         """Return the PEFT directories with their weights."""
         return [(HERE / name, weight) for name, weight in self.combines or ((self.name, 1.0),)]
+
+    def fits(self, dtype: str) -> bool:
+        """Return whether the adapters can be stored as ``dtype``: trained tokens cannot in 4 bits."""
+        configs = [json.loads((path / "adapter_config.json").read_text()) for path, _ in self.adapters]
+        return dtype != "int8t4" or not any(config.get("trainable_token_indices") for config in configs)
 
     @property
     def prompts(self) -> list[list[int]]:

@@ -20,7 +20,7 @@ import numpy as np
 from infeng_peft.api import AdapterWeights, Delta, WeightsReader, check_activated
 from numpy.typing import NDArray
 
-from infeng_core.api import AdapterError, model_file
+from infeng_core.api import AdapterError, ModelError, model_file
 from infeng_core.api.adapters import MAX_INVOCATION, MAX_RANK, TargetModule, as_adapter_error, target_modules
 from infeng_core.api.formats import ModelConfig, layout, show
 from infeng_gguf.architectures import ARCHITECTURES, WITH_EXPERTS
@@ -41,8 +41,8 @@ class GgufAdapterReader(WeightsReader):
     """The reader of LoRA adapters in GGUF files, for the hook."""
 
     def recognizes(self, path: Path) -> bool:
-        """Return whether ``path`` is a file with GGUF's magic or suffix, or a folder of one and no other adapter."""
-        return bool(_files_in(path)) if path.is_dir() else is_gguf(path)
+        """Return whether ``path`` is a file with GGUF's magic or suffix, or a folder of such adapters."""
+        return any(_may_be_adapter(path / name) for name in _files_in(path)) if path.is_dir() else is_gguf(path)
 
     def files(self, path: Path) -> Sequence[Path]:
         """Return []: a file is packed at each load."""
@@ -59,6 +59,16 @@ def _files_in(folder: Path) -> list[str]:
     names = [entry.name for entry in islice(folder.iterdir(), MOST_FILES)]
     is_other = any(name == "adapter_config.json" or name.endswith(".safetensors") for name in names)
     return [] if is_other else [name for name in names if name.endswith(".gguf")]
+
+
+def _may_be_adapter(path: Path) -> bool:
+    """Return whether a file of a folder calls itself an adapter, or is a link, which is refused by its name later."""
+    if path.is_symlink():
+        return True
+    try:
+        return GgufFile(path).metadata.get("general.type") == "adapter"
+    except ModelError:
+        return False
 
 
 def _one_in(folder: Path) -> Path:

@@ -42,10 +42,14 @@ REFUSED_OF_ADAPTERS: dict[str, Callable[[NamedAdapters], Any]] = {
     "__getitem__": lambda adapters: adapters["x"],
     "__iter__": lambda adapters: iter(adapters),
     "__len__": lambda adapters: len(adapters),
+    "available": lambda adapters: adapters.available(),
+    "held": lambda adapters: adapters.held("x", [1]).__enter__(),
     "infos": lambda adapters: adapters.infos(),
+    "is_available": lambda adapters: adapters.is_available("x"),
     "load": lambda adapters: adapters.load("x", "/nowhere"),
     "pin": lambda adapters: adapters.pin("x"),
     "reload": lambda adapters: adapters.reload("x"),
+    "totals": lambda adapters: adapters.totals(),
     "unload": lambda adapters: adapters.unload("x"),
 }
 NOTHING: dict[str, Callable[[Engine], Any]] = {

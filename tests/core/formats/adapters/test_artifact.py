@@ -65,6 +65,10 @@ def test_an_artifact_loads_as_the_adapter_that_it_was_made_from(
     case: Adapted, dtype: Any, bases: Bases, tmp_path: Path
 ) -> None:
     model = bases(case, "int8-row")
+    if not case.fits(dtype):
+        with pytest.raises(AdapterError, match="trainable_token_indices does not fit int8t4"):
+            convert_adapter(case.directory, tmp_path / "artifact", model, dtype)
+        return
     made = convert_adapter(case.directory, tmp_path / "artifact", model, dtype)
     wanted, found = load_adapter(case.directory, model, dtype), load_adapter(made.path, model, dtype)
     assert all(equal(*pair) for pair in zip(arrays(wanted), arrays(found), strict=True))
