@@ -96,7 +96,7 @@ def test_frame_times_are_kept_and_an_answer_ends_with_its_last_chunk(serving: An
         reply = client.whole(look())
     assert (reply.failure, reply.count, len(reply.times)) == ("", 3, 2)
     assert reply.times[1] - reply.times[0] >= 0.02
-    assert reply.ended > reply.times[1]
+    assert reply.ended >= reply.times[1]  # the last bytes may come together
 
 
 def test_a_request_is_sent_again_after_the_server_closed_its_connection(serving: Any) -> None:

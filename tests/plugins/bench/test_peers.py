@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import sys
 import zipfile
 from pathlib import Path
@@ -147,7 +148,9 @@ def test_a_terminal_shows_what_an_installation_does_and_is_left_clean(
     with open(theirs, "w") as terminal, place.log.open("w") as log:  # noqa: PTH123
         monkeypatch.setattr(sys, "stderr", terminal)
         place.execute(["sh", "-c", "printf 'Collecting \\033[31mtorch\\n\\n'; sleep 1.2"], "the installation", log)
-    shown = os.read(ours, 1 << 16).decode()
+    shown = ""
+    while select.select([ours], [], [], 5.0)[0] and not shown.endswith("\r\x1b[2K"):  # what was written comes by and by
+        shown += os.read(ours, 1 << 16).decode()
     os.close(ours)
     assert "small: the installation, 0:0" in shown and "Collecting" in shown
     assert "\x1b[31m" not in shown and shown.endswith("\r\x1b[2K")
