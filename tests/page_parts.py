@@ -83,7 +83,7 @@ class Page:
         """Fill a field."""
         field = self.one(f"[name={name}]")
         field.clear()
-        if "\n" in text:  # typed, a line break sends
+        if "\n" in text or len(text) > 1000:  # typed, a line break sends, and a long text takes minutes
             self.driver.execute_script("arguments[0].value = arguments[1]", field, text)
         else:
             field.send_keys(text)

@@ -56,7 +56,7 @@ CASES = {
         '<span class="code-word">if</span> (a) <span class="code-word">return</span> '
         "<span class=\"code-text\">'b'</span>"
     ),
-    "1. do\n   ```sh\n   ls\n   ```\n2. done": f'<ol start="1"><li>do{CODE.format("ls" + chr(10))}</li><li>done</li></ol>',
+    "1. do\n   ```sh\n   ls\n   ```\n2. done": '<ol start="1"><li>do' + CODE.format("ls\n") + "</li><li>done</li></ol>",
     "[a](https://b.c/d_(e)) <mailto:x@y.z> see http://q.r/s.": '<p><a href="https://b.c/d_(e)">a</a> '
     '<a href="mailto:x@y.z">mailto:x@y.z</a> see <a href="http://q.r/s">http://q.r/s</a>.</p>',
     "![alt](https://b.c/i.png)": '<p><a href="https://b.c/i.png">alt</a></p>',
