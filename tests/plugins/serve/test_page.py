@@ -142,7 +142,7 @@ def test_columns_show_the_apis_answers_and_conversations_continue(page: Page, se
             assert said[-1].strip()
     assert turns[base] != turns["bard"]
     for line in page.figures():
-        assert re.fullmatch(r"first token \d+ ms · [\d.]+ tokens/s · \d+ tokens after \d+ · (length|stop)", line)
+        assert re.fullmatch(r"first token \d+ ms · [\d.]+ tokens/s · \d+ tokens · prompt of \d+ · (length|stop)", line)
     page.one("#clear").click()
     assert page.turns("bard", "user") == [] and page.figures() == []
     assert page.complaints() == []

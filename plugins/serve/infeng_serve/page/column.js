@@ -29,7 +29,7 @@ class Figures {
       const later = this.tokens - this.firstTokens;
       parts.push(`first token ${Math.round(this.first - this.begin)} ms`);
       if (later > 0 && seconds > 0) parts.push(`${Number((later / seconds).toPrecision(3))} tokens/s`);
-      parts.push(`${this.tokens} tokens after ${this.prompt}`);
+      if (this.tokens) parts.push(`${this.tokens} tokens`, `prompt of ${this.prompt}`);
     }
     if (finish) parts.push(finish);
     return parts.map((part) => part.replaceAll(" ", "\u00a0")).join(" · ");

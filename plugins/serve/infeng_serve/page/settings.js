@@ -25,7 +25,7 @@ const MORE = [
   ["min_tokens", "Min tokens", "0"],
 ];
 const NUMBERS = [...FIRST, ...MORE];
-const OTHERS = ["stop", "schema", "reasoning_effort", "enable_thinking", "system"];
+const OTHERS = ["stops", "schema", "reasoning_effort", "enable_thinking", "system"];
 const MOST_COMPLETED = 256; // tokens of a completion, for which the server's own default is 16
 
 export class Settings {
@@ -76,7 +76,7 @@ export class Settings {
       const text = this.fields[name].value.trim();
       if (text) found[name] = Number.isNaN(Number(text)) ? text : Number(text);
     }
-    const stop = this.fields.stop.value.split("\n").filter(Boolean);
+    const stop = this.fields.stops.value.split("\n").filter(Boolean);
     if (stop.length) found.stop = stop;
     const schema = this.fields.schema.value.trim();
     if (schema) found.structured_outputs = { json: schema };
