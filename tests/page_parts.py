@@ -84,7 +84,8 @@ class Page:
         field = self.one(f"[name={name}]")
         field.clear()
         if "\n" in text or len(text) > 1000:  # typed, a line break sends, and a long text takes minutes
-            script = "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('change', {bubbles: true}))"
+            changed = "arguments[0].dispatchEvent(new Event('change', {bubbles: true}))"
+            script = f"arguments[0].value = arguments[1]; {changed}"
             self.driver.execute_script(script, field, text)
         else:
             field.send_keys(text)

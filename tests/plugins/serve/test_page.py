@@ -250,8 +250,8 @@ def test_the_page_works_by_keyboard_and_shows_the_focus(page: Page, served: Runn
     first = ["new", "keep", "filter", *models, "Load an adapter"]
     assert order == [*first, *sampling, *logs, "prompt", "send", "clear"]
 
-    page.one("#models input").send_keys(Keys.SPACE)  # the base goes, the last adapter comes
-    page.driver.find_elements("css selector", "#models input")[2].send_keys(Keys.SPACE)
+    page.one("#model-list input").send_keys(Keys.SPACE)  # the base goes, the last adapter comes
+    page.driver.find_elements("css selector", "#model-list input")[2].send_keys(Keys.SPACE)
     assert page.names() == ["bard", "coder"]
     page.one("#prompt").send_keys(PROMPT, Keys.SHIFT + Keys.ENTER)
     assert page.one("#prompt").get_attribute("value") == f"{PROMPT}\n"
