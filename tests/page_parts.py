@@ -11,6 +11,8 @@ from infeng_serve.app import Route
 from serve_parts import Running, until
 
 CHAT = "/v1/chat/completions"
+Pieces = Sequence[str | dict[str, str]]
+"""Texts, or deltas as they are in a chunk."""
 
 
 class Page:
@@ -32,9 +34,14 @@ class Page:
         """Return the elements of a selector."""
         return list(self.driver.find_elements("css selector", selector))
 
+    def texts(self, selector: str) -> list[str]:
+        """Return what is seen of the elements of a selector, all of one moment."""
+        script = "return [...document.querySelectorAll(arguments[0])].map((one) => one.innerText.trim())"
+        return list(self.driver.execute_script(script, selector))
+
     def names(self) -> list[str]:
         """Return the columns that are shown."""
-        return [found.text for found in self.all(".column h2")]
+        return self.texts(".column h2")
 
     def turns(self, model: str, role: str) -> list[str]:
         """Return the texts of one role in one column, as they are in the document."""
@@ -47,7 +54,7 @@ class Page:
 
     def figures(self) -> list[str]:
         """Return the lines of figures of the answers."""
-        return [found.text for found in self.all(".figures")]
+        return self.texts(".figures")
 
     def kept(self) -> list[Any]:
         """Return the conversations that the browser keeps, the newest first."""
@@ -63,7 +70,7 @@ class Page:
 
     def titles(self) -> list[str]:
         """Return the list of conversations."""
-        return [found.text for found in self.all("#conversations button")]
+        return self.texts("#conversations button")
 
     def notices(self) -> str:
         """Return what the page tells."""
@@ -99,14 +106,15 @@ class Page:
         return browser_parts.complaints(self.driver)
 
 
-def saying(answer: Callable[[dict[str, Any]], Sequence[str]], *, finish: str = "stop") -> dict[str, Route]:
-    """Return the chat's route with answers of one's own: the pieces of text for a body."""
+def saying(answer: Callable[[dict[str, Any]], Pieces], *, finish: str = "stop") -> dict[str, Route]:
+    """Return the chat's route with answers of one's own: the pieces for a body."""
 
     async def answered(service: Any, call: Any) -> None:
         given = json.loads(await service.body(call))
         await call.begin()
-        for text in answer(given):
-            await call.write(b"data: " + json.dumps({"choices": [{"delta": {"content": text}}]}).encode() + b"\n\n")
+        for piece in answer(given):
+            delta = {"content": piece} if isinstance(piece, str) else piece
+            await call.write(b"data: " + json.dumps({"choices": [{"delta": delta}]}).encode() + b"\n\n")
         last = {"choices": [{"delta": {}, "finish_reason": finish}]}
         await call.write(b"data: " + json.dumps(last).encode() + b"\n\ndata: [DONE]\n\n", is_last=True)
 

@@ -102,11 +102,14 @@ def test_each_key_has_a_list_of_its_own(page: Page):
     with running(routes=echo.routes, keys=Keys(["sk-1", "sk-2"])) as served:
         page.open(served)
         for key in ("sk-1", "sk-2"):
-            page.write("key", f"{key}\t")
-            assert until(page.names)
-            assert page.titles() == []
+            page.write("key", f"{key}\ue007")  # Enter
+            assert until(lambda: page.names() and page.titles() == [])
             page.say(f"of {key}")
             assert page.titles() == [f"of {key}"]
+            assert page.one("[name=mode]").is_selected()
+            page.one("[name=mode]").send_keys("\ue007")
+            assert page.titles() == [f"of {key}"]
+            assert page.turns(page.names()[0], "user") == [f"of {key}"]
         page.write("key", "sk-1\t")
         assert until(lambda: page.titles() == ["of sk-1"])
         assert "sk-" not in page.driver.execute_script("return Object.keys(localStorage).join()")
@@ -282,7 +285,72 @@ def test_a_reload_keeps_what_there_was_of_an_answer(page: Page, served: Running)
     assert until(lambda: page.turns(model, "user") == ["Tell me a long story."])
 
 
+def test_thoughts_are_shown_apart_and_not_sent_again(page: Page):
+    bodies = []
+
+    def answer(given: dict[str, Any]) -> list[str | dict[str, str]]:
+        bodies.append(given)
+        return [{"reasoning_content": "Hm, <b>"}, {"reasoning_content": "well."}, "Yes"]
+
+    with running(routes=saying(answer)) as served:
+        alone(page, served)
+        [model] = page.names()
+        page.say("one")
+        assert page.turns(model, "thought") == ["Hm, <b>well."]
+        assert page.turns(model, "assistant") == ["Yes"]
+        page.say("two")
+        assert said(bodies[-1]) == ["one", "Yes", "two"]
+        page.driver.refresh()
+        assert until(lambda: page.turns(model, "thought") == ["Hm, <b>well."] * 2 if page.names() else False)
+
+
+@pytest.mark.parametrize("name", ["__proto__", "constructor", "a/b c?&#"])
+def test_models_of_any_name_answer_and_are_kept(page: Page, name: str):
+    echo = Echo()
+    with running(routes=echo.routes, names=[name]) as served:
+        alone(page, served)
+        page.say("one")
+        page.driver.refresh()
+        assert until(lambda: page.turns(name, "assistant") == ["answer 1"] if page.names() else False)
+        page.say("two")
+        assert echo.bodies[-1]["model"] == name
+        assert said(echo.bodies[-1]) == ["one", "answer 1", "two"]
+        assert page.complaints() == []
+
+
+def test_another_conversation_stops_what_is_answered_and_keeps_it(page: Page, served: Running):
+    alone(page, served)
+    [model] = page.names()
+    with slowed(served.engine, 0.05):
+        page.write("prompt", "Tell me a long story.")
+        page.one("#send").click()
+        assert until(lambda: any(text.strip() for text in page.turns(model, "assistant")))
+        page.one("#new").click()
+        assert page.ends()
+        assert until(lambda: not served.server.service.limits.calls)
+    assert page.turns(model, "user") == []
+    assert page.kept()[0]["rounds"][0]["answers"][0]["versions"][0]["finish"] == "stopped"
+    assert page.complaints() == []
+
+
 # -------------------------------------------------------------------------------------------------------- files ---
+
+DROP = """
+const moved = new DataTransfer();
+moved.items.add(new File(["dropped text"], "a.txt"));
+document.body.dispatchEvent(new DragEvent("drop", {dataTransfer: moved, bubbles: true, cancelable: true}));
+"""
+
+
+def test_a_file_is_dropped_on_the_page_and_sent_alone(page: Page):
+    echo = Echo()
+    with running(routes=echo.routes) as served:
+        alone(page, served)
+        page.driver.execute_script(DROP)
+        assert until(lambda: page.texts("#files .chip") == ["a.txt\n×"])
+        page.one("#send").click()
+        assert page.ends()
+        assert said(echo.bodies[0]) == ["a.txt:\n```\ndropped text\n```"]
 
 
 def test_text_files_go_with_a_message_and_others_are_refused_by_name(page: Page, tmp_path: Path):

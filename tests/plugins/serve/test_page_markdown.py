@@ -157,4 +157,4 @@ def test_code_is_copied_as_it_came(page: Page):
         page.say("Go")
         page.click("Copy code")
         assert page.driver.execute_async_script("navigator.clipboard.readText().then(arguments[0])") == code
-        assert "Copied" in [found.text for found in page.all(".code-head button")]
+        assert "Copied" in page.texts(".code-head button")

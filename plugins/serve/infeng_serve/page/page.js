@@ -164,6 +164,8 @@ async function listModels() {
 /** Use the key that is entered: its models, its conversations, its settings. */
 async function keyChanged() {
   const key = fields.key.value.trim();
+  if (key === keyChanged.last && models.cards.size) return; // Enter, and then the field lost the focus
+  keyChanged.last = key;
   stop();
   sessionStorage.setItem(KEY, key);
   useKey(key);
@@ -260,7 +262,7 @@ document.addEventListener("keydown", (event) => {
   const isSending = event.target === fields.prompt && !event.shiftKey && !touch.matches;
   if (event.ctrlKey || event.metaKey || isSending) send();
   else if (event.target.tagName !== "INPUT") return;
-  else event.target.dispatchEvent(new Event("change", { bubbles: true }));
+  else if ([fields.key, fields.title].includes(event.target)) event.target.dispatchEvent(new Event("change", { bubbles: true }));
   event.preventDefault(); // Enter in a field does not send by accident
 });
 form.addEventListener("change", ({ target }) => {
