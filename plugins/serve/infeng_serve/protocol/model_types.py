@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -18,6 +18,10 @@ class ModelCard(msgspec.Struct, kw_only=True):
     root: Annotated[str, Meta(description="where it comes from")]
     parent: Annotated[str | None, Meta(description="the base model of an adapter")] = None
     max_model_len: Annotated[int, Meta(description="tokens of prompt and answer together")]
+    defaults: Annotated[
+        dict[str, Any] | msgspec.UnsetType,
+        Meta(description="the base's own sampling parameters, which hold where a call gives none"),
+    ] = msgspec.UNSET
 
 
 class ModelList(msgspec.Struct, kw_only=True):

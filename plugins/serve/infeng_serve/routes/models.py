@@ -90,7 +90,10 @@ def _found(model: Model, caller: Caller, wanted: str) -> ModelCard:
 
 
 def _card(model: Model, id: str, root: str, parent: str | None) -> ModelCard:
-    return ModelCard(id=id, created=model.created, root=root, parent=parent, max_model_len=model.context)
+    card = ModelCard(id=id, created=model.created, root=root, parent=parent, max_model_len=model.context)
+    if parent is None and model.defaults:
+        card.defaults = dict(model.defaults)
+    return card
 
 
 def _root(source: str, caller: Caller) -> str:

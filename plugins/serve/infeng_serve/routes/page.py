@@ -10,10 +10,13 @@ from infeng_serve.http import Call
 from infeng_serve.service import Service
 from infeng_serve.settings import Settings
 
+MODULES = ("page", "adapters", "column", "conversations", "dom", "files", "markdown", "server", "settings")
+"""Scripts of the page, each a module."""
+
 FILES = {
     "/": ("index.html", b"text/html; charset=utf-8"),
     "/page.css": ("page.css", b"text/css; charset=utf-8"),
-    "/page.js": ("page.js", b"text/javascript; charset=utf-8"),
+    **{f"/{name}.js": (f"{name}.js", b"text/javascript; charset=utf-8") for name in MODULES},
 }
 """Paths to files of the folder ``page``, with their types."""
 

@@ -39,7 +39,7 @@ EXTENSIONS = {
     "CompletionChoice": {"stop_reason", "prompt_logprobs"},
     "ChatCompletion": {"prompt_logprobs"},
     "CreateEmbeddingResponse": {"pooling"},
-    "Model": {"root", "max_model_len"},
+    "Model": {"root", "max_model_len", "defaults"},
     "Response": {"store"},
     "ResponseFunctionCallArgumentsDoneEvent": {"name"},  # OpenAI's own, of later versions
     "Logprob": {"bytes"},
