@@ -37,7 +37,7 @@ class Page:
     def texts(self, selector: str) -> list[str]:
         """Return what is seen of the elements of a selector, all of one moment."""
         script = "return [...document.querySelectorAll(arguments[0])].map((one) => one.innerText.trim())"
-        return list(self.driver.execute_script(script, selector))
+        return [text.replace("\xa0", " ") for text in self.driver.execute_script(script, selector)]
 
     def names(self) -> list[str]:
         """Return the columns that are shown."""
