@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 
 #include "inputs.h"
 
@@ -126,13 +127,14 @@ inline Bytes stacked(uint32_t format, int64_t whole, bool is_folded, int64_t k) 
   return both;
 }
 
-// The same of INFENG_I8T4: scales, then any bytes.
+// The same of INFENG_I8T4: scales, which are not negative, then any bytes.
 inline Bytes stacked_tails(int64_t whole, bool is_folded, int64_t k) {
   const auto panel = [](int64_t inputs) { return 64 + up(inputs, 64) / 64 * 9 * 64; };
   const int64_t all = whole / 16 * panel(k);
   Bytes made = random_bytes(all + (is_folded ? panel(up(k, 128) / 2) : 0));
   for (int64_t at = 0; at < made.size(); at += panel(k)) {
-    const Bytes scales = floats(16, 0.01f);
+    Bytes scales = floats(16, 0.01f);
+    for (int lane = 0; lane < 16; ++lane) scales.as<float>()[lane] = std::fabs(scales.as<float>()[lane]);
     memcpy(made.as<uint8_t>(at), scales.as<uint8_t>(), 64);
   }
   return made;
