@@ -10,7 +10,6 @@ from infeng_bench.engine.work import Work
 from infeng_bench.peers.process import EngineProcess
 from infeng_bench.stats import paired
 from infeng_bench.stats.contention import Waits, judged
-from infeng_bench.stats.summary import spread
 
 SIDES = ("without", "with")
 SLACK = 0.02  # of the time without adapters, that the tax may exceed the share of their bytes by
@@ -100,15 +99,4 @@ def compared(found: Sequence[Mapping[str, Pair]], sizes: Mapping[str, Sizes]) ->
 
 def taxed(pairs: Sequence[Pair]) -> dict[str, Any]:
     """Return the figures of one engine: the tax, its confidence bounds, and both rates."""
-    taxes = [pair.tax for pair in pairs]
-    low, high = paired.lower_bound(taxes), paired.upper_bound(taxes)
-    rates = {side: [pair.rates[side] for pair in pairs] for side in SIDES}
-    return {
-        "lora_tax": spread(taxes)["median"],
-        "lora_tax_low": low.value,
-        "lora_tax_high": high.value,
-        "lora_tax_confidence": low.confidence,
-        "lora_tax_spread": spread(taxes),
-        "tokens_per_s": {side: spread(values) for side, values in rates.items()},
-        "starved": paired.starved(list(rates.values())),
-    }
+    return paired.tax([pair.tax for pair in pairs], {side: [pair.rates[side] for pair in pairs] for side in SIDES})

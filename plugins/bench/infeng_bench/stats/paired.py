@@ -106,3 +106,20 @@ def starved(rates: Sequence[Sequence[float]]) -> list[int]:
         for pair in range(len(rates[0]))
         if any(values[pair] < STARVED * median for values, median in zip(rates, medians, strict=True))
     ]
+
+
+def tax(taxes: Sequence[float], rates: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Return the figures of a tax of adapters: its median with confidence bounds, and both sides' rates.
+
+    taxes: by pair, time with over time without, less 1. rates: tokens/s by pair, by the side's name.
+    """
+    low, high = lower_bound(taxes), upper_bound(taxes)
+    return {
+        "lora_tax": spread(taxes)["median"],
+        "lora_tax_low": low.value,
+        "lora_tax_high": high.value,
+        "lora_tax_confidence": low.confidence,
+        "lora_tax_spread": spread(taxes),
+        "tokens_per_s": {side: spread(values) for side, values in rates.items()},
+        "starved": starved(list(rates.values())),
+    }

@@ -19,7 +19,6 @@ from infeng_bench.models import adapters
 from infeng_bench.peers import OURS
 from infeng_bench.stats import paired
 from infeng_bench.stats.contention import Mark, judged, withheld
-from infeng_bench.stats.summary import spread
 
 NAME = "lora-tax"
 
@@ -88,18 +87,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def taxed(found: Sequence[Pair]) -> dict[str, Any]:
     """Return the figures of pairs (without, with): the tax, its confidence bounds, and both rates."""
-    taxes = [pair.ratio - 1 for pair in found]
-    low, high = paired.lower_bound(taxes), paired.upper_bound(taxes)
     rates = {name: [pair.tokens[i] / pair.seconds[i] for pair in found] for i, name in enumerate(SIDES)}
     return {
-        "lora_tax": spread(taxes)["median"],
-        "lora_tax_low": low.value,
-        "lora_tax_high": high.value,
-        "lora_tax_confidence": low.confidence,
-        "lora_tax_spread": spread(taxes),
-        "tokens_per_s": {name: spread(values) for name, values in rates.items()},
+        **paired.tax([pair.ratio - 1 for pair in found], rates),
         "pair_count": len(found),
-        "starved": paired.starved(list(rates.values())),
         "pairs": [dict(zip(SIDES, pair.seconds, strict=True)) for pair in found],
     }
 
