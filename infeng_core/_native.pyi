@@ -144,11 +144,13 @@ class Pool:
     """Worker threads; the thread that calls ``Program.run`` is worker 0.
 
     Workers that wait spin for ``spin_us`` microseconds, then sleep. ``cpus``: where they run, together; default: where
-    the calling thread may. ``pin`` keeps worker i on the i-th of them. In a forked child ``Program.run`` raises
-    NativeError "forked". Programs that share a pool take turns.
+    the calling thread may. ``pin`` keeps worker i on the i-th of them. ``nice`` is added to the niceness of all but
+    worker 0. In a forked child ``Program.run`` raises NativeError "forked". Programs that share a pool take turns.
     """
 
-    def __init__(self, threads: int, *, pin: bool = False, spin_us: int = 50, cpus: Sequence[int] = ()) -> None: ...
+    def __init__(
+        self, threads: int, *, pin: bool = False, spin_us: int = 50, cpus: Sequence[int] = (), nice: int = 0
+    ) -> None: ...
     threads: int
     cpus: list[int]
 

@@ -17,18 +17,25 @@ class Driver:
     """Runs steps until callers have their results. Any thread may call any method."""
 
     def __init__(
-        self, step: Callable[[], bool], idle: Callable[[], bool], in_flight: InFlight, lifetime: Lifetime
+        self,
+        step: Callable[[], bool],
+        idle: Callable[[], bool],
+        in_flight: InFlight,
+        lifetime: Lifetime,
+        nice: int = 0,
     ) -> None:
         """Start without running steps.
 
         step: runs one; returns whether there was anything to do. idle: called by the engine's own thread after a step
-        with nothing to do; returns whether it may have more work. Both are called in turns of ``lock``.
+        with nothing to do; returns whether it may have more work. Both are called in turns of ``lock``. nice: added to
+        the niceness of the engine's own thread.
         """
         self.lock = StepLock()
         self._step = step
         self._idle = idle
         self._in_flight = in_flight
         self._lifetime = lifetime
+        self._nice = nice
         self._thread: EngineThread | None = None
 
     @property
@@ -52,6 +59,7 @@ class Driver:
             lambda: self.lock.run(self._advance),
             on_step,
             lambda error: self.lock.run(partial(self._in_flight.fail_all, error)),
+            self._nice,
         )
         self._thread.start()
 

@@ -103,7 +103,8 @@ class Engine:
         self._registry, self._saved, self._schedulers = parts.registry, parts.saved, parts.schedulers
         self._in_flight, self._observers = parts.in_flight, parts.observers
         self._lifetime = Lifetime()
-        self._driver = Driver(self._observed_step, self._save_prefixes, self._in_flight, self._lifetime)
+        nice = self.config.threads.nice
+        self._driver = Driver(self._observed_step, self._save_prefixes, self._in_flight, self._lifetime, nice)
         self._submissions = Submissions(parts, self._driver, self._cancel, self._lifetime)
         self._embeddings = Embeddings(self._submissions)
         self._sampler = Sampler(self.limits.max_samples, self.config.sampling.order)

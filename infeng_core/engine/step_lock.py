@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from infeng_core.errors import UsageError
 
-SWITCH_INTERVAL = 0.0005
+SWITCH_INTERVAL = 0.0002
 """Seconds after which Python asks the thread that holds the GIL to release it.
 
 A step releases the GIL while the model runs. With Python's default of 5 ms, a busy thread of the application would

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -24,9 +26,17 @@ class EngineThread:
     """Runs steps while there is work, and sleeps until ``notify`` otherwise."""
 
     def __init__(
-        self, step: Callable[[], bool], on_step: Callable[[], object] | None, fail: Callable[[InfengError], None]
+        self,
+        step: Callable[[], bool],
+        on_step: Callable[[], object] | None,
+        fail: Callable[[InfengError], None],
+        nice: int = 0,
     ) -> None:
-        """Call ``step``, then ``on_step``, repeatedly; ``fail`` ends all requests with the error of a step."""
+        """Call ``step``, then ``on_step``, repeatedly; ``fail`` ends all requests with the error of a step.
+
+        nice: added to the thread's niceness, which is its own on Linux.
+        """
+        self._nice = nice
         self._step = step
         self._on_step = on_step
         self._fail = fail
@@ -93,6 +103,9 @@ class EngineThread:
         return threading.current_thread() is self._thread
 
     def _run(self) -> None:
+        if self._nice and sys.platform == "linux":
+            own = threading.get_native_id()
+            os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + self._nice)
         while not self._is_halted:
             while not self._bell.empty():
                 self._bell.get()

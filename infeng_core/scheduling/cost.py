@@ -33,6 +33,15 @@ REFIT = 512
 KNOWN = 8
 """Steps of a size from which on its predictions are trusted."""
 
+KEPT_SHARE = 0.98
+"""Share of the latest steps with prompts that ``margin`` covers."""
+
+FIRST_MARGIN = 1.3
+"""Margin until ``KNOWN`` such steps were observed."""
+
+MOST_MARGIN = 1.4
+"""Largest margin; a machine on which steps vary more is too busy for shorter steps to help."""
+
 _SIZES = len(KNOTS) + 1
 _GIVEN = 1 << 30
 
@@ -57,10 +66,13 @@ class CostModel:
         self._samples: tuple[deque[tuple[float, ...]], ...] = tuple(deque(maxlen=KEPT) for _ in range(_SIZES))
         self._fitted = [0] * _SIZES  # steps of each size at the latest fit
         self._largest = 0  # rows of the largest observed step
+        self._errors: deque[float] = deque(maxlen=KEPT)  # seconds over predicted ones of steps with prompts
+        self._margin = FIRST_MARGIN
         self._new, self._refit = 0, 4
         self._weights: list[float] = []
         if coefficients is not None:
             self._weights = [float(coefficients[name]) for name in self.names]
+            self._margin = 1.0
             self._largest = _GIVEN
 
     names = ("fixed", *(f"rows_from_{low}" for low in (0, *KNOTS)), "sampled", "attended", "adapters")
@@ -80,6 +92,8 @@ class CostModel:
         """Learn from a step that took ``seconds``."""
         if seconds <= 0.0:
             return
+        if shape.rows > shape.sampled and self.knows(shape.rows) and (predicted := self.seconds(shape)) > 0.0:
+            self._errors.append(seconds / predicted)
         self._samples[bisect_left(KNOTS, shape.rows)].append((*shape, seconds))
         if shape.rows > self._largest:
             self._largest = shape.rows
@@ -93,17 +107,25 @@ class CostModel:
         """Steps to observe until the next fit."""
         return self._refit - self._new
 
+    @property
+    def margin(self) -> float:
+        """Factor by which predictions are to be multiplied so that nearly all steps with prompts take less."""
+        return self._margin
+
     def knows(self, rows: int) -> bool:
         """Return whether steps of about so many rows are part of the fit, or given coefficients describe them."""
         return self._largest == _GIVEN or self._fitted[bisect_left(KNOTS, rows)] >= KNOWN
 
     def fit(self) -> None:
-        """Fit the coefficients to the remembered steps."""
+        """Fit the coefficients, and the margin, to the remembered steps."""
         samples = np.array([sample for size in self._samples for sample in size])
         self._new = 0
         self._fitted = [len(size) for size in self._samples]
         if len(samples):
             self._weights = _fit(_features(samples), samples[:, -1])
+        if len(self._errors) >= KNOWN:
+            covering = sorted(self._errors)[int(KEPT_SHARE * len(self._errors))]
+            self._margin = min(max(1.0, covering), MOST_MARGIN)
 
     def seconds(self, shape: StepShape) -> float:
         """Return the predicted seconds of a step; 0 before the first fit."""

@@ -64,7 +64,7 @@ def rows_of_prompt(
     costs: CostModel, seconds: float | None, shape: StepShape, position: int, left: int, taken: int = 0
 ) -> int:
     """Return how many rows of a prompt, from ``position`` on, may join a step of ``shape`` with a limit of
-    ``seconds``.
+    ``seconds``, which nearly all steps keep.
 
     left: free rows of the step. taken: rows of other prompts.
     """
@@ -72,4 +72,4 @@ def rows_of_prompt(
         return left
     if not costs.is_fitted:
         return min(left, UNKNOWN_CHUNK - taken)
-    return min(left, max(costs.rows_within(seconds, shape, position, left), LEAST_CHUNK - taken))
+    return min(left, max(costs.rows_within(seconds / costs.margin, shape, position, left), LEAST_CHUNK - taken))

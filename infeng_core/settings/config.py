@@ -204,6 +204,7 @@ class ThreadsSection(Record):
         OrWord(("auto", "all"), ListOf(Int(0, 1023))),
         "NUMA nodes whose cores are used; auto: the one with most cores if the model fits there, else all",
     )
+    nice: int = setting(0, Int(0, 19), "how far workers stand behind other threads of the process (Linux)")
 
 
 class MemorySection(Record):

@@ -152,7 +152,7 @@ class NativeExecutable:
         cpu, device = selector.cpu, selector.device
         where = cpu.place(config.threads, model.nbytes)
         if device is None or host is not None:
-            pool = _native.Pool(where.workers, pin=where.pinned, cpus=where.mask)
+            pool = _native.Pool(where.workers, pin=where.pinned, cpus=where.mask, nice=config.threads.nice)
         else:
             pool = _native.Pool(1)  # which queues a device's kernels
         pages = placement.pages(config.memory, cpu.topology, where)

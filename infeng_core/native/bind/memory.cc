@@ -37,8 +37,8 @@ namespace {
 void bind_pool(py::module_& m) {
   py::class_<Pool, std::shared_ptr<Pool>>(m, "Pool",
                                           "Worker threads; the thread that calls ``Program.run`` is worker 0.")
-      .def(py::init<int, bool, int, std::vector<int>>(), "threads"_a, py::kw_only(), "pin"_a = false, "spin_us"_a = 50,
-           "cpus"_a = std::vector<int>{})
+      .def(py::init<int, bool, int, std::vector<int>, int>(), "threads"_a, py::kw_only(), "pin"_a = false,
+           "spin_us"_a = 50, "cpus"_a = std::vector<int>{}, "nice"_a = 0)
       .def_property_readonly("threads", &Pool::threads)
       .def_property_readonly("cpus", &Pool::cpus);
 }

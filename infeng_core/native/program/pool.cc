@@ -1,6 +1,7 @@
 #include "program/pool.h"
 
 #include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -46,6 +47,11 @@ void pin_to(const std::vector<int>& cpus) {
   if (CPU_COUNT(&set) == 0) return;
   (void)sched_setaffinity(0, sizeof set, &set);  // fails if the process lost these CPUs; the thread then stays
 }
+
+// Lets other threads of equal niceness go first. The niceness of a thread is its own on Linux.
+void step_back(int steps) {
+  if (steps > 0) (void)setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + steps);
+}
 #endif
 
 // Pins the calling thread during a run and restores its mask afterwards, because the thread belongs to the caller.
@@ -77,11 +83,12 @@ class PinGuard {
 
 }  // namespace
 
-Pool::Pool(int threads, bool pin, int spin_us, std::vector<int> cpus)
-    : threads_(threads), spin_us_(spin_us), owner_(static_cast<long>(getpid())) {
+Pool::Pool(int threads, bool pin, int spin_us, std::vector<int> cpus, int nice)
+    : threads_(threads), spin_us_(spin_us), nice_(nice), owner_(static_cast<long>(getpid())) {
   if (threads < 1 || threads > kMostThreads) {
     fail(kBad, "a pool has 1 to ", kMostThreads, " threads, not ", threads);
   }
+  if (nice < 0 || nice > 19) fail(kBad, "nice is 0 to 19, not ", nice);
   if (spin_us < 0 || spin_us > 1000000) fail(kBad, "spin_us is 0 to 1000000, not ", spin_us);
   for (const int cpu : cpus) {
     if (cpu < 0) fail(kBad, "there is no CPU ", cpu);
@@ -140,6 +147,7 @@ void* Pool::start(void* thread) {
   set_name(pthread_self(), self->worker);
 #elif defined(__linux__)
   pin_to(self->pool->masks_[static_cast<size_t>(self->worker)]);
+  step_back(self->pool->nice_);
 #endif
   self->pool->loop(self->worker);
   return nullptr;

@@ -33,7 +33,7 @@ class Pool {
  public:
   // `cpus`: the CPUs on which workers run; {}: those of the caller. `pin`: worker i stays on cpus[i % size]; the
   // caller's own mask is restored after every run.
-  Pool(int threads, bool pin, int spin_us, std::vector<int> cpus = {});
+  Pool(int threads, bool pin, int spin_us, std::vector<int> cpus = {}, int nice = 0);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -71,6 +71,7 @@ class Pool {
 
   const int threads_;
   int spin_us_;
+  const int nice_;  // how far workers stand behind the thread that made the pool
   std::vector<int> cpus_;
   std::vector<std::vector<int>> masks_;  // CPUs of each worker; {}: wherever the caller may run
   const long owner_;                     // process id

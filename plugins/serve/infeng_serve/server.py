@@ -46,7 +46,7 @@ RPC_FAREWELL_SECONDS = 0.5
 SPARE_FILES = 256
 """Open files besides those of connections."""
 
-SWITCH_SECONDS = 0.0005
+SWITCH_SECONDS = 0.0002
 """GIL switch interval in seconds, so that the event loop also runs soon between two steps of the engine; the engine
 sets its own interval during a step."""
 

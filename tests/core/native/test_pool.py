@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -304,3 +305,24 @@ def test_a_forked_child_gets_an_error_instead_of_a_hang(toy, steps):
 def test_an_impossible_number_of_threads_is_an_error(threads, expect):
     with expect("invalid_argument"):
         _native.Pool(threads)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process has one niceness")
+def test_workers_can_stand_behind_the_threads_of_the_process():
+    before, own = set(tasks()), os.getpriority(os.PRIO_PROCESS, 0)
+    pool = _native.Pool(3, nice=4)
+    workers = [task for task in set(tasks()) - before if (task / "comm").read_text().startswith("infeng-")]
+    wait_for(lambda: all(niceness(task) == min(19, own + 4) for task in workers))
+    assert len(workers) == pool.threads - 1
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
+
+
+@pytest.mark.parametrize("nice", [-1, 20])
+def test_an_impossible_niceness_is_refused(nice, expect):
+    with expect("invalid_argument", f"nice is 0 to 19, not {nice}"):
+        _native.Pool(2, nice=nice)
+
+
+def niceness(task):
+    """Return the niceness of the thread whose folder in /proc is ``task``."""
+    return int((task / "stat").read_text().rpartition(")")[2].split()[16])

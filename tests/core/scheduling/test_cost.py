@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from infeng_core.scheduling.cost import KNOTS, CostModel, StepShape
+from infeng_core.scheduling.cost import FIRST_MARGIN, KNOTS, MOST_MARGIN, CostModel, StepShape
 
 
 def truth(shape: StepShape) -> float:
@@ -80,3 +80,30 @@ def test_coefficients_reproduce_the_cost_model():
     again = CostModel(costs.coefficients)
     assert [again.seconds(shape) for shape in shapes(20)] == [costs.seconds(shape) for shape in shapes(20)]
     assert costs.prompt_seconds(1000, 250) == pytest.approx(4 * costs.seconds(StepShape(250, 1, 31250)))
+
+
+def test_the_margin_covers_nearly_all_steps_with_prompts():
+    rng = random.Random(3)
+    shape = StepShape(30, 4, 2000)
+    costs = learnt()
+    assert costs.margin < 1.1  # steps that take what is predicted
+    for number in range(200):
+        factor = 1.3 if number % 32 == 31 else rng.uniform(0.95, 1.05)
+        costs.observe(shape, costs.seconds(shape) * factor)
+    costs.fit()
+    assert 1.1 < costs.margin <= 1.35
+    before = costs.margin
+    for _ in range(20):  # steps without prompts say nothing about it
+        costs.observe(StepShape(4, 4, 400), 5 * costs.seconds(StepShape(4, 4, 400)))
+    costs.fit()
+    assert costs.margin == before
+
+
+def test_the_margin_is_bounded_and_assumed_before_steps_were_observed():
+    assert CostModel().margin == FIRST_MARGIN
+    assert CostModel(dict.fromkeys(CostModel.names, 0.001)).margin == 1.0  # a given machine takes what is said
+    costs = learnt()
+    for _ in range(30):
+        costs.observe(StepShape(30, 4, 2000), 9 * truth(StepShape(30, 4, 2000)))
+    costs.fit()
+    assert costs.margin == MOST_MARGIN

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from infeng_demo import model_dir
 from infeng_serve.auth import Keys
-from infeng_serve.defaults import MAX_WAIT_MS, as_served
+from infeng_serve.defaults import MAX_WAIT_MS, NICE, as_served
 from infeng_serve.model import load
 from serve_parts import settings_of
 
@@ -27,6 +27,12 @@ def test_calls_queue_for_a_bounded_time_by_default():
     for given in (0, 300):
         config = load_config(overrides={"scheduler.max_wait_ms": given})
         assert served(config, Keys()).scheduler.max_wait_ms == given
+
+
+def test_workers_stand_behind_the_thread_of_http_by_default():
+    config = served(load_config(), Keys())
+    assert (config.threads.nice, config.provenance["threads.nice"]) == (NICE, "infeng serve")
+    assert served(load_config(overrides={"threads.nice": 3}), Keys()).threads.nice == 3
 
 
 def test_tenants_share_fairly_by_default(tmp_path: Path):
