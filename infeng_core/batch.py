@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.errors import InfengError
-from infeng_core.requests.request import Request
+from infeng_core.requests.request import Request, SamplingParams
 
 BLOCK_TOKENS = 16
 """Positions in one block: a block of the native cache layout holds 16 tokens."""
@@ -284,6 +284,19 @@ class AdapterRows(NamedTuple):
     weight: float
 
 
+class Draws(NamedTuple):
+    """Sampled rows whose tokens the backend draws by docs/numerics.md, "Sampling"; each field has one entry per row."""
+
+    samples: NDArray[np.int32]
+    """(draws,) the places of the rows in ``Batch.sample_rows``, ascending."""
+    positions: NDArray[np.int64]
+    """(draws,) the position of each drawn token, the counter of its random numbers."""
+    seeds: NDArray[np.uint64]
+    """(draws,) the key of its random numbers."""
+    params: abc.Sequence[SamplingParams]
+    """(draws,) the parameters of its request, which the backend supports."""
+
+
 class Batch(NamedTuple):
     """One step's work, as the arrays that a backend reads. They are overwritten by the scheduler's next batch."""
 
@@ -298,6 +311,8 @@ class Batch(NamedTuple):
     """Sorted by row. Adapters that combine have the same rows and follow each other in the order of the request."""
     hidden: bool = False
     """Whether hidden states of its rows are needed (``HiddenStates``)."""
+    draws: Draws | None = None
+    """The rows whose tokens the backend draws (``DeviceSampling``); None: the host draws all of them."""
 
 
 Uses = tuple[tuple[AdapterHandle, float], ...]

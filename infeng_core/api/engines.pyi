@@ -2,15 +2,18 @@
 
 from infeng_core._native import NUMERICS
 from infeng_core.backends.interface import (
+    AsynchronousRuns,
     Backend,
     BlockAccess,
     BoundOp,
+    DeviceSampling,
     Executable,
     HiddenStates,
     InterruptedStepError,
     Measurable,
     Measured,
     NotFiniteError,
+    StreamedWeights,
     device_of,
 )
 from infeng_core.backends.native.executable import NativeBackend
@@ -22,6 +25,7 @@ from infeng_core.batch import (
     AdapterHandle,
     AdapterRows,
     Batch,
+    Draws,
     Limits,
     RunningRequest,
     Segment,
@@ -43,10 +47,11 @@ from infeng_core.scheduling.tables import Needs
 from infeng_core.telemetry.observers import Observer, Stage, StepReport
 
 __all__ = [
-    "BLOCK_TOKENS", "NOT_FINITE", "NUMERICS", "AdapterHandle", "AdapterRows", "Backend", "Batch", "BlockAccess",
-    "BlockPool", "BoundOp", "CostModel", "DraftedRequest", "Drafter", "Executable", "FirstCome", "HiddenStates",
-    "InterruptedStepError", "Limits", "LoraPart", "LoraTensor", "Measurable", "Measured", "NativeBackend", "Needs",
-    "NotFiniteError", "Observer", "PackedAdapter", "Policy", "PrefixCache", "PrefixEntry", "PrefixStore",
-    "PrefixTree", "RunningRequest", "Scheduler", "Schedulers", "Segment", "Served", "Split", "Stage", "StepReport",
-    "device_of", "limits_of", "rows_of_prompt", "unpack_stacked", "windows_of",
+    "BLOCK_TOKENS", "NOT_FINITE", "NUMERICS", "AdapterHandle", "AdapterRows", "AsynchronousRuns", "Backend", "Batch",
+    "BlockAccess", "BlockPool", "BoundOp", "CostModel", "DeviceSampling", "DraftedRequest", "Drafter", "Draws",
+    "Executable", "FirstCome", "HiddenStates", "InterruptedStepError", "Limits", "LoraPart", "LoraTensor", "Measurable",
+    "Measured", "NativeBackend", "Needs", "NotFiniteError", "Observer", "PackedAdapter", "Policy", "PrefixCache",
+    "PrefixEntry", "PrefixStore", "PrefixTree", "RunningRequest", "Scheduler", "Schedulers", "Segment", "Served",
+    "Split", "Stage", "StepReport", "StreamedWeights", "device_of", "limits_of", "rows_of_prompt", "unpack_stacked",
+    "windows_of",
 ]  # fmt: skip

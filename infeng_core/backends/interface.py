@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from infeng_core.formats.tensors import LoadedModel
     from infeng_core.kernels.choice import Selector
     from infeng_core.models.config import ModelConfig
+    from infeng_core.requests.request import SamplingParams
     from infeng_core.settings.config import EngineConfig
 
 
@@ -159,6 +160,64 @@ class HiddenStates(Protocol):
 
         The batch of that run must have set ``hidden``.
         """
+
+
+@runtime_checkable
+class DeviceSampling(Protocol):
+    """Optional interface of an executable: it draws tokens itself, equal to those that the host would draw.
+
+    The rows of one batch may be divided: ``Batch.draws`` names the rows that the executable draws from, and the host
+    draws from the others. The host keeps rows with logit processors, and rows whose logits or log-probabilities are
+    reported.
+    """
+
+    def samples(self, params: SamplingParams) -> bool:
+        """Return whether it draws the tokens of requests with these parameters, always the same for equal ones.
+
+        Filters act in the order of the setting ``sampling.order``.
+        """
+
+    def sampled(self) -> NDArray[np.int32]:
+        """Return the tokens of the last run's ``draws``, (draws,) int32, valid until the next run.
+
+        NOT_FINITE stands for a row that holds NaN or infinity. The logits of these rows, which the run returns with
+        the others, may hold any values.
+        """
+
+
+@runtime_checkable
+class AsynchronousRuns(Protocol):
+    """Optional interface of an executable: a step is started, and the host works on while the device computes.
+
+    The engine starts a batch at the end of a step and finishes it at the beginning of the next, so at most one runs.
+    In between, results reach their callers and requests are accepted. ``cancel`` stops a batch that was started.
+    """
+
+    def start(self, batch: Batch) -> Any:
+        """Start a step and return a handle for ``finish``; raises KernelError.
+
+        The arrays of the batch are read before it returns, and its adapters are kept until the step is over. A step
+        that was started and never finished, because Ctrl-C came between, ends before this one begins.
+        """
+
+    def finish(self, handle: Any) -> NDArray[np.float32]:
+        """Wait for a started step and return what ``run`` would return, or raise what ``run`` would raise.
+
+        After Ctrl-C it is called again with the same handle, and gives the same result.
+        """
+
+
+@runtime_checkable
+class StreamedWeights(Protocol):
+    """Optional interface of a backend: it takes the weights one at a time while the files are read.
+
+    Its ``compile`` iterates over ``LoadedModel.weights()``. The tensors of the model itself are then mapped files, of
+    which only those parts are read that are used, such as the embedding under an adapter.
+    """
+
+    @property
+    def streams_weights(self) -> bool:
+        """Whether models are prepared for it in this way."""
 
 
 class Backend(Protocol):

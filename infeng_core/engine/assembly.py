@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from infeng_core.adapters.names import base_names
 from infeng_core.adapters.registry import Registry
-from infeng_core.backends.interface import Backend, Executable
+from infeng_core.backends.interface import Backend, Executable, StreamedWeights
 from infeng_core.backends.saved_prefixes import SavedPrefixes
 from infeng_core.batch import Limits
 from infeng_core.engine.backend_order import BackendOrder, Candidate
@@ -31,6 +31,7 @@ from infeng_core.plug.hookspecs import (
     LogitProcessorFactory,
 )
 from infeng_core.plug.manager import Plugins
+from infeng_core.plug.plugin_boundary import optional
 from infeng_core.requests.defaults import recommended
 from infeng_core.requests.tokenizer import Tokenizer
 from infeng_core.scheduling.limits import adapters_budget, limits_of, most_resident
@@ -90,10 +91,17 @@ def assemble(reference: str, config: EngineConfig, times: StartupTimes, plugins:
     times.record("plugins")
     backends = BackendOrder(config, plugins)
     times.record("kernels")
-    model = load(reference, config, plugins)
+    model = load(reference, config, plugins, streamed=_streams(backends.first.backend))
     times.record("weights", {"convert": model.conversion_seconds})
     defaults = recommended(model.tokenizer_dir)
-    (config, backend, selector), (limits, context_bound, executable) = backends.run(lambda one: _compiled(one, model))
+
+    def compiled(one: Candidate) -> tuple[Limits, str, Executable]:
+        nonlocal model
+        if model.stream is not None and not _streams(one.backend):  # the one before it was passed over
+            model = load(reference, config, plugins)
+        return _compiled(one, model)
+
+    (config, backend, selector), (limits, context_bound, executable) = backends.run(compiled)
     if selector is not None:
         selector.report()
         selector.close()  # all kernels are bound: no more libraries are tried
@@ -124,6 +132,12 @@ def assemble(reference: str, config: EngineConfig, times: StartupTimes, plugins:
         InFlight(schedulers.make, config.scheduler.use, registry, schedulers.backlog, observers),
         observers,
     )
+
+
+def _streams(backend: Backend) -> bool:
+    """Return whether a backend takes the weights one at a time."""
+    found: StreamedWeights | None = optional(backend, StreamedWeights)
+    return found is not None and found.streams_weights
 
 
 def _compiled(one: Candidate, model: LoadedModel) -> tuple[Limits, str, Executable]:

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.adapters.named import NamedAdapters
-from infeng_core.backends.interface import BoundOp, Executable
+from infeng_core.backends.interface import AsynchronousRuns, BoundOp, DeviceSampling, Executable
+from infeng_core.batch import Batch
 from infeng_core.engine import arguments
 from infeng_core.engine.driver import Driver
 from infeng_core.engine.embedding import Embeddings
@@ -79,6 +80,7 @@ class Engine:
         # Heavy imports run when the first engine is made, not when a program only names the class.
         from infeng_core.engine.assembly import assemble
         from infeng_core.plug.assembly import load_config
+        from infeng_core.plug.plugin_boundary import optional
 
         arguments.paths(model, manifest)
         arguments.mappings(adapters=adapters, overrides=overrides)
@@ -107,7 +109,11 @@ class Engine:
         self._driver = Driver(self._observed_step, self._save_prefixes, self._in_flight, self._lifetime, nice)
         self._submissions = Submissions(parts, self._driver, self._cancel, self._lifetime)
         self._embeddings = Embeddings(self._submissions)
-        self._sampler = Sampler(self.limits.max_samples, self.config.sampling.order)
+        self._runs: AsynchronousRuns | None = optional(self.executable, AsynchronousRuns)
+        device: DeviceSampling | None = optional(self.executable, DeviceSampling)
+        self._sampled = None if device is None else device.sampled
+        draws = None if device is None else device.samples
+        self._sampler = Sampler(self.limits.max_samples, self.config.sampling.order, draws)
         self._execution = Execution(self._sampler, self._in_flight, self._observers)
         self._place = Place()
         sampler, seconds = self._sampler, self.config.scheduler.stall_ms / 1000
@@ -148,22 +154,36 @@ class Engine:
         """Requests -> scheduling -> backend -> requests; called in turns of the driver's lock."""
         self._lifetime.check()
         place, (scheduler, backend) = self._place, self._parts
+        was_late = self._execution.is_late
+        if was_late:
+            assert self._runs is not None
+            place.part = backend
+            self._deliver(*self._execution.finish(self.executable, self._runs))
         place.part = scheduler
         batch = self._in_flight.next_batch()
         if batch is None:
             place.part = None
-            return self._in_flight.wait()
+            return was_late or self._in_flight.wait()
         place.part = backend
-        logits = self._execution.run(self._embeddings.marked(batch), self.executable)
-        if logits is not None:
-            place.part = HELPED
-            observers, pick = self._observers, self._sampler.pick
-            tokens = observers.timed("sample", pick, logits, batch) if observers.present else pick(logits, batch)
-            place.part = STREAMS
-            self._in_flight.record(batch, tokens, logits)
-            if observers.present:
-                observers.step(len(batch.tokens), len(batch.segments), sum(map(len, tokens)))
+        batch = self._sampler.marked(self._embeddings.marked(batch))
+        if self._runs is None:
+            self._deliver(batch, self._execution.run(batch, self.executable))
+        else:
+            self._execution.start(batch, self._runs)
         return True
+
+    def _deliver(self, batch: Batch, logits: NDArray[np.float32] | None) -> None:
+        """Give callers the results of a batch that ran; without logits, it has none."""
+        if logits is None:
+            return
+        self._place.part = HELPED
+        observers, pick, given = self._observers, self._sampler.pick, (logits, batch, self._sampled)
+        tokens = observers.timed("sample", pick, *given) if observers.present else pick(*given)
+        self._place.part = STREAMS
+        self._in_flight.scheduler.is_timed = self._execution.is_timed
+        self._in_flight.record(batch, tokens, logits)
+        if observers.present:
+            observers.step(len(batch.tokens), len(batch.segments), sum(map(len, tokens)))
 
     def start(self, on_step: Callable[[], object] | None = None) -> None:
         """Start a thread of the engine's own that runs the steps until ``stop`` or ``close``, and sleeps without
@@ -364,6 +384,7 @@ class Engine:
         """Close the parts. Each step may be repeated after an interrupt. Streams see their ends first."""
         if self._lifetime.is_released:
             return
+        self._execution.drop(self.executable, self._runs, always=True)
         self._in_flight.close()
         self._lifetime.is_open = False
         if self._saved is not None:
@@ -400,4 +421,10 @@ class Engine:
         self._submissions.ring()
         self._execution.cancel_unwanted(self.executable)
         if not self._driver.is_started:  # otherwise the engine's thread, or the thread in a step, does it
-            self._driver.lock.attempt(self._in_flight.settle)
+            self._driver.lock.attempt(self._settle)
+
+    def _settle(self) -> None:
+        """End cancelled requests, unless a batch on the device has rows of others: the next step ends them then."""
+        self._execution.drop(self.executable, self._runs, always=False)
+        if not self._execution.is_late:
+            self._in_flight.settle()

@@ -39,17 +39,20 @@ def load(
     *,
     verify: bool = True,
     progress: bool = True,
+    streamed: bool = False,
 ) -> LoadedModel:
     """Load a model: an engine-native directory, any model that a converter prepares, or a name that a locator knows.
 
     ``plugins`` finds converters, locators and weight formats; without it only the core's formats are known.
-    ``verify=False`` skips the checksums. Raises UsageError, ModelError or ResourceError.
+    ``verify=False`` skips the checksums. ``streamed`` maps the files and reads each weight when it is asked for
+    (``LoadedModel.weights``). Raises UsageError, ModelError or ResourceError.
     """
     lookup = format_lookup(plugins)
     use_families(plugins)
     directory = find(reference, plugins)
     choice = choose(config, lookup)
-    read = partial(read_native, lookup=lookup, load=config.model.load, verify=verify, pages=_pages(config))
+    how = "stream" if streamed else config.model.load
+    read = partial(read_native, lookup=lookup, load=how, verify=verify, pages=_pages(config))
     if not is_native(directory):
         return _read_prepared(converter_of(directory, config, plugins).prepare(directory, progress=progress), read)
     model = read(directory)

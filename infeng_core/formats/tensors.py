@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,10 @@ class PackedTensor:
         return self.quant.unpack(self.buffer, self.offset, self.panels, self.k)[: self.n]
 
 
+Weights = Iterator[tuple[str, PackedTensor | NDArray[np.float32]]]
+"""Packed tensors and vectors, each with its name."""
+
+
 @dataclass(frozen=True)
 class LoadedModel:
     """A model in memory, as backends need it.
@@ -56,7 +60,8 @@ class LoadedModel:
     ``vectors`` are float32, named and padded as ``infeng_core.models.weights`` says. ``source`` is the directory that
     was read, ``tokenizer_dir`` holds tokenizer.json. ``formats_used`` maps each tensor to its format, ``nbytes``
     counts tensors and vectors, ``id`` is equal for equal contents, ``quantizer`` is the one that chose the integers.
-    ``conversion_seconds`` is the time of the conversion, 0 if it was cached.
+    ``conversion_seconds`` is the time of the conversion, 0 if it was cached. ``stream`` reads the weights of a model
+    whose files are mapped; without it they are in memory.
     """
 
     config: ModelConfig
@@ -69,6 +74,19 @@ class LoadedModel:
     id: str
     quantizer: str = "nearest"
     conversion_seconds: float = 0.0
+    stream: Callable[[], Weights] | None = field(default=None, repr=False)
+
+    def weights(self) -> Weights:
+        """Yield every tensor and vector with its name.
+
+        If the model is streamed, each is read, verified and checked when it is asked for, in memory that is freed with
+        the last reference to it. Raises ModelError then.
+        """
+        if self.stream is not None:
+            yield from self.stream()
+            return
+        yield from self.tensors.items()
+        yield from self.vectors.items()
 
     def matrix(self, source: str) -> NDArray[np.float32]:
         """Return the values of one checkpoint tensor as packed, such as "model.layers.0.self_attn.k_proj.weight".

@@ -47,6 +47,17 @@ def hold(value: Any, face: type, owner: Owner) -> Any:
     return _overriding(value, face, owner)
 
 
+def optional(part: Any, face: type) -> Any | None:
+    """Return a part by a further interface, with checked results; None if it has no member of the interface.
+
+    Raises PluginError for a plugin's part that has some of the members and lacks others.
+    """
+    inner = vars(part)["_inner"] if type(part) is Held else part
+    if members(face).keys().isdisjoint(dir(inner)):
+        return None
+    return Held(inner, face, vars(part)["_owner"]) if type(part) is Held else part
+
+
 def _overriding(value: Any, face: type, owner: Owner) -> Any:
     """Return a copy of an instance of a dataclass, or of its subclass, whose own methods are checked."""
     from inspect import getattr_static  # takes as long to import as all of this package

@@ -73,6 +73,8 @@ class Scheduler:
         self.step_seconds = step_seconds
         self.shape = StepShape(0, 0, 0)
         """Shape of the latest batch."""
+        self.is_timed = True
+        """Whether the time of the latest batch says how long its step took."""
         self._limits = limits
         self._backlog = backlog
         self._slots = min(limits.max_segments, limits.max_samples, limits.max_rows)
@@ -206,7 +208,8 @@ class Scheduler:
         could not be drawn, and ends a finished sequence. If a segment with rows to draw from got no token, its logit
         processors were late: its last known position is computed again.
         """
-        self.costs.observe(self.shape, now - self._began)
+        if self.is_timed:
+            self.costs.observe(self.shape, now - self._began)
         new = iter(tokens)
         prompts, is_told, has_windows = self._prompts, self._is_told, self._tables.needs.near > 0
         served: list[Served] = []

@@ -53,7 +53,7 @@ KNOWS = {
 """Imports at run time. `builtin` registers everything and the package hands out the engine: neither is listed."""
 
 TYPES = {"settings": {"formats", "requests", "scheduling"}, "formats": {"plug"},
-         "models": {"plug", "scheduling"}, "backends": {"scheduling"}}  # fmt: skip
+         "models": {"plug", "scheduling"}, "backends": {"scheduling"}, "requests.request": {"backends"}}  # fmt: skip
 """Who may name a room's types in annotations without importing it: configuration and selector are handed to them."""
 
 

@@ -31,6 +31,7 @@ APIS = (
 )
 SECTIONS = {
     "Steps and requests": ("Batch", "Segment", "AdapterRows", "Limits", "RunningRequest", "Served", "DraftedRequest"),
+    "Backends": ("Executable", "StreamedWeights", "DeviceSampling", "Draws", "AsynchronousRuns"),
     "Logit processors": ("Vocabulary", "Adjustment"),
     "Model families": ("Graph", "Value", "Layout", "TensorSpec", "VectorSpec", "Part", "ModelConfig"),
 }

@@ -620,6 +620,7 @@ def test_the_wheels_build_install_and_are_used(tiny: Path, tmp_path: Path) -> No
     )
     assert told.endswith("quantizer clip 0.1.0\n")
     assert infeng("run", tiny, *run, "backend.use=bigram", "--json")
+    assert infeng("run", tiny, *run, "backend.use=aside", "--set", "threads.count=1") == plain
     assert infeng("count", tiny, "the").endswith(" tokens\n")
     code = (
         "import sys; from infeng_core import Engine, SamplingParams\n"

@@ -194,7 +194,7 @@ class NativeExecutable:
     def run(self, batch: Batch) -> NDArray[np.float32]:
         """Run one step; return (samples, vocab) float32, valid until the next run."""
         try:
-            self._program.run(*batch[1:])
+            self._program.run(*batch[1:8])  # without ``draws``, which the host does
         except _native.NativeError as error:
             raise _failure(error) from error
         self._rows = len(batch.tokens)

@@ -7,11 +7,13 @@ import mmap
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from infeng_core import _native
 from infeng_core.errors import ModelError, ResourceError
@@ -19,8 +21,9 @@ from infeng_core.files import opened, read_bytes, read_into, reading
 from infeng_core.formats.artifacts.manifest import AGAIN, Manifest, read_manifest
 from infeng_core.formats.quant import FormatLookup
 from infeng_core.formats.safetensors import Header, TensorInfo, read_header
+from infeng_core.formats.shards import aligned_bytes
 from infeng_core.formats.side_files import MAX_SIDE_FILE
-from infeng_core.formats.tensors import LoadedModel, PackedTensor
+from infeng_core.formats.tensors import LoadedModel, PackedTensor, Weights
 from infeng_core.machine import memory, placement
 
 CHUNK = 1 << 20  # read, then hashed while it is still in a core's cache
@@ -41,7 +44,7 @@ def read_native(
     directory: Path,
     lookup: FormatLookup,
     *,
-    load: Literal["copy", "mmap"] = "copy",
+    load: Literal["copy", "mmap", "stream"] = "copy",
     verify: bool = True,
     threads: int = 2,
     key: str | None = None,
@@ -50,7 +53,8 @@ def read_native(
     """Load an engine-native directory.
 
     ``copy`` reads into an arena of huge pages and, with ``verify``, compares every tensor's sha256 on the way;
-    ``mmap`` maps the files and reads nothing. With ``key`` it must be the conversion of that key. Raises ModelError
+    ``mmap`` maps the files and reads nothing; ``stream`` does so too, and ``LoadedModel.weights`` then reads one weight
+    after the other, as ``copy`` does. With ``key`` it must be the conversion of that key. Raises ModelError
     for anything that contradicts the manifest, ResourceError if memory is too small. pages: returns the placement and
     locking of weights by their bytes; mapped files stay in the system's page cache.
     """
@@ -68,7 +72,7 @@ def read_native(
             where: dict[str, tuple[Any, int]] = {piece.name: (arena, piece.target) for piece in pieces}
         else:
             maps = {file: _map(directory / file, header) for file, header in headers.items()}
-            if pages(nbytes).lock:
+            if load == "mmap" and pages(nbytes).lock:
                 _lock(maps)
             where = {piece.name: (maps[piece.path.name], piece.info.begin) for piece in pieces}
         model = _assemble(directory, manifest, lookup, where, nbytes)
@@ -76,7 +80,7 @@ def read_native(
             files = {name: entry.file for name, entry in manifest.tensors.items()}
             files |= {name: entry.file for name, entry in manifest.vectors.items()}
             _check_values(directory, model, files, threads)
-        return model
+        return replace(model, stream=partial(_stream, model, pieces, verify, threads)) if load == "stream" else model
 
 
 def _arena(nbytes: int, directory: Path, pages: _native.Pages) -> _native.Arena:
@@ -156,16 +160,37 @@ def _read_piece(piece: _Piece, handle: int, view: memoryview, verify: bool) -> N
 
 def _check_values(directory: Path, model: LoadedModel, files: Mapping[str, str], threads: int) -> None:
     """Raise ModelError for weights that no conversion writes, whatever their checksum: kernels might differ on them."""
-    for name, vector in model.vectors.items():
-        if not np.isfinite(vector).all():
-            row = int(np.flatnonzero(~np.isfinite(vector))[0])
-            raise ModelError(f"{directory / files[name]}", f"vector {name} holds {vector[row]} at row {row}", AGAIN)
-    for name, tensor in model.tensors.items():
+    for name, weight in model.weights():
+        _check_weight(directory / files[name], name, weight, threads)
+
+
+def _check_weight(path: Path, name: str, weight: PackedTensor | NDArray[np.float32], threads: int) -> None:
+    if isinstance(weight, PackedTensor):
         try:
-            tensor.quant.check(tensor.buffer, tensor.offset, tensor.panels, tensor.k, threads=threads)
+            weight.quant.check(weight.buffer, weight.offset, weight.panels, weight.k, threads=threads)
         except _native.NativeError as error:
-            why = f"tensor {name} is no {tensor.format} ({error})"
-            raise ModelError(f"{directory / files[name]}", why, AGAIN) from None
+            raise ModelError(f"{path}", f"tensor {name} is no {weight.format} ({error})", AGAIN) from None
+    elif not np.isfinite(weight).all():
+        row = int(np.flatnonzero(~np.isfinite(weight))[0])
+        raise ModelError(f"{path}", f"vector {name} holds {weight[row]} at row {row}", AGAIN)
+
+
+def _stream(model: LoadedModel, pieces: list[_Piece], verify: bool, threads: int) -> Weights:
+    """Read, verify and check one weight after the other, in the order of the files; holds none of them."""
+    for piece in sorted(pieces, key=lambda piece: (piece.path, piece.info.begin)):
+        memory = aligned_bytes(piece.info.nbytes)
+        with reading(model.source), opened(piece.path, ModelError, AGAIN) as handle:
+            _read_piece(replace(piece, target=0), handle, memory.data, verify)
+        packed = model.tensors.get(piece.name)
+        weight: PackedTensor | NDArray[np.float32]
+        if packed is None:
+            weight = memory.view(np.float32)[: len(model.vectors[piece.name])]
+        else:
+            weight = packed.holding(memory, piece.name)
+        _check_weight(piece.path, piece.name, weight, threads)
+        del memory
+        yield piece.name, weight
+        del weight
 
 
 def _map(path: Path, header: Header) -> mmap.mmap:
