@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from infeng_core.formats.adapters.readers import AdapterReader
     from infeng_core.formats.locators import Locator
     from infeng_core.formats.quant import QuantFormat
+    from infeng_core.kernels.checks import KernelCheck
     from infeng_core.models.families import Family
 
 T = TypeVar("T")
@@ -135,6 +136,10 @@ class Hook(Record, Generic[T]):
 
 KERNEL_LIBRARIES: Hook[KernelLibrary] = Hook("kernel_libraries", "kernel library", f"{__name__}:KernelLibrary", "list")
 """Kernel libraries that a plugin's YAML cannot name, such as one found at run time."""
+KERNEL_CHECKS: Hook[KernelCheck] = Hook(
+    "kernel_checks", "kernel check", "infeng_core.kernels.checks:KernelCheck", "parts", own="first", raises=FILE_ERRORS
+)
+"""What tries a kernel library before it is mapped and a kernel before it is used, by name; the first one does."""
 TOKENIZERS: Hook[TokenizerFactory] = Hook(
     "tokenizers", "tokenizer", "infeng_core.requests.tokenizer:Tokenizer", "factories"
 )

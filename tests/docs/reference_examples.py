@@ -4,6 +4,7 @@ from __future__ import annotations
 
 OF_HOOKS = {
     "kernel_libraries": "examples/kernel/infeng_example/plugin.yaml",
+    "kernel_checks": "../plugins/inspect/infeng_inspect/hooks.py",
     "tokenizers": "examples/tokenizer/infeng_bytes/__init__.py",
     "policies": "examples/scheduler/infeng_shortest/__init__.py",
     "quant_formats": "examples/format/infeng_int5/plugin.yaml",
