@@ -40,6 +40,9 @@ PrefixStoreFactory = Callable[..., Any]
 ``infeng_core.api.PrefixStore``."""
 ObserverFactory = Callable[..., Any]
 """Called as ``factory(config: EngineConfig)``; returns an ``infeng_core.api.Observer``."""
+AdapterDirectoryFactory = Callable[..., Any]
+"""Called as ``factory(places: tuple[str, ...])``; returns an ``infeng_core.api.adapters.AdapterDirectory``. Raises
+AdapterError."""
 ConverterFactory = Callable[..., Any]
 """Called for each model that is not engine-native as ``factory(config: EngineConfig, plugins: Plugins)``; returns an
 ``infeng_core.api.Converter``."""
@@ -171,6 +174,10 @@ ADAPTER_READERS: Hook[AdapterReader] = Hook(
     "adapter_readers", "adapter reader", "infeng_core.formats.adapters.readers:AdapterReader", "parts"
 )
 """Readers of adapter files by name; the first that recognizes a path packs the adapter."""
+ADAPTER_DIRECTORIES: Hook[AdapterDirectoryFactory] = Hook(
+    "adapter_directories", "adapter directory", "infeng_core.adapters.directory:AdapterDirectory", "factories"
+)
+"""Makers of the places that ``adapters.directory`` names, by name; the engine asks for ``folders``."""
 LOCATORS: Hook[Locator] = Hook(
     "locators",
     "locator",

@@ -31,6 +31,7 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
         "top": "infeng-serve",
         "unpack": "infeng-convert",
     },
+    "adapter_directories": {"folders": "infeng-peft"},
     "adapter_readers": {"gguf": "infeng-gguf", "peft": "infeng-peft"},
     "kernel_checks": {"trial": "infeng-inspect"},
     "drafters": {"ngram": "infeng-suffix", "suffix": "infeng-suffix"},

@@ -205,6 +205,18 @@ def test_the_native_core_has_no_circular_includes(known_by):
         done |= ready
 
 
+MOST_LINES = {("*.py",): 23_250, ("*.cc", "*.h"): 10_500}
+"""Lines of the core, without the reference kernels. These numbers may only fall: what a request does not pass through
+belongs into a wheel."""
+
+
+@pytest.mark.parametrize("patterns", MOST_LINES, ids=" ".join)
+def test_the_core_stays_small(patterns):
+    found = [path for pattern in patterns for path in (ROOT / "infeng_core").rglob(pattern)]
+    lines = sum(path.read_text(encoding="utf-8").count("\n") for path in found if "reference" not in path.parts)
+    assert MOST_LINES[patterns] // 2 < lines <= MOST_LINES[patterns]
+
+
 def test_a_forbidden_import_is_detected(tmp_path):
     path = tmp_path / "x.py"
     path.write_text("from typing import TYPE_CHECKING\nfrom infeng_core.engine import Engine\n"
@@ -324,7 +336,7 @@ NAMED = [hook for hook in (*HOOKS, *CONVERSION) if hook.gives != "list"]
 
 KINDS = ("tokenizers", "policies", "drafters", "logit_processors", "prefix_stores", "observers", "model_families",
          "quant_formats", "backends", "run_options", "converters", "adapter_readers", "locators",
-         "kernel_checks")  # fmt: skip
+         "kernel_checks", "adapter_directories")  # fmt: skip
 
 
 def test_the_hooks_are_exactly_the_designed_ones():
@@ -400,7 +412,7 @@ values = {"run_options": Options(), "tokenizers": dict, "policies": dict, "draft
           "model_families": Family(), "sources": Source(), "quant_formats": QuantFormat("six", "f32"),
           "quantizers": Quantizer(), "backends": Backend(), "model_readers": ModelReader(),
           "model_writers": ModelWriter(), "adapter_readers": AdapterReader(), "locators": Locator(),
-          "kernel_checks": KernelCheck()}
+          "adapter_directories": dict, "kernel_checks": KernelCheck()}
 @hookimpl
 def infeng_kernel_libraries(): called.add("infeng_kernel_libraries"); return [KernelLibrary("first", path)]
 @hookimpl
@@ -428,5 +440,13 @@ def {hook.name}(): called.add("{hook.name}"); return {{"six": values["{hook.kind
 
     assert six_hooks.called == {hook.name for hook in (*HOOKS, *CONVERSION)}
     # Conversion, readers of adapters, drafters, stores of prefixes and checks of kernels come in wheels.
-    others = ("adapter_readers", "converters", "drafters", "kernel_checks", "locators", "prefix_stores")
+    others = (
+        "adapter_directories",
+        "adapter_readers",
+        "converters",
+        "drafters",
+        "kernel_checks",
+        "locators",
+        "prefix_stores",
+    )
     assert all(getattr(builtin, hook.name)() for hook in HOOKS if hook.kind not in others)
