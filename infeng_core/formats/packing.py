@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -69,6 +68,8 @@ class Packer(Protocol):
 @cache
 def packer() -> Packer:
     """Return what packs weights; raises UsageError that names the wheel if it is not installed."""
+    from importlib.metadata import entry_points  # takes a while, and to run a model nothing is packed
+
     for entry in entry_points(group=GROUP):
         found: Packer = entry.load()
         return found

@@ -29,7 +29,7 @@ from infeng_core.settings.config import SCHEMA, EngineConfig, default_of
 log = get_logger(__name__)
 
 REFERENCE = "reference"
-UNTRIED = Reason("untried", remedy="install the wheel infeng-inspect")
+UNTRIED = Reason("untried", "nothing that is installed tries kernel libraries", "install the wheel infeng-inspect")
 
 
 @dataclass
