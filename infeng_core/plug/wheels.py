@@ -36,7 +36,11 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
     "kernel_checks": {"trial": "infeng-inspect"},
     "drafters": {"ngram": "infeng-suffix", "suffix": "infeng-suffix"},
     "locators": {"gguf": "infeng-gguf", "hub": "infeng-convert"},
-    "logit_processors": {"grammar": "infeng-grammar"},
+    "logit_processors": {
+        "bad_words": "infeng-processors",
+        "dry": "infeng-processors",
+        "grammar": "infeng-grammar",
+    },
     "model_readers": {"gguf": "infeng-gguf", "huggingface": "infeng-convert"},
     "model_writers": {"gguf": "infeng-gguf"},
     "prefix_stores": {"disk": "infeng-prefix-store"},

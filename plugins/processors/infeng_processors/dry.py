@@ -12,9 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.errors import InfengError, RequestError
-from infeng_core.requests.processors import Adjustment, Vocabulary
-from infeng_core.requests.tokenizer import Tokenizer
+from infeng_core.api import Adjustment, InfengError, RequestError, Tokenizer, Vocabulary
 
 LONGEST = 50
 """Most tokens of a match, as in the author's code: it bounds penalties and the search."""
