@@ -31,6 +31,7 @@ PLAIN = {
     "infeng-doctor",
     "infeng-inspect",
     "infeng-packing",
+    "infeng-processors",
     "infeng-profile",
     "infeng-suffix",
 }
