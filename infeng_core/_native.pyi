@@ -646,7 +646,7 @@ class Program:
     scratch_is_intact: bool  # no kernel has written behind the memory that its workspace asked for
     def op_count(self) -> int: ...
 
-# ------------------------------------------------------------------------------------------------------ packing.cc
+# ------------------------------------------------------------------------------------------------------ formats.cc
 
 WEIGHT_FORMATS: dict[str, Literal["f32", "int8-g64"]]  # the core's own, each with what a linear over it reads
 
@@ -665,23 +665,10 @@ def weight_format(format: str) -> WeightFormatInfo: ...
 def activation(format: str) -> Literal["f32", "int8-g64"]:
     """Return what a linear over a weight format reads; libraries that are open add theirs to the core's own."""
 
+def format_descriptor(format: str) -> Any:
+    """Return the ABI's descriptor of a weight format, a capsule for extension modules."""
+
 def panel_bytes(format: str, k: int) -> int: ...
-def pack(
-    format: str,
-    source: NDArray[Any],  # (n, k) float32, float16, or uint16 holding bf16
-    out: Any,  # writable buffer of whole panels, 64-byte aligned at out_offset
-    *,
-    bf16: bool = False,
-    out_offset: int = 0,
-    first_panel: int = 0,
-    panel_step: int = 1,
-    threads: int = 1,
-) -> None:
-    """Quantize and lay out: panel i of ``source`` becomes panel first_panel + i * panel_step of ``out``; GIL released.
-
-    Raises NativeError: "not_finite" (with the row and column), "out_of_range" (fp16 scale overflow).
-    """
-
 def unpack(
     format: str, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1
 ) -> NDArray[np.float32]:
@@ -704,34 +691,6 @@ class CodeGrid(NamedTuple):
 def code_grid(format: str) -> CodeGrid | None:
     """Return the grid of an integer format; None for floats, for a format with sub-scales and for one of a library."""
 
-def pack_codes(
-    format: str,
-    codes: NDArray[np.int8],  # (n, k)
-    scales: NDArray[np.float32],  # (n, groups)
-    out: Any,  # as of pack
-    *,
-    out_offset: int = 0,
-    first_panel: int = 0,
-    panel_step: int = 1,
-    threads: int = 1,
-) -> None:
-    """Lay out codes and scales that are known already; scales are rounded to the format's type. GIL released.
-
-    Raises NativeError: "invalid_argument" (types, shapes), "not_finite" (a scale), "out_of_range" (a code, a scale that
-    fp16 does not hold), both with row and column; "unsupported" for a format without a grid.
-    """
-
-def unpack_codes(
-    format: str, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1
-) -> Codes:
-    """Return the codes and scales of a format that has a grid."""
-
-class Codes(NamedTuple):
-    """Of whole panels."""
-
-    codes: NDArray[np.int8]  # (panels * 16, k)
-    scales: NDArray[np.float32]  # (panels * 16, groups)
-
 class SubGrid(NamedTuple):
     """What sub-scales a format stores."""
 
@@ -742,36 +701,6 @@ class SubGrid(NamedTuple):
 def sub_grid(format: str) -> SubGrid | None:
     """Return the sub-scales of a format, or None."""
 
-def pack_units(
-    format: str,
-    units: NDArray[np.int8],  # (n, k)
-    scales: NDArray[np.float32],  # (n, 1)
-    sub_scales: NDArray[np.int8],  # (n, groups), from 1 on
-    zeros: NDArray[np.int8],  # (n, groups)
-    out: Any,  # as of pack
-    *,
-    first_panel: int = 0,
-    panel_step: int = 1,
-    threads: int = 1,
-) -> None:
-    """Lay out weights scale * sub_scale * (unit - zero) of a format with integer sub-scales; GIL released.
-
-    Raises NativeError as ``pack_codes`` does, and "out_of_range" where sub_scale * (unit - zero) leaves -128 to 127.
-    """
-
-def unpack_units(
-    format: str, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1
-) -> Units:
-    """Return the units of a format with integer sub-scales."""
-
-class Units(NamedTuple):
-    """Of whole panels: weight = scale * sub_scale * (unit - zero)."""
-
-    units: NDArray[np.int8]  # (panels * 16, k)
-    scales: NDArray[np.float32]  # (panels * 16, 1)
-    sub_scales: NDArray[np.int8]  # (panels * 16, groups)
-    zeros: NDArray[np.int8]  # (panels * 16, groups)
-
 class MinimaGrid(NamedTuple):
     """What minima a format stores."""
 
@@ -780,24 +709,6 @@ class MinimaGrid(NamedTuple):
 
 def minima_grid(format: str) -> MinimaGrid | None:
     """Return the minima of a format, or None."""
-
-def pack_minima(
-    format: str,
-    units: NDArray[np.int8],  # (n, k), in [0, 15]
-    scales: NDArray[np.float32],  # (n, superblocks)
-    minimum_scales: NDArray[np.float32],  # (n, superblocks)
-    sub_scales: NDArray[np.uint8],  # (n, groups)
-    minima: NDArray[np.uint8],  # (n, groups)
-    out: Any,  # as of pack
-    *,
-    first_panel: int = 0,
-    panel_step: int = 1,
-    threads: int = 1,
-) -> None:
-    """Lay out weights scale * sub_scale * unit - minimum_scale * minimum; scales are rounded to fp16. GIL released.
-
-    Raises NativeError as ``pack_codes`` does.
-    """
 
 # ------------------------------------------------------------------------------------------------ rope.cc sampling.cc
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from infeng_core.plug.hookspecs import (
     Backend,
     Command,
-    DrafterFactory,
     KernelLibrary,
     LogitProcessorFactory,
     ObserverFactory,
@@ -69,14 +68,6 @@ def infeng_model_families() -> dict[str, Family]:
     from infeng_core.models.families import builtin
 
     return dict(builtin())
-
-
-@hookimpl
-def infeng_drafters() -> dict[str, DrafterFactory]:
-    """Built-in drafters."""
-    from infeng_core.scheduling.drafts import Ngrams
-
-    return {"ngram": Ngrams}
 
 
 @hookimpl

@@ -16,6 +16,7 @@ from infeng_core import _native
 from infeng_core.batch import AdapterHandle, AdapterRows, Batch
 from infeng_core.engine import Engine
 from infeng_core.formats.adapters.packed import AdapterDtype, LoraEmbedding, LoraPart, LoraTensor, PackedAdapter
+from infeng_core.formats.packing import packer
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.models import rope  # the tables alone are the engine's
 from infeng_core.models.weights import Part, TensorSpec, layout
@@ -126,7 +127,7 @@ def _saved(model: LoadedModel, name: str, random: np.random.Generator) -> Packed
     own = model.tensors.get(name, model.tensors["embed"])  # a tied head is saved as a tensor of its own
     rows = (own.dequantize() + _normal(random, own.n, own.k) * np.float32(0.3)).astype(np.float32)
     arena = _native.Arena(own.nbytes, huge_pages=False)
-    _native.pack(own.format, rows, arena)
+    packer().pack(own.format, rows, arena)
     return PackedTensor(name, own.format, own.n, own.k, own.panels, own.panel_bytes, arena, 0, own.quant)
 
 

@@ -23,6 +23,7 @@ from infeng_core.errors import (
     without_controls,
 )
 from infeng_core.files import (
+    bytes_of,
     cache_root,
     model_file,
     own_file,
@@ -34,7 +35,6 @@ from infeng_core.files import (
     require_own,
     require_trusted,
 )
-from infeng_core.jsonl import DOCUMENT_KEYS, document_text
 from infeng_core.log import get_logger
 from infeng_core.machine.memory import available_bytes
 from infeng_core.plug.assembly import load_config
@@ -45,10 +45,12 @@ from infeng_core.plug.hookspecs import (
     LOCATORS,
     POLICIES,
     TOKENIZERS,
+    AdapterDirectoryFactory,
     Command,
     ConverterFactory,
     Hook,
     KernelLibrary,
+    LogitProcessorFactory,
     ObserverFactory,
     PolicyFactory,
     PrefixStoreFactory,
@@ -69,15 +71,15 @@ from infeng_core.settings.config import EngineConfig
 from infeng_core.version import __version__
 
 __all__ = [
-    "ADAPTER_READERS", "API_VERSION", "BACKENDS", "BASE", "DOCUMENT_KEYS", "FILE_ERRORS", "LOCATORS", "POLICIES",
-    "TOKENIZERS", "AdapterChange", "AdapterError", "AdapterInfo", "AdapterTotals", "Adapters", "Adjustment", "Command",
-    "Completion", "ConverterFactory", "Detokenizer", "EndedError", "Engine", "EngineConfig", "Event", "Forcing",
-    "HfTokenizer", "Hook", "InfengError", "KernelError", "KernelLibrary", "Load", "LogitProcessor", "LogitProcessors",
-    "Logprob", "ManifestError", "ModelError", "NativeError", "ObserverFactory", "Output", "OverloadedError",
-    "PluginError", "Plugins", "PolicyFactory", "PrefixStoreFactory", "Request", "RequestError", "ResourceError",
-    "RunOptions", "SamplingParams", "Stream", "Timings", "Tokenizer", "TokenizerFactory", "Usage", "UsageError",
-    "Vocabulary", "__version__", "add_config_options", "available_bytes", "cache_root", "config_from", "document_text",
-    "get_logger", "hookimpl", "hookspec", "load_config", "model_file", "own_file", "printable", "read_bytes",
-    "read_into", "read_json", "read_own", "read_text", "require_own", "require_trusted", "say", "unknown_key_remedy",
-    "without_controls",
+    "ADAPTER_READERS", "API_VERSION", "BACKENDS", "BASE", "FILE_ERRORS", "LOCATORS", "POLICIES", "TOKENIZERS",
+    "AdapterChange", "AdapterDirectoryFactory", "AdapterError", "AdapterInfo", "AdapterTotals", "Adapters",
+    "Adjustment", "Command", "Completion", "ConverterFactory", "Detokenizer", "EndedError", "Engine", "EngineConfig",
+    "Event", "Forcing", "HfTokenizer", "Hook", "InfengError", "KernelError", "KernelLibrary", "Load", "LogitProcessor",
+    "LogitProcessorFactory", "LogitProcessors", "Logprob", "ManifestError", "ModelError", "NativeError",
+    "ObserverFactory", "Output", "OverloadedError", "PluginError", "Plugins", "PolicyFactory", "PrefixStoreFactory",
+    "Request", "RequestError", "ResourceError", "RunOptions", "SamplingParams", "Stream", "Timings", "Tokenizer",
+    "TokenizerFactory", "Usage", "UsageError", "Vocabulary", "__version__", "add_config_options", "available_bytes",
+    "bytes_of", "cache_root", "config_from", "get_logger", "hookimpl", "hookspec", "load_config", "model_file",
+    "own_file", "printable", "read_bytes", "read_into", "read_json", "read_own", "read_text", "require_own",
+    "require_trusted", "say", "unknown_key_remedy", "without_controls",
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """Names for readers of adapter files and for wheels that pack adapters ahead of time."""
 
 from infeng_core.adapters.directory import AdapterDirectory
+from infeng_core.adapters.names import is_name as is_adapter_name
 from infeng_core.formats.adapters.artifact import FILE as ARTIFACT_FILE
 from infeng_core.formats.adapters.artifact import VERSION as ARTIFACT_VERSION
 from infeng_core.formats.adapters.artifact import Artifact, load_artifact, read_artifact, shapes_of
@@ -33,7 +34,7 @@ __all__ = [
     "ARTIFACT_FILE", "ARTIFACT_VERSION", "A_FORMAT", "EMBED", "HEAD", "MAX_INVOCATION", "MAX_RANK", "TAIL_ROWS",
     "AdapterDirectory", "AdapterDtype", "AdapterImage", "AdapterReader", "AdapterSpec", "Artifact", "Header",
     "PartSpec", "Pieces", "Snapshot", "Tails", "TargetModule", "TargetModules", "adapter_digest", "as_adapter_error",
-    "base_tensor", "compressed_tails", "find_adapter", "folded_inputs", "is_adapter", "load_artifact", "load_model",
-    "pack_tails", "read_artifact", "read_header", "read_settled", "rotation_of", "shapes_of", "stacked_panels",
-    "stored_rank", "target_modules", "unpack_tails",
+    "base_tensor", "compressed_tails", "find_adapter", "folded_inputs", "is_adapter", "is_adapter_name",
+    "load_artifact", "load_model", "pack_tails", "read_artifact", "read_header", "read_settled", "rotation_of",
+    "shapes_of", "stacked_panels", "stored_rank", "target_modules", "unpack_tails",
 ]  # fmt: skip

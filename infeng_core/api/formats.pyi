@@ -15,12 +15,13 @@ from infeng_core.formats.artifacts.manifest import (
 from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.converters import Prepared
 from infeng_core.formats.floats import to_bf16, widened
-from infeng_core.formats.format_choice import ROUTER, FormatChoice, by_format, choose, is_router
+from infeng_core.formats.format_choice import ROUTER, FormatChoice, choose, is_router
 from infeng_core.formats.hub_names import NAME as HUB_NAME
 from infeng_core.formats.hub_names import is_name
-from infeng_core.formats.loader import find, locate, use_families
+from infeng_core.formats.loader import converter_of, find, locate, use_families
 from infeng_core.formats.locators import Located, Locator, NoWeightsError
 from infeng_core.formats.lookup import brought_by, format_lookup
+from infeng_core.formats.packing import Codes, Packer, Units, packer
 from infeng_core.formats.providers import Core, Providers
 from infeng_core.formats.quant import (
     BUILTIN,
@@ -40,8 +41,7 @@ from infeng_core.formats.rotation import rotated, rotated_inputs
 from infeng_core.formats.safetensors import TensorInfo
 from infeng_core.formats.safetensors import fail as fail_safetensors
 from infeng_core.formats.safetensors import header_of as safetensors_header
-from infeng_core.formats.shards import ALIGN, Entry, aligned_bytes, write_all
-from infeng_core.formats.shards import header as tensor_header
+from infeng_core.formats.shards import aligned_bytes
 from infeng_core.formats.side_files import CHAT_TEMPLATES, CONFIG_FILES, CONVERTED_TEMPLATES, TOKENIZER_FILES
 from infeng_core.formats.tensors import LoadedModel, PackedTensor
 from infeng_core.machine.memory import gigabytes
@@ -96,19 +96,19 @@ from infeng_core.tokenizerjson.document import merges_of, read_settings, steps_o
 from infeng_core.tokenizerjson.library import opened as open_tokenizer
 
 __all__ = [
-    "ALIGN", "BUILTIN", "BUILT_IN", "CACHE_REMEDY", "CHAT_TEMPLATES", "CONFIG_FILES", "CONVERTED_TEMPLATES",
-    "FORMAT_MAJOR", "FORMAT_MINOR", "HUB_NAME", "IGNORED", "MANIFEST", "PANEL_ROWS", "ROUTER", "ROW", "SCHEMA",
-    "SNAPSHOTS", "SUB_SCALED", "TOKENIZER_FILES", "WEIGHT_FORMATS", "Activate", "Apply", "Attention", "Bias", "Combine",
-    "Core", "Embed", "Entry", "ExpertLinear", "ExpertNames", "Family", "Fields", "FormatChoice", "FormatLookup",
-    "GatedMul", "Graph", "Grid", "KvAppend", "LayerNorm", "Layout", "Linear", "LoadedModel", "Located", "Locator",
-    "MinimaGrid", "ModelConfig", "NoWeightsError", "Op", "PackedTensor", "Part", "Prepared", "Providers", "QuantFormat",
+    "BUILTIN", "BUILT_IN", "CACHE_REMEDY", "CHAT_TEMPLATES", "CONFIG_FILES", "CONVERTED_TEMPLATES", "FORMAT_MAJOR",
+    "FORMAT_MINOR", "HUB_NAME", "IGNORED", "MANIFEST", "PANEL_ROWS", "ROUTER", "ROW", "SCHEMA", "SNAPSHOTS",
+    "SUB_SCALED", "TOKENIZER_FILES", "WEIGHT_FORMATS", "Activate", "Apply", "Attention", "Bias", "Codes", "Combine",
+    "Core", "Embed", "ExpertLinear", "ExpertNames", "Family", "Fields", "FormatChoice", "FormatLookup", "GatedMul",
+    "Graph", "Grid", "KvAppend", "LayerNorm", "Layout", "Linear", "LoadedModel", "Located", "Locator", "MinimaGrid",
+    "ModelConfig", "NoWeightsError", "Op", "PackedTensor", "Packer", "Part", "Prepared", "Providers", "QuantFormat",
     "Residual", "RmsNorm", "Rope", "RopeConfig", "Route", "RowOp", "Scale", "SiluMul", "Softcap", "SubGrid",
-    "TensorInfo", "TensorSpec", "Value", "VectorSpec", "aligned_bytes", "artifact_manifest", "brought_by",
-    "builtin_format", "by_format", "check_sizes", "choose", "decoder", "decoder_graph", "default_of",
+    "TensorInfo", "TensorSpec", "Units", "Value", "VectorSpec", "aligned_bytes", "artifact_manifest", "brought_by",
+    "builtin_format", "check_sizes", "choose", "converter_of", "decoder", "decoder_graph", "default_of",
     "describe_families", "distrusted", "fail_safetensors", "families", "find", "format_lookup", "format_misfit",
     "format_over", "gigabytes", "inverse_frequencies", "is_artifact", "is_name", "is_native", "is_router", "layout",
-    "locate", "merges_of", "model_bounds", "open_tokenizer", "opened", "parse_json", "read_manifest", "read_native",
-    "read_settings", "reading", "reads", "require_memory", "rope_kind", "rope_parameters", "rotated", "rotated_inputs",
-    "safetensors_header", "show", "steps_of", "tensor_header", "to_bf16", "token_ids", "use_families",
-    "variable_formats", "widened", "write_all", "writes", "yamltree",
+    "locate", "merges_of", "model_bounds", "open_tokenizer", "opened", "packer", "parse_json", "read_manifest",
+    "read_native", "read_settings", "reading", "reads", "require_memory", "rope_kind", "rope_parameters", "rotated",
+    "rotated_inputs", "safetensors_header", "show", "steps_of", "to_bf16", "token_ids", "use_families",
+    "variable_formats", "widened", "writes", "yamltree",
 ]  # fmt: skip

@@ -13,7 +13,6 @@ from infeng_core.cli.parser import Parser, add_model
 from infeng_core.cli.processors import processors_of, request_fields
 from infeng_core.formats.side_files import side_files
 from infeng_core.log import capture_library_logs, is_json
-from infeng_core.machine.slices import shorten_slice
 from infeng_core.requests.bad_words import bad_words
 from infeng_core.requests.parameters import SAMPLING
 from infeng_core.requests.sampler import draw_seed
@@ -24,5 +23,5 @@ __all__ = [
     "SAMPLING", "Parser", "Size", "StartupTimes", "adapters_of", "add_lora_options", "add_model", "add_model_options",
     "add_sampling_options", "as_text", "bad_words", "capture_library_logs", "draw_seed", "drop_bad_words", "emit",
     "is_json", "loras", "model_options", "parse_adapter", "parse_lora", "processors_of", "request_fields",
-    "sampling_params", "shorten_slice", "side_files",
+    "sampling_params", "side_files",
 ]  # fmt: skip

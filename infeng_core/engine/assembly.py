@@ -20,6 +20,7 @@ from infeng_core.formats.tensors import LoadedModel
 from infeng_core.kernels.choice import Selector
 from infeng_core.machine.cpu import Cpu
 from infeng_core.plug.hookspecs import (
+    ADAPTER_DIRECTORIES,
     BACKENDS,
     DRAFTERS,
     LOGIT_PROCESSORS,
@@ -41,7 +42,6 @@ from infeng_core.telemetry.observers import Observers
 from infeng_core.telemetry.startup_times import StartupTimes
 
 if TYPE_CHECKING:
-    from infeng_core.adapters.directory import AdapterDirectory
     from infeng_core.formats.adapters.packed import PackedAdapter
 
 
@@ -195,19 +195,11 @@ def _registry(
         most=most_resident(section, budget),
         budget=budget,
         base=names,
-        directory=_directory(section.directory),
+        directory=plugins.get(ADAPTER_DIRECTORIES, "folders")(section.directory) if section.directory else None,
         max_stacked_rank=executable.max_stacked_rank,
         load_timeout=section.load_timeout,
         observe=observers.adapter,
     )
-
-
-def _directory(places: tuple[str, ...]) -> AdapterDirectory | None:
-    if not places:
-        return None
-    from infeng_core.adapters.directory import AdapterDirectory  # few engines have one
-
-    return AdapterDirectory(places)
 
 
 def _saved(config: EngineConfig, plugins: Plugins, model: LoadedModel, executable: Executable) -> SavedPrefixes | None:

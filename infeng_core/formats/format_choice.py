@@ -104,25 +104,6 @@ def choose(config: EngineConfig, lookup: FormatLookup) -> FormatChoice:
     return FormatChoice(model.format, patterns, frozenset(name for name in given if not _strength(given[name])))
 
 
-def by_format(formats: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return {format: names of its tensors} for {name: format}.
-
-    A tensor with the same format in every layer is listed as ``layers.*.down_proj``.
-    """
-    in_layers: dict[str, set[str]] = {}
-    for name, format in formats.items():
-        in_layers.setdefault(_in_any_layer(name), set()).add(format)
-    found: dict[str, list[str]] = {}
-    for name, format in formats.items():
-        shown = _in_any_layer(name)
-        names = found.setdefault(format, [])
-        if len(in_layers[shown]) > 1:
-            names.append(name)
-        elif shown not in names:
-            names.append(shown)
-    return found
-
-
 def _in_any_layer(name: str) -> str:
     return re.sub(r"^layers\.\d+\.", "layers.*.", name)
 

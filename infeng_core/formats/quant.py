@@ -1,4 +1,4 @@
-"""Weight formats: packing of a matrix into 16-row panels, by the native core or by the format's own library."""
+"""Weight formats: packing of a matrix into 16-row panels, by a wheel or by the format's own library."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from infeng_core import _native
 from infeng_core.errors import UsageError, unknown_key_remedy
 from infeng_core.formats.floats import widened
+from infeng_core.formats.packing import Codes, Units, packer
 from infeng_core.formats.rotation import LARGEST, SIZE, largest_block, rotated, rotated_inputs
 
 ROW = _native.ROW_GROUP
@@ -158,7 +159,7 @@ class QuantFormat:
         """
         if self.is_rotated:
             source, bf16 = rotated(widened(source), self.rotation(source.shape[1])), False
-        _native.pack(
+        packer().pack(
             self.stored,
             source,
             out,
@@ -190,9 +191,9 @@ class QuantFormat:
         """
         place = {"first_panel": first_panel, "panel_step": panel_step, "threads": threads}
         if sub_scales is not None and zeros is not None:
-            _native.pack_units(self.stored, codes, scales, sub_scales, zeros, out, **place)
+            packer().pack_units(self.stored, codes, scales, sub_scales, zeros, out, **place)
         else:
-            _native.pack_codes(self.stored, codes, scales, out, **place)
+            packer().pack_codes(self.stored, codes, scales, out, **place)
 
     def pack_minima(
         self,
@@ -212,23 +213,21 @@ class QuantFormat:
         Raises NativeError as ``pack_codes`` does.
         """
         place = {"first_panel": first_panel, "panel_step": panel_step, "threads": threads}
-        _native.pack_minima(self.name, codes, scales, minimum_scales, sub_scales, minima, out, **place)
+        packer().pack_minima(self.name, codes, scales, minimum_scales, sub_scales, minima, out, **place)
 
     def unpack_codes(
         self, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1
-    ) -> _native.Codes:
+    ) -> Codes:
         """Return codes, (panels * 16, k), and scales, (panels * 16, groups), of a grid without sub-scales."""
-        return _native.unpack_codes(
-            self.stored, data, offset, panels, k, first_panel=first_panel, panel_step=panel_step
-        )
+        place = {"first_panel": first_panel, "panel_step": panel_step}
+        return Codes(*packer().unpack_codes(self.stored, data, offset, panels, k, **place))
 
     def unpack_units(
         self, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1
-    ) -> _native.Units:
+    ) -> Units:
         """Return codes, scales (panels * 16, 1), sub-scales and zero points, of a grid with sub-scales."""
-        return _native.unpack_units(
-            self.stored, data, offset, panels, k, first_panel=first_panel, panel_step=panel_step
-        )
+        place = {"first_panel": first_panel, "panel_step": panel_step}
+        return Units(*packer().unpack_units(self.stored, data, offset, panels, k, **place))
 
     def unpack(
         self, data: Any, offset: int, panels: int, k: int, *, first_panel: int = 0, panel_step: int = 1

@@ -15,14 +15,21 @@ from time import perf_counter
 from infeng_core import _native
 from infeng_core.errors import KernelError, unknown_key_remedy
 from infeng_core.kernels import problems
-from infeng_core.kernels.check.first_use import FirstUse
-from infeng_core.kernels.libraries import REFERENCE, LibraryState, library_states, missing_wheels, rank
+from infeng_core.kernels.checks import Judge
+from infeng_core.kernels.libraries import (
+    REFERENCE,
+    LibraryState,
+    library_states,
+    missing_wheels,
+    plain_kernel,
+    rank,
+)
 from infeng_core.kernels.lock import Lock
 from infeng_core.log import get_logger, warn_once
 from infeng_core.machine.cpu import Cpu, closure
 from infeng_core.plug import wheels
 from infeng_core.plug.manager import Plugins
-from infeng_core.plug.reason import NOBODY, READY, Reason, unmet
+from infeng_core.plug.reason import DECLINES, NOBODY, READY, Reason, unmet
 from infeng_core.plug.wheels import kernels_remedy
 from infeng_core.settings.config import EngineConfig
 
@@ -69,7 +76,7 @@ class Selector:
         self.device = self._opened_device()
         """The device on which all kernels compute; None: the host."""
         self._by_name = {state.name: state for state in self.states}
-        self._first_use = FirstUse(self._by_name[REFERENCE], self.states, cpu)
+        self._judges: dict[str, Judge | None] = {}
         self._lock = Lock.read(config.kernels.lock) if config.kernels.lock else None
         self._decisions: dict[_native.Problem, Decision] = {}
         self._kernels: dict[tuple[str, str], list[_native.Kernel]] = {}
@@ -133,7 +140,7 @@ class Selector:
         if not set(problem.epilogues) <= set(kernel.fuses):
             return False
         begin = perf_counter()
-        reason = self._first_use.fits(self._by_name[kernel.library], kernel, problem)
+        reason = self._accepts(self._by_name[kernel.library], kernel, problem)
         self.seconds += perf_counter() - begin
         return self._blamed(kernel, problem, reason) is READY
 
@@ -150,7 +157,8 @@ class Selector:
 
     def is_refused(self, kernel: _native.Kernel) -> bool:
         """Return whether ``kernel`` has failed, perhaps after it was chosen, and must not be used."""
-        return (kernel.library, kernel.name) in self._first_use.refused
+        check = self._by_name[kernel.library].check
+        return check is not None and check.is_refused(kernel.name)
 
     def report(self) -> None:
         """Log in one line how many of the problems so far each library serves; the debug level lists each problem."""
@@ -160,8 +168,8 @@ class Selector:
     def close(self) -> None:
         """End the child processes that try libraries; idle ones also end by themselves."""
         for state in self.states:
-            if state.trial is not None:
-                state.trial.close()
+            if state.check is not None:
+                state.check.close()
 
     def _decide(self, problem: _native.Problem) -> Decision:
         target = self.config.kernels.force.get(problem.op)
@@ -182,8 +190,7 @@ class Selector:
         for kernel in self._ranked(eligible):
             reason = Reason("outranked", f"{chosen.library}/{chosen.kernel} ranks higher") if chosen else READY
             if chosen is None and self.config.kernels.verify:
-                state = self._by_name[kernel.library]
-                reason = self._blamed(kernel, problem, self._first_use.agrees(state, kernel, problem))
+                reason = self._blamed(kernel, problem, self._agrees(kernel, problem))
             if chosen is None and reason is READY:
                 chosen = Candidate(kernel.library, kernel.name, self._merit(kernel, eligible, target), kernel)
                 ranked.append(chosen)
@@ -218,8 +225,26 @@ class Selector:
         beyond = sorted(set(problem.needs) - set(kernel.handles))
         if beyond:
             return Reason("cannot_handle", f"does not handle {', '.join(beyond)}")
-        reason = self._blamed(kernel, problem, self._first_use.fits(state, kernel, problem))
+        reason = self._blamed(kernel, problem, self._accepts(state, kernel, problem))
         return None if reason is READY else reason
+
+    def _accepts(self, state: LibraryState, kernel: _native.Kernel, problem: _native.Problem) -> Reason:
+        """Return READY if ``kernel`` accepts ``problem``, DECLINES, or the fault that its check found."""
+        if state.check is None:
+            return READY if kernel.accepts(problem) else DECLINES
+        if state.native is not None and problem.weight not in (None, *_native.WEIGHT_FORMATS, *state.native.formats):
+            return DECLINES  # a format that the library does not know, so that its check would not know its name either
+        return state.check.fits(kernel, problem)
+
+    def _agrees(self, kernel: _native.Kernel, problem: _native.Problem) -> Reason:
+        """Return READY, or why ``kernel``, which accepts ``problem``, must not serve anything."""
+        check = self._by_name[kernel.library].check
+        if check is None:
+            return READY
+        if problem.op not in self._judges:
+            plain = plain_kernel(problem.op, self.states, self.cpu)
+            self._judges[problem.op] = None if plain is None else (plain[0].path, plain[0].sha256, plain[1])
+        return check.agrees(kernel, problem, self._judges[problem.op])
 
     def _objection_to_all(self, state: LibraryState, kernel: _native.Kernel) -> Reason | None:
         """Return why ``kernel`` cannot serve any problem, or None."""

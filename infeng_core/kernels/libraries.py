@@ -6,19 +6,20 @@ that it needs, and a child process has loaded it and survived.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from infeng_core import _native
 from infeng_core.errors import KernelError, PluginError, unknown_key_remedy
-from infeng_core.kernels.check.trial import CODES, Trial
-from infeng_core.kernels.check.verdicts import Verdicts, sha256
+from infeng_core.kernels.checks import FAULTS, LibraryCheck
 from infeng_core.log import get_logger, warn_once
 from infeng_core.machine.cpu import Cpu
 from infeng_core.plug.discovery import Plugin
-from infeng_core.plug.hookspecs import KernelLibrary
+from infeng_core.plug.hookspecs import KERNEL_CHECKS, KernelLibrary
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.plugin import PluginManifest
 from infeng_core.plug.reason import READY, Reason, abi_mismatch, unmet
@@ -28,9 +29,7 @@ from infeng_core.settings.config import SCHEMA, EngineConfig, default_of
 log = get_logger(__name__)
 
 REFERENCE = "reference"
-FINAL = frozenset(
-    {"crashed", "endless"}
-)  # verdicts worth keeping; other failures may depend on the file's surroundings
+UNTRIED = Reason("untried", "nothing that is installed tries kernel libraries", "install the wheel infeng-inspect")
 
 
 @dataclass
@@ -42,8 +41,8 @@ class LibraryState:
     reason: Reason
     sha256: str = ""
     native: _native.Library | None = None
-    verdicts: Verdicts | None = None
-    trial: Trial | None = None
+    check: LibraryCheck | None = None
+    """None before the library was tried, and for the reference, which judges the others."""
 
     @property
     def name(self) -> str:
@@ -80,7 +79,7 @@ def library_states(plugins: Plugins) -> list[LibraryState]:
         for state in _opened[plugins]:
             fields = {"library": state.name, "path": str(state.path), "sha256": state.sha256[:16]}
             log.debug("kernel library", state=state.reason.code, reason=str(state.reason), **fields)
-            if state.reason.is_fault and plugins.plugin(state.plugin.name).usable:
+            if (state.reason.is_fault or state.reason is UNTRIED) and plugins.plugin(state.plugin.name).usable:
                 plugins.warn(state.plugin.name, state.reason, state.path)
         _look_for_typos(plugins.config, {state.name: state for state in _opened[plugins]})
     return _opened[plugins]
@@ -119,7 +118,7 @@ def _open_those(plugins: Plugins, of: Iterable[Plugin] | None = None) -> list[Li
             _open(state, cpu)
             if state.native is None:
                 raise PluginError(f"kernel library {REFERENCE}", str(state.reason), "reinstall infeng-core")
-        elif state.reason is READY and _verified(state, reference, cpu):
+        elif state.reason is READY and _verified(state, reference, plugins):
             _open(state, cpu)
     return sorted(states.values(), key=lambda state: (rank(state.name, config), state.name))
 
@@ -224,29 +223,36 @@ def _allowed(offer: KernelLibrary, plugin: PluginManifest, config: EngineConfig,
     return READY
 
 
-def _verified(state: LibraryState, reference: LibraryState, cpu: Cpu) -> bool:
-    """Load the library in a child process unless the cache knows the outcome; sets ``state.reason``."""
+def _verified(state: LibraryState, reference: LibraryState, plugins: Plugins) -> bool:
+    """Load the library in another process unless the outcome is known; sets ``state.reason``."""
+    check = next((part for _, part in plugins.each(KERNEL_CHECKS)), None)
     try:
         state.sha256 = sha256(state.path)
     except OSError as error:
         state.reason = Reason("missing_file", f"{state.path}: {error.strerror}", "reinstall the plugin")
         return False
-    state.verdicts = Verdicts(state.sha256, reference.sha256, cpu.features)
-    state.trial = Trial(state.path, cpu, reference.path)
-    known = state.verdicts.get("open")
-    if known is None or "code" not in known:
-        outcome = state.trial.open()
-        if isinstance(outcome, Reason):
-            known = {"code": outcome.code, "text": outcome.text, "remedy": outcome.remedy}
-        else:
-            known = {"code": "ready", **outcome}
-        if known["code"] == "ready" or known["code"] in FINAL:
-            state.verdicts.put("open", known)
-    if known["code"] != "ready":
-        state.reason = Reason(str(known["code"]), str(known.get("text", "")), str(known.get("remedy", "")))
-    elif known.get("name") != state.name:
-        state.reason = Reason("invalid", f"the library calls itself {known.get('name')}, the plugin says {state.name}")
+    if check is None:
+        state.reason = UNTRIED
+        return False
+    state.check = check.of_library(state.path, state.sha256, reference.path, reference.sha256, plugins.cpu)
+    name = state.check.opened()
+    if isinstance(name, Reason):
+        state.reason = name
+    elif name != state.name:
+        state.reason = Reason("invalid", f"the library calls itself {name}, the plugin says {state.name}")
     return state.reason is READY
+
+
+def sha256(path: Path) -> str:
+    """Return the hexadecimal SHA-256 of a file; raises OSError."""
+    status = path.stat()
+    return _sha256(path, status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+@lru_cache(maxsize=256)
+def _sha256(path: Path, *_identity: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _open(state: LibraryState, cpu: Cpu) -> None:
@@ -254,6 +260,6 @@ def _open(state: LibraryState, cpu: Cpu) -> None:
         state.sha256 = state.sha256 or sha256(state.path)
         state.native = _native.open_library(str(state.path), ",".join(sorted(cpu.features)))
     except _native.NativeError as error:
-        state.reason = Reason(CODES.get(error.code, "refused"), str(error))
+        state.reason = Reason(FAULTS.get(error.code, "refused"), str(error))
     except OSError as error:
         state.reason = Reason("missing_file", f"{state.path}: {error.strerror}")

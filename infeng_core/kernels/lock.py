@@ -3,15 +3,13 @@ noticed. ``infeng_core.plug.pins`` compares the plugins."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from infeng_core.errors import KernelError
 from infeng_core.kernels import problems
-from infeng_core.plug.pins import AGAIN, LOCK_VERSION, read_lock
+from infeng_core.plug.pins import AGAIN, read_lock
 from infeng_core.settings.schema import MapOf, Text
 
 
@@ -47,21 +45,3 @@ class Lock:
         if self.libraries.get(library) != sha256:
             why = f"locked with sha256 {str(self.libraries.get(library))[:16]}, the file now has {sha256[:16]}"
             raise KernelError(f"{self.path}: library {library}", why, remedy)
-
-
-def write(decisions: Iterable[Mapping[str, Any]], libraries: Mapping[str, str], plugins: Mapping[str, str]) -> str:
-    """Return the text of a lock for ``decisions`` (problem fields with "library" and "kernel").
-
-    libraries: the sha256 of each. plugins: the ``identity`` of each.
-    """
-    kernels: dict[str, set[str]] = {}
-    for decision in decisions:
-        kernels.setdefault(problems.kind(decision), set()).add(f"{decision['library']}/{decision['kernel']}")
-    used = {name.partition("/")[0] for names in kernels.values() for name in names}
-    content = {
-        "infeng_lock": LOCK_VERSION,
-        "plugins": dict(sorted(plugins.items())),
-        "libraries": {name: libraries[name] for name in sorted(used)},
-        "kernels": {kind: " ".join(sorted(kernels[kind])) for kind in sorted(kernels)},
-    }
-    return "# Written by `infeng plugins lock`; use it with kernels.lock.\n" + yaml.safe_dump(content, sort_keys=False)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from infeng_core.formats.adapters.readers import AdapterReader
     from infeng_core.formats.locators import Locator
     from infeng_core.formats.quant import QuantFormat
+    from infeng_core.kernels.checks import KernelCheck
     from infeng_core.models.families import Family
 
 T = TypeVar("T")
@@ -39,6 +40,9 @@ PrefixStoreFactory = Callable[..., Any]
 ``infeng_core.api.PrefixStore``."""
 ObserverFactory = Callable[..., Any]
 """Called as ``factory(config: EngineConfig)``; returns an ``infeng_core.api.Observer``."""
+AdapterDirectoryFactory = Callable[..., Any]
+"""Called as ``factory(places: tuple[str, ...])``; returns an ``infeng_core.api.adapters.AdapterDirectory``. Raises
+AdapterError."""
 ConverterFactory = Callable[..., Any]
 """Called for each model that is not engine-native as ``factory(config: EngineConfig, plugins: Plugins)``; returns an
 ``infeng_core.api.Converter``."""
@@ -135,6 +139,10 @@ class Hook(Record, Generic[T]):
 
 KERNEL_LIBRARIES: Hook[KernelLibrary] = Hook("kernel_libraries", "kernel library", f"{__name__}:KernelLibrary", "list")
 """Kernel libraries that a plugin's YAML cannot name, such as one found at run time."""
+KERNEL_CHECKS: Hook[KernelCheck] = Hook(
+    "kernel_checks", "kernel check", "infeng_core.kernels.checks:KernelCheck", "parts", own="first", raises=FILE_ERRORS
+)
+"""What tries a kernel library before it is mapped and a kernel before it is used, by name; the first one does."""
 TOKENIZERS: Hook[TokenizerFactory] = Hook(
     "tokenizers", "tokenizer", "infeng_core.requests.tokenizer:Tokenizer", "factories"
 )
@@ -166,6 +174,10 @@ ADAPTER_READERS: Hook[AdapterReader] = Hook(
     "adapter_readers", "adapter reader", "infeng_core.formats.adapters.readers:AdapterReader", "parts"
 )
 """Readers of adapter files by name; the first that recognizes a path packs the adapter."""
+ADAPTER_DIRECTORIES: Hook[AdapterDirectoryFactory] = Hook(
+    "adapter_directories", "adapter directory", "infeng_core.adapters.directory:AdapterDirectory", "factories"
+)
+"""Makers of the places that ``adapters.directory`` names, by name; the engine asks for ``folders``."""
 LOCATORS: Hook[Locator] = Hook(
     "locators",
     "locator",

@@ -24,6 +24,7 @@ CODES = {
     "missing_file": "a file that it names is not there",
     "not_a_library": "the file is not a library that this machine can load",
     "missing_symbol": "the library does not export infeng_library",
+    "untried": "no plugin tries kernel libraries before they are used",
     "crashed": "it killed the process that tried it",
     "endless": "it did not finish",
     "silent": "it did not answer in time",
@@ -57,6 +58,7 @@ class Reason(Record):
 
 
 READY = Reason("ready")
+DECLINES = Reason("declines")
 
 NOBODY = "no plugin provides it"
 """The reason of errors about a name that no plugin lists."""

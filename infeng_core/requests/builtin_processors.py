@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.requests.dry import Dry
 from infeng_core.requests.processors import Adjustment, LogitProcessor, Vocabulary
 from infeng_core.requests.request import SamplingParams
 
@@ -60,32 +59,6 @@ class MinTokens:
     def row(self, guesses: Sequence[int]) -> Adjustment | None:
         """Return the mask, or nothing after the minimum."""
         return self._row if len(guesses) < self._left else None
-
-
-class BadWords:
-    """Forbids the last token of a word after its other tokens, some of which may be in the prompt."""
-
-    def __init__(self, vocabulary: Vocabulary, words: Sequence[Sequence[int]], prompt: Sequence[int]) -> None:
-        """words: ids of each."""
-        self._vocabulary = vocabulary
-        self._words = [(tuple(word[:-1]), word[-1]) for word in words]
-        self._memory = max(len(begin) for begin, _ in self._words)
-        self._last: tuple[int, ...] = ()
-        self._banned: frozenset[int] = frozenset()
-        self._row: Adjustment | None = None  # for those
-        self.extend(prompt)
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Keep the last tokens."""
-        self._last = (*self._last, *tokens)[-self._memory :] if self._memory else ()
-
-    def row(self, guesses: Sequence[int]) -> Adjustment | None:
-        """Return the mask without the tokens that would complete a word."""
-        last = (*self._last, *guesses)
-        banned = frozenset(end for begin, end in self._words if last[len(last) - len(begin) :] == begin)
-        if banned != self._banned:
-            self._banned, self._row = banned, Adjustment(~self._vocabulary.mask(banned)) if banned else None
-        return self._row
 
 
 class Penalties:
@@ -141,13 +114,11 @@ class BuiltinProcessors:
 
 KINDS: dict[str, Callable[[Vocabulary, Any, Sequence[int]], LogitProcessor]] = {
     "allowed_token_ids": AllowedTokens,
-    "bad_words": BadWords,
     "min_tokens": MinTokens,
     "logit_bias": LogitBias,
     "penalties": Penalties,
-    "dry": Dry,
 }
-"""By name, in the order in which they act."""
+"""By name; the others that fields select are a wheel's."""
 
 
 def requested_processors(params: SamplingParams, ends: Collection[int]) -> list[tuple[str, Any]]:

@@ -9,10 +9,10 @@ import time
 from typing import Any
 
 import pytest
+from infeng_inspect.case import OneOp
 from kernels import typical_op
 
 from infeng_core import _native
-from infeng_core.kernels.check.case import OneOp
 from infeng_core.kernels.libraries import libraries
 from infeng_core.plug.manager import Plugins
 from infeng_core.settings.config import EngineConfig

@@ -29,7 +29,11 @@ PLAIN = {
     "infeng-peft",
     "infeng-chat",
     "infeng-doctor",
+    "infeng-inspect",
+    "infeng-packing",
+    "infeng-processors",
     "infeng-profile",
+    "infeng-suffix",
 }
 NOT_TO_RUN = {"infeng-abi"}  # headers, for building kernels
 

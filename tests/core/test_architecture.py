@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from infeng_convert import api as convert_api
 from infeng_convert.interfaces import hooks as conversion
+from infeng_inspect import api as inspect_api
 from infeng_peft import api as peft_api
 
 import infeng_core
@@ -26,7 +27,7 @@ from infeng_core.plug.manager import Plugins
 CORE = Path(infeng_core.__file__).parent
 ROOT = Path(__file__).parents[2]
 
-BASE = {"jsonl", "errors", "files", "log", "record", "tokenizerjson", "version", "yamltree"}  # known by all
+BASE = {"errors", "files", "log", "record", "tokenizerjson", "version", "yamltree"}  # known by all
 KNOWS = {
     **{leaf: set() for leaf in BASE},
     "_native": set(),
@@ -52,7 +53,7 @@ KNOWS = {
 }  # fmt: skip
 """Imports at run time. `builtin` registers everything and the package hands out the engine: neither is listed."""
 
-TYPES = {"settings": {"formats", "requests", "scheduling"}, "formats": {"plug"},
+TYPES = {"settings": {"formats", "requests", "scheduling"}, "formats": {"plug"}, "kernels": {"plug"},
          "models": {"plug", "scheduling"}, "backends": {"scheduling"}, "requests.request": {"backends"}}  # fmt: skip
 """Who may name a room's types in annotations without importing it: configuration and selector are handed to them."""
 
@@ -204,6 +205,18 @@ def test_the_native_core_has_no_circular_includes(known_by):
         done |= ready
 
 
+MOST_LINES = {("*.py",): 23_100, ("*.cc", "*.h"): 10_500}
+"""Lines of the core, without the reference kernels. These numbers may only fall: what a request does not pass through
+belongs into a wheel."""
+
+
+@pytest.mark.parametrize("patterns", MOST_LINES, ids=" ".join)
+def test_the_core_stays_small(patterns):
+    found = [path for pattern in patterns for path in (ROOT / "infeng_core").rglob(pattern)]
+    lines = sum(path.read_text(encoding="utf-8").count("\n") for path in found if "reference" not in path.parts)
+    assert MOST_LINES[patterns] // 2 < lines <= MOST_LINES[patterns]
+
+
 def test_a_forbidden_import_is_detected(tmp_path):
     path = tmp_path / "x.py"
     path.write_text("from typing import TYPE_CHECKING\nfrom infeng_core.engine import Engine\n"
@@ -268,6 +281,7 @@ OPTIONAL = {("convert", "peft")}
     [
         ("convert", {"bench", "calibrate", "gguf", "peft", "quantizer"}),
         ("gguf", {"bench"}),
+        ("inspect", {"bench", "convert", "doctor", "kit", "profile", "quality", "serve"}),
         ("peft", {"bench", "gguf"}),
         ("serve", {"dialects", "ray", "route"}),
     ],
@@ -297,7 +311,7 @@ def test_the_core_knows_gguf_by_the_name_of_its_wheel_alone():
     assert knowing == {"plug/wheels.py"}
 
 
-API = (api, adapters, engines, formats, inspection, kernels, servers, convert_api, peft_api)
+API = (api, adapters, engines, formats, inspection, kernels, servers, convert_api, inspect_api, peft_api)
 
 
 @pytest.mark.parametrize("module", API)
@@ -321,7 +335,8 @@ CONVERSION = [found for found in vars(conversion).values() if isinstance(found, 
 NAMED = [hook for hook in (*HOOKS, *CONVERSION) if hook.gives != "list"]
 
 KINDS = ("tokenizers", "policies", "drafters", "logit_processors", "prefix_stores", "observers", "model_families",
-         "quant_formats", "backends", "run_options", "converters", "adapter_readers", "locators")  # fmt: skip
+         "quant_formats", "backends", "run_options", "converters", "adapter_readers", "locators",
+         "kernel_checks", "adapter_directories")  # fmt: skip
 
 
 def test_the_hooks_are_exactly_the_designed_ones():
@@ -387,6 +402,8 @@ class Locator:
     def refuse(self, reference, files): pass
 class Quantizer:
     def quantize(self, weights, target): pass
+class KernelCheck:
+    def of_library(self, path, sha256, reference, reference_sha256, cpu): pass
 class Family:
     FAMILY, ARCHITECTURES = "six", ("SixForCausalLM",)
     def graph(self, config): pass
@@ -394,7 +411,8 @@ values = {"run_options": Options(), "tokenizers": dict, "policies": dict, "draft
           "prefix_stores": dict, "observers": dict, "calibrators": dict, "converters": dict,
           "model_families": Family(), "sources": Source(), "quant_formats": QuantFormat("six", "f32"),
           "quantizers": Quantizer(), "backends": Backend(), "model_readers": ModelReader(),
-          "model_writers": ModelWriter(), "adapter_readers": AdapterReader(), "locators": Locator()}
+          "model_writers": ModelWriter(), "adapter_readers": AdapterReader(), "locators": Locator(),
+          "adapter_directories": dict, "kernel_checks": KernelCheck()}
 @hookimpl
 def infeng_kernel_libraries(): called.add("infeng_kernel_libraries"); return [KernelLibrary("first", path)]
 @hookimpl
@@ -421,6 +439,14 @@ def {hook.name}(): called.add("{hook.name}"); return {{"six": values["{hook.kind
     from infeng_core import builtin
 
     assert six_hooks.called == {hook.name for hook in (*HOOKS, *CONVERSION)}
-    # Conversion, readers of adapters and stores of prefixes come in wheels.
-    others = ("adapter_readers", "converters", "locators", "prefix_stores")
+    # Conversion, readers of adapters, drafters, stores of prefixes and checks of kernels come in wheels.
+    others = (
+        "adapter_directories",
+        "adapter_readers",
+        "converters",
+        "drafters",
+        "kernel_checks",
+        "locators",
+        "prefix_stores",
+    )
     assert all(getattr(builtin, hook.name)() for hook in HOOKS if hook.kind not in others)

@@ -14,13 +14,14 @@ import numpy as np
 from infeng_convert.api import parse_config
 from infeng_cuda.backend import opened
 from infeng_cuda.libraries import GPU
+from infeng_inspect.api import OneOp
 from infeng_kit.cases import reference
 
 from infeng_core import _native as native
 from infeng_core.api import Plugins, load_config
 from infeng_core.api.engines import Batch, limits_of
 from infeng_core.api.formats import LoadedModel, PackedTensor
-from infeng_core.api.kernels import OneOp, Selector
+from infeng_core.api.kernels import Selector
 from infeng_core.formats.format_choice import choose
 from infeng_core.formats.quant import builtin_format
 from infeng_core.models.config import ModelConfig

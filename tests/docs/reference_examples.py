@@ -4,6 +4,7 @@ from __future__ import annotations
 
 OF_HOOKS = {
     "kernel_libraries": "examples/kernel/infeng_example/plugin.yaml",
+    "kernel_checks": "../plugins/inspect/infeng_inspect/hooks.py",
     "tokenizers": "examples/tokenizer/infeng_bytes/__init__.py",
     "policies": "examples/scheduler/infeng_shortest/__init__.py",
     "quant_formats": "examples/format/infeng_int5/plugin.yaml",
@@ -11,6 +12,7 @@ OF_HOOKS = {
     "model_families": "examples/family_neox/infeng_neox/__init__.py",
     "converters": "examples/converter/infeng_archive/__init__.py",
     "adapter_readers": "examples/adapter_reader/infeng_npzlora/__init__.py",
+    "adapter_directories": "../plugins/peft/infeng_peft/hooks.py",
     "locators": "examples/locator/infeng_shelf/__init__.py",
     "drafters": "examples/drafter/infeng_again/__init__.py",
     "logit_processors": "examples/logits/infeng_choice/__init__.py",

@@ -8,6 +8,7 @@ from goldens import panels
 from numpy.typing import NDArray
 
 from infeng_core import _native
+from infeng_core.formats.packing import packer
 
 SUB_SCALED = {"int4-p32": 4, "int5-p32": 5, "int6-p32": 6}  # and the bits of a weight
 AFFINE = {"int4-a256": 256, "int4-a128": 128}  # and the inputs of a superblock
@@ -19,7 +20,7 @@ def packed(format: str, source: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Return the panels of ``source`` (n, k) as (panels, bytes)."""
     count, size = -(-len(source) // 16), _native.panel_bytes(format, source.shape[1])
     arena = _native.Arena(count * size, huge_pages=False)
-    _native.pack(format, source, arena)
+    packer().pack(format, source, arena)
     return np.frombuffer(arena, np.uint8)[: count * size].reshape(count, size).copy()
 
 

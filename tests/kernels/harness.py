@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 import infeng_core
 from infeng_core import _native as native
+from infeng_core.formats.packing import packer
 
 F32 = NDArray[np.float32]
 Activation = tuple[NDArray[np.int8], F32, NDArray[np.int32]]
@@ -40,7 +41,7 @@ def packed_bytes(fmt: str, w: NDArray, *, panels: int | None = None) -> native.A
     """Return w (n, k) packed into panels in 64-byte aligned memory."""
     count = panels_for(len(w)) if panels is None else panels
     arena = native.Arena(max(count * native.panel_bytes(fmt, w.shape[1]), 64), huge_pages=False)
-    native.pack(fmt, w, arena)
+    packer().pack(fmt, w, arena)
     return arena
 
 

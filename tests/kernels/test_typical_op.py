@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from infeng_inspect import operands
 from kernels import typical_op
 from kernels.typical_op import CONTEXT
 
 from infeng_core import _native as native
-from infeng_core.kernels.check import operands
 from infeng_core.kernels.libraries import libraries
 from infeng_core.plug.manager import Plugins
 from infeng_core.settings.config import OPS

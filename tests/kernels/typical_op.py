@@ -1,6 +1,6 @@
 """Typical problems of every op on TinyLlama-1.1B's shapes, and a program of one kernel on one of them, to be timed.
 
-The problems are those that the engine's planner poses (``infeng_core.backends.native.outline``), in every weight format
+The problems are those that the engine's planner poses (``infeng_inspect.outline``), in every weight format
 and cache format that is installed. Matrices that the engine would not use are left out: formats other than the default
 are represented by one shape.
 """
@@ -12,15 +12,15 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+from infeng_inspect.case import OneOp
+from infeng_inspect.lora import RandomAdapters
+from infeng_inspect.outline import TINYLLAMA, Outline, shape_and_formats
 from kernels.harness import reference
 
 from infeng_core import _native as native
-from infeng_core.backends.native.outline import TINYLLAMA, Outline, shape_and_formats
 from infeng_core.formats.lookup import format_lookup
 from infeng_core.formats.quant import builtin_format
 from infeng_core.kernels import problems
-from infeng_core.kernels.check.case import OneOp
-from infeng_core.kernels.check.lora import RandomAdapters
 from infeng_core.kernels.choice import Selector
 from infeng_core.kernels.storages import A_FORMATS
 from infeng_core.plug.assembly import load_config

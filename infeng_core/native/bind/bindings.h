@@ -17,7 +17,7 @@ void bind_memory(pybind11::module_& m);
 void bind_profile(pybind11::module_& m);
 void bind_program(pybind11::module_& m);
 void bind_adapter(pybind11::module_& m);
-void bind_packing(pybind11::module_& m);
+void bind_formats(pybind11::module_& m);
 void bind_rope(pybind11::module_& m);
 void bind_sampling(pybind11::module_& m);
 

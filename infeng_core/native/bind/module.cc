@@ -11,7 +11,7 @@ PYBIND11_MODULE(_native, m) {
   infeng::bind_profile(m);
   infeng::bind_adapter(m);
   infeng::bind_program(m);
-  infeng::bind_packing(m);
+  infeng::bind_formats(m);
   infeng::bind_rope(m);
   infeng::bind_sampling(m);
 }

@@ -1,6 +1,8 @@
 // Zeroed anonymous memory for weights, caches and scratch.
 #pragma once
 
+#include <infeng/extension/panel.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -12,7 +14,6 @@
 
 namespace infeng {
 
-inline constexpr int64_t kLine = 64;
 inline constexpr int64_t kHugePage = int64_t{2} << 20;
 
 constexpr int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }

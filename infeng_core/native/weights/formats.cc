@@ -62,28 +62,6 @@ void check(const std::string& where, const infeng_format& format) {
   }
 }
 
-// Converts up to 16 rows to f32 and packs them with the library's own function.
-void pack_brought(const WeightFormat& format, const Source& s, int64_t row, uint8_t* out) {
-  if (format.abi.pack == nullptr) {
-    fail("unimplemented", "weight format ", format.abi.name, ": its library cannot pack");
-  }
-  const int64_t rows = std::min<int64_t>(kLanes, s.n - row);
-  std::vector<float> w(static_cast<size_t>(rows * s.k));
-  for (int64_t column = 0; column < s.k; column += kGroup) {
-    Group x;
-    load_group(s, row, column, x);
-    for (int64_t n = 0; n < rows; n++) {
-      for (int64_t k = 0; k < std::min<int64_t>(kGroup, s.k - column); k++) w[size_t(n * s.k + column + k)] = x[k][n];
-    }
-  }
-  char message[200] = {};
-  infeng_worker worker{sizeof worker, 0, 1, sizeof message, nullptr, nullptr, message, nullptr};
-  const infeng_status status = format.abi.pack(w.data(), s.k, rows, s.k, out, &worker);
-  if (status == INFENG_OK) return;
-  message[sizeof message - 1] = '\0';
-  fail(status_code(status), "row ", row, ": weight format ", format.abi.name, ": ", message);
-}
-
 }  // namespace
 
 const WeightFormat* find_format(uint32_t number) {
@@ -121,7 +99,7 @@ void add_format(const std::string& path, infeng_format& format) {
   if (size < offsetof(infeng_format, unpack) + sizeof format.unpack || size > 4096 || format.name == nullptr) {
     fail(kBadFormat, path, ": a weight format says that it has ", size, " bytes, or has no name");
   }
-  WeightFormat known{{}, {0, INT8_MIN, INT8_MAX, false}, pack_brought, nullptr, nullptr};
+  WeightFormat known{{}, {0, INT8_MIN, INT8_MAX, false}, nullptr};
   std::memcpy(&known.abi, &format, std::min<size_t>(size, sizeof known.abi));
   known.abi.struct_size = sizeof known.abi;
   const std::string where = path + ": weight format " + std::string(known.abi.name, strnlen(known.abi.name, 64));

@@ -4,11 +4,6 @@
 
 namespace infeng {
 
-void pack_panel(uint32_t format, const Source& s, int64_t row, uint8_t* out) {
-  const WeightFormat& known = format_of(format);
-  known.pack(known, s, row, out);
-}
-
 void unpack_group(uint32_t format, const uint8_t* panel, int64_t g, Group x) {
   const infeng_format& known = format_of(format).abi;
   int8_t q[kGroup][kLanes];

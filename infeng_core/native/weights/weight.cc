@@ -36,9 +36,9 @@ int64_t stacked_bytes_of(uint32_t dtype, int64_t rank, int64_t k) {
 uint32_t activation_of(uint32_t format) { return format_of(format).abi.act_format; }
 
 uint32_t activation_of(uint32_t format, int64_t group) {
-  const bool reads_rows = format_of(format).sub != nullptr || format == INFENG_WEIGHT_INT8_ROW;
+  const bool reads_rows = format_of(format).sub.group != 0 || format == INFENG_WEIGHT_INT8_ROW;
   if (reads_rows && group == INFENG_GROUP_ROW) return INFENG_ACT_INT8_ROW;
-  if (format_of(format).sub == nullptr || group == kGroup) return activation_of(format);
+  if (format_of(format).sub.group == 0 || group == kGroup) return activation_of(format);
   return group == 128 ? INFENG_ACT_INT8_G128 : INFENG_ACT_INT8_G256;
 }
 

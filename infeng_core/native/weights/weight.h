@@ -2,6 +2,7 @@
 #pragma once
 
 #include <infeng/abi.h>
+#include <infeng/extension/panel.h>
 
 #include <memory>
 
@@ -10,7 +11,6 @@ namespace infeng {
 class Device;
 
 inline constexpr int64_t kPanel = 16;    // outputs of one panel
-inline constexpr int64_t kGroup = 64;    // inputs of one activation group; K is padded to it
 inline constexpr int64_t kTailRows = 8;  // rank rows of INFENG_I8T4 of which one has 8 bits, the others 4
 
 // Bytes of an INFENG_F32, INFENG_I32, INFENG_BF16 or INFENG_I8.

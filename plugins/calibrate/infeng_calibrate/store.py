@@ -9,10 +9,10 @@ import weakref
 from typing import Any
 
 import numpy as np
+from infeng_convert.api import write_all
 from numpy.typing import NDArray
 
 from infeng_core.api import ResourceError, cache_root
-from infeng_core.api.formats import write_all
 
 IN_MEMORY = 2 << 30
 ALIGNED = 64

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from infeng_convert.api import document_text
 from numpy.typing import NDArray
 
-from infeng_core.api import UsageError, document_text, read_text
+from infeng_core.api import UsageError, read_text
 
 LENGTH = 512  # tokens of one text, at most
 TOKENS = 64 * LENGTH  # read from a file

@@ -33,6 +33,7 @@ from infeng_convert.interfaces.readers import (
 )
 from infeng_convert.interfaces.sources import Source
 from infeng_convert.interfaces.writers import Export, ExportPlan, ModelWriter
+from infeng_convert.jsonl import DOCUMENT_KEYS, document_text
 from infeng_convert.kept_integers import MXFP4_VALUES, NEAREST, halved, require_unturned
 from infeng_convert.least_recent import mark_used, trim
 from infeng_convert.packing import gather_vector, pack_tensor
@@ -52,12 +53,16 @@ from infeng_convert.sentencepiece_vocab import (
 )
 from infeng_convert.sources import find
 from infeng_convert.splitting import LLAMA3_SPLITTING, QWEN2_SPLITTING, Splitting
+from infeng_convert.tensor_files import ALIGN, Entry, write_all
+from infeng_convert.tensor_files import header as tensor_header
 
 __all__ = [
+    "ALIGN",
     "BYTE",
     "BYTE_PIECE",
     "CALIBRATORS",
     "CONTROL",
+    "DOCUMENT_KEYS",
     "LLAMA3_SPLITTING",
     "MODEL_READERS",
     "MODEL_WRITERS",
@@ -76,6 +81,7 @@ __all__ = [
     "CalibratorFactory",
     "Checkpoint",
     "Description",
+    "Entry",
     "Export",
     "ExportPlan",
     "Kept",
@@ -103,6 +109,7 @@ __all__ = [
     "config_keys",
     "conversion_key",
     "convert",
+    "document_text",
     "experts",
     "find",
     "fitting",
@@ -126,7 +133,9 @@ __all__ = [
     "require_unturned",
     "say_converted",
     "switched_windows",
+    "tensor_header",
     "trim",
     "weights_of",
     "windows",
+    "write_all",
 ]

@@ -25,9 +25,9 @@ from infeng_convert.recipes import Recipe
 from infeng_convert.resume import Journal, held
 from infeng_convert.shards import plan_shards, write_shard
 from infeng_convert.spec import ConversionSpec
+from infeng_convert.tensor_files import Entry
 from infeng_core.api import InfengError, ModelError, ResourceError, get_logger
 from infeng_core.api.formats import (
-    Entry,
     FormatChoice,
     FormatLookup,
     artifact_manifest,

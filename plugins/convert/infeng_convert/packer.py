@@ -11,17 +11,9 @@ from infeng_convert.interfaces.calibrators import Statistics
 from infeng_convert.interfaces.readers import Checkpoint
 from infeng_convert.packing import chosen_bytes, gather_vector, pack_tensor, statistic_bytes
 from infeng_convert.quantizers import QuantizerChoice
+from infeng_convert.tensor_files import ALIGN, Entry
 from infeng_core.api import available_bytes
-from infeng_core.api.formats import (
-    ALIGN,
-    Entry,
-    PackedTensor,
-    QuantFormat,
-    TensorSpec,
-    VectorSpec,
-    aligned_bytes,
-    require_memory,
-)
+from infeng_core.api.formats import PackedTensor, QuantFormat, TensorSpec, VectorSpec, aligned_bytes, require_memory
 
 
 class Packer:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from infeng_inspect.api import by_format
 
 from infeng_convert.interfaces.calibrators import Text
 from infeng_core.api import ModelError, UsageError, read_text
-from infeng_core.api.formats import Fields, FormatChoice, by_format, show, yamltree
+from infeng_core.api.formats import Fields, FormatChoice, show, yamltree
 
 NAME = "recipe.yaml"
 VERSION = 1

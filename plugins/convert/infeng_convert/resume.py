@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_convert.atomic import JOURNAL
+from infeng_convert.tensor_files import Entry
 from infeng_core.api import ResourceError, read_own
-from infeng_core.api.formats import Entry
 
 PORTION = 16 << 20  # bytes per read
 

@@ -10,7 +10,8 @@ from typing import BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api.formats import Entry, tensor_header, write_all
+from infeng_convert.tensor_files import Entry, write_all
+from infeng_convert.tensor_files import header as tensor_header
 
 MAX_SHARD_BYTES = 4 << 30  # as Hugging Face shards: some file systems and tools stop at 4 GiB
 

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from infeng_inspect.api import by_format
+
 from infeng_convert.checkpoints import BUILTIN as BUILTIN_READERS
 from infeng_convert.checkpoints import has_template, tokenizer_bytes
 from infeng_convert.interfaces.hooks import MODEL_READERS, SOURCES
@@ -26,7 +28,6 @@ from infeng_core.api.formats import (
     ModelConfig,
     Providers,
     artifact_manifest,
-    by_format,
     families,
     layout,
     locate,

@@ -41,9 +41,9 @@ class Doctor:
 
 def loaded(config: EngineConfig) -> dict[str, Any]:
     """Load the model of ``config``, generate one token, and return the memory in use, in bytes."""
+    from infeng_inspect.api import by_format, huge_pages, peak_rss
+
     from infeng_core.api import Engine, SamplingParams
-    from infeng_core.api.formats import by_format
-    from infeng_core.api.kernels import huge_pages, peak_rss
 
     begin = time.perf_counter()
     with Engine(config=config) as engine:

@@ -6,6 +6,8 @@ import platform
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from infeng_inspect.api import machine, verdicts_folder, writable
+
 from infeng_core.api import BACKENDS, InfengError, Plugins, __version__, printable
 from infeng_core.api.engines import NUMERICS
 from infeng_core.api.inspection import (
@@ -19,18 +21,16 @@ from infeng_core.api.inspection import (
     fingerprint,
     identity,
     library_states,
-    lock_text,
     missing_wheels,
     note,
     pages_of,
     problem_fields,
     sha256,
     shortened,
-    verdicts_folder,
-    writable,
 )
-from infeng_core.api.kernels import NEEDS, Pool, Selector, machine
+from infeng_core.api.kernels import NEEDS, Pool, Selector
 from infeng_doctor.hook_names import unknown_hooks
+from infeng_doctor.lock_text import lock_text
 
 
 def doctor(plugins: Plugins, model_bytes: int | None = None) -> dict[str, Any]:

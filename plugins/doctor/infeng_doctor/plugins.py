@@ -105,9 +105,10 @@ class PluginsCommand:
 
     def why(self, arguments: argparse.Namespace) -> int:
         """Print every candidate for an operation."""
+        from infeng_inspect.api import Outline, shape_and_formats
+
         from infeng_core.api.engines import limits_of
         from infeng_core.api.formats import format_lookup, use_families
-        from infeng_core.api.kernels import Outline, shape_and_formats
 
         config = config_from(arguments)
         plugins = Plugins.discover(config)

@@ -8,6 +8,7 @@ from functools import cache
 from itertools import cycle, product
 from typing import Any
 
+from infeng_inspect.api import OneOp, RandomAdapters, Sequences, asked
 from numpy.typing import NDArray
 
 from infeng_core.api import Plugins, load_config
@@ -19,13 +20,9 @@ from infeng_core.api.kernels import (
     WEIGHT_ACTS,
     Kernel,
     Library,
-    OneOp,
     Pool,
     Problem,
-    RandomAdapters,
-    Sequences,
     a_form,
-    asked,
     is_gated,
     problem,
     row_ops,

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from infeng_core.api.kernels import (
-    Kernel,
-    NoJudgeError,
-    OneOp,
-    Pool,
-    Problem,
-    describe,
-    first_difference,
-    problem,
-    sequences,
-    variants,
-)
+from infeng_inspect.api import NoJudgeError, OneOp, first_difference, sequences, variants
+
+from infeng_core.api.kernels import Kernel, Pool, Problem, describe, problem
 from infeng_kit.cases import Case, Fields, cases, linear_of, reference
 
 ROWS = (1, 2, 7, 16, 130)

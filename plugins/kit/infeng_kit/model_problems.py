@@ -7,10 +7,12 @@ from itertools import product
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from infeng_inspect.api import Outline, shape_and_formats
+
 from infeng_core.api import BACKENDS
 from infeng_core.api.engines import limits_of
 from infeng_core.api.formats import format_lookup, use_families
-from infeng_core.api.kernels import Outline, Problem, Selector, shape_and_formats
+from infeng_core.api.kernels import Problem, Selector
 
 if TYPE_CHECKING:
     from infeng_kit.plan import Plan

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from infeng_convert.api import Entry, tensor_header
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-
-from infeng_core.api.formats import Entry, tensor_header
 
 HIDDEN, INNER, HEADS, KV_HEADS, SIZE, LAYERS = 64, 176, 4, 2, 16, 2
 VOCAB, BOS, EOS = 320, 0, 1

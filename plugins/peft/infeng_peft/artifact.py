@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from infeng_convert.api import Entry, tensor_header, write_all
+
 from infeng_core.api import __version__
 from infeng_core.api.adapters import ARTIFACT_FILE, ARTIFACT_VERSION, AdapterImage, Artifact, shapes_of
-from infeng_core.api.formats import Entry, LoadedModel, tensor_header, write_all
+from infeng_core.api.formats import LoadedModel
 
 
 def describe(image: AdapterImage, model: LoadedModel) -> Artifact:

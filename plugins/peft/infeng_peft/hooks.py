@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from infeng_core.api import Command, hookimpl
+from infeng_core.api import AdapterDirectoryFactory, Command, hookimpl
 
 if TYPE_CHECKING:
     from infeng_core.api.adapters import AdapterReader
@@ -16,6 +16,14 @@ def infeng_adapter_readers() -> dict[str, AdapterReader]:
     from infeng_peft.reader import PeftReader
 
     return {"peft": PeftReader()}
+
+
+@hookimpl
+def infeng_adapter_directories() -> dict[str, AdapterDirectoryFactory]:
+    """The folders and hub names of ``adapters.directory``."""
+    from infeng_peft.folders import AdapterFolders
+
+    return {"folders": AdapterFolders}
 
 
 @hookimpl

@@ -11,9 +11,10 @@ from pathlib import Path
 from tqdm import tqdm
 
 from infeng_core.api import AdapterError, Plugins, UsageError
-from infeng_core.api.adapters import AdapterDirectory, AdapterDtype, is_adapter
+from infeng_core.api.adapters import AdapterDtype, is_adapter
 from infeng_core.api.formats import LoadedModel
 from infeng_peft.conversion import AdapterConversion, convert_adapter
+from infeng_peft.folders import AdapterFolders
 
 PAGE = 1000
 
@@ -33,7 +34,7 @@ class Source:
     """An adapter to be packed."""
 
     reference: str
-    directory: AdapterDirectory | None = None  # the folder of adapters that it is in
+    directory: AdapterFolders | None = None  # the folder of adapters that it is in
 
     def checked(self, name: str) -> str:
         """Return the reference; raises AdapterError for a link out of its folder, or another user's."""
@@ -67,7 +68,7 @@ def _of(word: str, providers: Plugins) -> Iterator[tuple[str, Source]]:
     if not path.is_dir() or is_adapter(path, providers):
         yield (path.resolve().name if path.exists() else word.partition("@")[0].rpartition("/")[2]), Source(word)
         return
-    directory, after = AdapterDirectory([word]), ""
+    directory, after = AdapterFolders([word]), ""
     while names := directory.names(after, PAGE):
         after = names[-1]
         yield from ((name, Source(str(path / name), directory)) for name in names)

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
+from infeng_inspect.api import HugePages, huge_pages, peak_rss
+
 from infeng_core.api import Engine, KernelError, UsageError
 from infeng_core.api.engines import Measurable, Measured, Observer, Stage
-from infeng_core.api.kernels import HugePages, huge_pages, peak_rss
 from infeng_profile import stacks, table, trace
 from infeng_profile.counters import Counters, Counts
 from infeng_profile.process import Meter, Usage

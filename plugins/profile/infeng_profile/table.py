@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
+from infeng_inspect.api import HugePages
+
 from infeng_core.api.engines import Measured
-from infeng_core.api.kernels import HugePages
 from infeng_profile.counters import Counts
 from infeng_profile.process import Usage
 from infeng_profile.totals import OpTotal, StageTotal, op_classes

@@ -13,9 +13,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
+from infeng_inspect.api import machine as describe
+
 from infeng_core.api import ResourceError, UsageError, read_bytes
 from infeng_core.api.kernels import Cpu, detect
-from infeng_core.api.kernels import machine as describe
 
 SCHEMA = "infeng-quality/1"
 """Name and major version of the results' form; docs/quality.md describes it. Added keys do not change the version."""

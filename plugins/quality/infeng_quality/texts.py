@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from infeng_core.api import DOCUMENT_KEYS, UsageError, document_text
+from infeng_convert.api import DOCUMENT_KEYS, document_text
+
+from infeng_core.api import UsageError
 
 MOST_BYTES = 1 << 28
 """Most bytes of one file, decompressed."""

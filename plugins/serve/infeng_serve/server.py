@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvloop
+from infeng_inspect.api import shorten_slice
 from uvicorn import Config
 from uvicorn.server import ServerState
 
 from infeng_core.api import UsageError, get_logger
-from infeng_core.api.servers import StartupTimes, shorten_slice
+from infeng_core.api.servers import StartupTimes
 from infeng_serve.app import App, Route
 from infeng_serve.auth import Keys
 from infeng_serve.connection import Bounds, Connection, config_of

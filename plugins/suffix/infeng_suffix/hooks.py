@@ -1,4 +1,4 @@
-"""Hook of this plugin: the drafter ``suffix``."""
+"""Hook of this plugin: the drafters ``ngram`` and ``suffix``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from infeng_core.api import hookimpl
 
 @hookimpl
 def infeng_drafters(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the drafter's factory, with a store of its own."""
+    """Return the drafters' factories, ``suffix`` with a store of its own."""
+    from infeng_suffix import ngrams
     from infeng_suffix.drafter import SuffixDrafter
     from infeng_suffix.store import Store
 
-    return {"suffix": partial(SuffixDrafter, Store(settings["memory"], settings["tenant_memory"]))}
+    return {
+        "ngram": ngrams.Ngrams,
+        "suffix": partial(SuffixDrafter, Store(settings["memory"], settings["tenant_memory"])),
+    }

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 import pytest
 from adapter_parts import Store, info, resident, start
+from infeng_peft.folders import AdapterFolders
 
-from infeng_core.adapters.directory import AdapterDirectory
 from infeng_core.adapters.named import NamedAdapters
 from infeng_core.adapters.registry import Registry
 from infeng_core.errors import AdapterError, RequestError, UsageError
@@ -41,7 +41,7 @@ def source(folder: Path, name: str) -> str:
 
 
 def test_subfolders_are_adapters_by_their_names_and_files_are_none(folder: Path) -> None:
-    directory = AdapterDirectory([str(folder)])
+    directory = AdapterFolders([str(folder)])
     assert directory.names() == ["a", "b", "c.d-e_1"]
     assert directory.find("a") == source(folder, "a")
     for name in ("README.md", ".hidden", "nobody", "", ".", "..", "a/../b", "a/", "/", "a\0", "x" * 129, "x" * 5000):
@@ -53,7 +53,7 @@ def test_nothing_is_listed_until_somebody_lists(folder: Path, monkeypatch: pytes
         raise AssertionError("a folder was listed")
 
     monkeypatch.setattr(os, "scandir", deaf)
-    directory = AdapterDirectory([str(folder)])
+    directory = AdapterFolders([str(folder)])
     assert directory.find("b") == source(folder, "b")
 
 
@@ -61,7 +61,7 @@ def test_the_earlier_place_counts_and_hub_names_have_their_last_part(folder: Pat
     other = tmp_path / "other"
     (other / "a").mkdir(parents=True)
     (other / "z").mkdir()
-    directory = AdapterDirectory([str(folder), str(other), "org/judge@v2", "team/z"])
+    directory = AdapterFolders([str(folder), str(other), "org/judge@v2", "team/z"])
     assert directory.find("a") == source(folder, "a")
     assert directory.find("z") == source(other, "z")
     assert directory.find("judge") == "org/judge@v2"
@@ -86,7 +86,7 @@ def test_a_place_that_cannot_be_used_is_an_error_at_the_start(folder: Path, plac
     (folder / "open").mkdir()
     (folder / "open").chmod(0o777)
     with pytest.raises(AdapterError, match=why):
-        AdapterDirectory([place.format(folder=folder) for place in places])
+        AdapterFolders([place.format(folder=folder) for place in places])
 
 
 def test_what_is_no_folder_of_our_own_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_what_is_no_folder_of_our_own_is_refused_by_name(folder: Path, tmp_path:
     (folder / "loop").symlink_to("loop")
     (folder / "alias").symlink_to("a")
     (folder / "nowhere").symlink_to("gone")
-    directory = AdapterDirectory([str(folder)])
+    directory = AdapterFolders([str(folder)])
     for name, why in {
         "pipe": "is a pipe or a device",
         "open": "may be written by every user",
@@ -120,12 +120,12 @@ def test_what_is_no_folder_of_our_own_is_refused_by_name(folder: Path, tmp_path:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
 def test_the_folder_of_another_user_is_refused(folder: Path) -> None:
     os.chown(folder / "a", 12345, 12345)
-    directory = AdapterDirectory([str(folder)])
+    directory = AdapterFolders([str(folder)])
     with pytest.raises(AdapterError, match=r"adapter a: .*belongs to another user"):
         directory.find("a")
     os.chown(folder, 12345, 12345)
     with pytest.raises(AdapterError, match="belongs to another user"):
-        AdapterDirectory([str(folder)])
+        AdapterFolders([str(folder)])
 
 
 # ------------------------------------------------------------------------------------------------------- listing ---
@@ -136,13 +136,13 @@ def test_strange_names_are_neither_listed_nor_found(folder: Path) -> None:
     for name in strange:
         (folder / os.fsdecode(name)).mkdir()
     (folder / "größe").mkdir()
-    directory = AdapterDirectory([str(folder)])
+    directory = AdapterFolders([str(folder)])
     assert directory.names() == ["a", "b", "c.d-e_1", "größe"]
     assert not any(directory.find(os.fsdecode(name)) for name in strange)
 
 
 def test_new_and_removed_folders_are_seen(folder: Path) -> None:
-    directory = AdapterDirectory([str(folder)])
+    directory = AdapterFolders([str(folder)])
     assert "new" not in directory.names()
     (folder / "new").mkdir()
     (folder / "a").rmdir()
@@ -154,14 +154,14 @@ def test_new_and_removed_folders_are_seen(folder: Path) -> None:
 
 def test_an_unchanged_folder_is_listed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.utime(folder, (1, 1))
-    directory = AdapterDirectory([str(folder)])
+    directory = AdapterFolders([str(folder)])
     found = directory.names()
     monkeypatch.setattr(os, "scandir", lambda *_: pytest.fail("it was listed again"))
     assert directory.names() == found
 
 
 def test_a_folder_that_changes_while_it_is_listed_gives_sorted_names(folder: Path) -> None:
-    directory = AdapterDirectory([str(folder)])
+    directory = AdapterFolders([str(folder)])
     is_over = threading.Event()
 
     def change() -> None:
@@ -193,7 +193,7 @@ def test_thousands_of_names_are_paged_and_cost_few_bytes(count: int, tmp_path: P
             os.mkdir(f"n{number:06}", dir_fd=handle)
     finally:
         os.close(handle)
-    directory = AdapterDirectory([str(tmp_path)])
+    directory = AdapterFolders([str(tmp_path)])
     assert directory.find(f"n{count - 1:06}") == str(tmp_path / f"n{count - 1:06}")
     tracemalloc.start()
     try:
@@ -206,8 +206,8 @@ def test_thousands_of_names_are_paged_and_cost_few_bytes(count: int, tmp_path: P
 
 
 def test_a_longer_folder_is_listed_in_part_and_found_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infeng_core.adapters.directory.MOST_LISTED", 2)
-    directory = AdapterDirectory([str(folder)])
+    monkeypatch.setattr("infeng_peft.folders.MOST_LISTED", 2)
+    directory = AdapterFolders([str(folder)])
     assert len(directory.names()) <= 2
     assert all(directory.find(name) for name in ("a", "b", "c.d-e_1"))
 
@@ -216,7 +216,7 @@ def test_a_longer_folder_is_listed_in_part_and_found_by_name(folder: Path, monke
 
 
 def registry_of(make: Make, folder: Path, **more: Any) -> Registry:
-    return make(directory=AdapterDirectory([str(folder)]), **more)
+    return make(directory=AdapterFolders([str(folder)]), **more)
 
 
 def test_a_request_finds_an_adapter_that_nobody_added(make: Make, store: Store, folder: Path) -> None:
@@ -291,7 +291,7 @@ def test_the_folder_may_be_a_link_that_is_switched(make: Make, folder: Path, tmp
     link = tmp_path / "current"
     link.symlink_to(folder)
     (folder / "alias").symlink_to("a")
-    directory = AdapterDirectory([str(link)])
+    directory = AdapterFolders([str(link)])
     assert directory.find("alias")
     other = shutil.copytree(folder, tmp_path / "next", symlinks=True)
     link.unlink()

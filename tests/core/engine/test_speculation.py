@@ -16,14 +16,14 @@ from drawn import examples
 from engine_parts import MakeEngine, Recorder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from infeng_suffix import ngrams
 
 from infeng_core import Completion, Engine, Request, SamplingParams
 from infeng_core.errors import KernelError, ManifestError, PluginError, UsageError
 from infeng_core.requests import sampler
 from infeng_core.requests.output import Event
-from infeng_core.scheduling import drafts
 from infeng_core.scheduling.cost import CostModel, StepShape
-from infeng_core.scheduling.drafts import DraftedRequest, Guesses, Ngrams, parse
+from infeng_core.scheduling.drafts import DraftedRequest, Guesses, parse
 from infeng_core.scheduling.payoff import Payoff
 from infeng_core.scheduling.scheduler import Scheduler
 
@@ -268,14 +268,14 @@ def test_a_broken_acceptance_rule_is_detected(make_engine: MakeEngine, monkeypat
 
 @given(tokens=st.lists(st.integers(0, 3), min_size=1, max_size=60), cut=st.integers(0, 60), count=st.integers(1, 9))
 def test_a_draft_repeats_what_followed_the_longest_match(tokens: list[int], cut: int, count: int):
-    drafter = Ngrams(tokens[:cut])
+    drafter = ngrams.Ngrams(tokens[:cut])
     drafter.extend(tokens[cut:])
     last = len(tokens) - 1
-    places = [i for i in range(last - 1, 0, -1) if tokens[i - 1 : i + 1] == tokens[last - 1 :]][: Ngrams.PLACES]
+    places = [i for i in range(last - 1, 0, -1) if tokens[i - 1 : i + 1] == tokens[last - 1 :]][: ngrams.Ngrams.PLACES]
 
     def same(place: int) -> int:
         lengths = itertools.takewhile(lambda n: tokens[place - n] == tokens[last - n], range(place + 1))
-        return min(len(list(lengths)), Ngrams.LONGEST)
+        return min(len(list(lengths)), ngrams.Ngrams.LONGEST)
 
     expected: list[int] = []
     if places:
@@ -380,7 +380,7 @@ class Watching:
 @pytest.fixture
 def watching(monkeypatch: pytest.MonkeyPatch) -> type[Watching]:
     """Put ``Watching`` in the place of ``ngram``."""
-    monkeypatch.setattr(drafts, "Ngrams", Watching)
+    monkeypatch.setattr(ngrams, "Ngrams", Watching)
     monkeypatch.setattr(Watching, "made", [])
     monkeypatch.setattr(Watching, "known", ())
     return Watching
@@ -431,7 +431,7 @@ def test_states_are_computed_for_drafters_that_see_and_not_for_others(
 
     assert wanted(make_engine(speculation__use="ngram")) == {True}
     assert wanted(make_engine()) == {False}
-    drafts.Ngrams = Blind  # type: ignore[assignment, misc]  # the fixture restores it
+    ngrams.Ngrams = Blind  # type: ignore[assignment, misc]  # the fixture restores it
     assert wanted(make_engine(speculation__use="ngram")) == {False}
 
 

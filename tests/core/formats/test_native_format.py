@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from infeng_convert.conversion import convert
 from infeng_convert.identity import conversion_key
 from infeng_convert.shards import plan_shards
+from infeng_convert.tensor_files import Entry
 from safetensors import safe_open
 
 from infeng_core.errors import InfengError, ModelError, UsageError
@@ -24,7 +25,6 @@ from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.formats.quant import builtin_format
 from infeng_core.formats.safetensors import read_header
-from infeng_core.formats.shards import Entry
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.plug.assembly import load_config
 

@@ -8,15 +8,16 @@ import sys
 
 import numpy as np
 import pytest
+from infeng_inspect import comparison, trial
+from infeng_inspect.case import OneOp
+from infeng_inspect.operands import wide_rounding
+from infeng_inspect.small import small
 from workshop import Workshop
 
 from infeng_core import _native
 from infeng_core.errors import KernelError
+from infeng_core.formats.packing import packer
 from infeng_core.kernels import problems
-from infeng_core.kernels.check import comparison, trial
-from infeng_core.kernels.check.case import OneOp
-from infeng_core.kernels.check.operands import wide_rounding
-from infeng_core.kernels.check.small import small
 from infeng_core.kernels.choice import Selector
 from infeng_core.kernels.libraries import library_states
 from infeng_core.kernels.storages import A_FORMATS
@@ -31,7 +32,7 @@ def embedded(selector: Selector, problem: _native.Problem, rows: int) -> tuple[s
     n, k = problem.n, problem.k
     source = np.random.default_rng(3).standard_normal((n, k), np.float32)
     data = _native.Arena(n // 16 * _native.panel_bytes("f32", k), huge_pages=False)
-    _native.pack("f32", source, data)
+    packer().pack("f32", source, data)
     program = _native.Program(_native.Pool(1), max_rows=8, max_samples=1, max_segments=1, context=16)
     out = program.buffer(k)
     program.embed([(8, kernel)], _native.Weight("f32", n, k, n // 16, _native.panel_bytes("f32", k), data), out)
@@ -334,7 +335,7 @@ def test_a_child_that_only_answers_fits_does_not_import_numpy():
     path = next(state.path for state in library_states(Plugins.discover()) if state.name == "reference")
     question = {"fits": "embed_f32", "problem": problems.fields(Workshop.embed), "open": str(path), "features": ""}
     code = (
-        "import json, sys; from infeng_core.kernels.check import probe\n"
+        "import json, sys; from infeng_inspect import probe\n"
         "print(json.dumps([probe.answer(json.loads(sys.argv[1])), 'numpy' in sys.modules]))"
     )
     command = [sys.executable, "-P", "-c", code, json.dumps({**question, "cpu_s": 3})]

@@ -164,7 +164,7 @@ def test_kernels_of_the_op_are_forced_and_disabled_by_name(workshop):
 def test_verdicts_of_the_op_are_kept(workshop, monkeypatch):
     path = plugin(workshop)
     assert chosen(workshop.selector(path)) == "first/blend_fast"
-    monkeypatch.setattr("infeng_core.kernels.check.trial.Trial._start", lambda _: pytest.fail("a child was started"))
+    monkeypatch.setattr("infeng_inspect.trial.Trial._start", lambda _: pytest.fail("a child was started"))
     assert chosen(workshop.selector(path)) == "first/blend_fast"
 
 

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from infeng_inspect import trial
 
 from infeng_core.errors import PluginError
-from infeng_core.kernels.check import trial
 from infeng_core.kernels.libraries import library_states
 
 
@@ -96,7 +96,7 @@ def test_a_library_that_sleeps_is_given_up_without_a_stored_verdict(workshop, mo
     assert time.monotonic() - begin < 20
     state = next(state for state in selector.states if state.name == "sleeper")
     assert state.reason.code == "silent"
-    assert state.verdicts.get("open") is None  # a busy machine may be to blame: tried again next time
+    assert state.check.verdicts.get("open") is None  # a busy machine may be to blame: tried again next time
 
 
 def test_a_repaired_file_is_tried_again(workshop):

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from infeng_core.kernels.check import verdicts as module
-from infeng_core.kernels.check.verdicts import Verdicts
+from infeng_inspect import verdicts as module
+from infeng_inspect.verdicts import Verdicts
 
 
 def verdicts(folder: Path) -> Verdicts:

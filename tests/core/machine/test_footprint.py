@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from infeng_inspect import footprint
+from infeng_inspect.footprint import Footprint, HugePages
 
 from infeng_core import _native
-from infeng_core.machine import footprint
-from infeng_core.machine.footprint import Footprint, HugePages
 
 
 def test_memory_is_unknown_if_the_system_reports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,7 @@ import sys
 import threading
 
 import pytest
-
-from infeng_core.machine.slices import shorten_slice
+from infeng_inspect.slices import shorten_slice
 
 GET_ATTRIBUTES = {"x86_64": 315, "aarch64": 275}
 

@@ -6,6 +6,7 @@ from kernels import model
 from kernels.harness import OneOp, find_kernel, packed, random_rows, reference
 
 from infeng_core import _native
+from infeng_core.formats.packing import packer
 
 FLOATS, INTEGERS = "toy-f32", "toy-int8-g32"
 N, K, ROWS = 40, 100, 5
@@ -37,7 +38,7 @@ def test_what_is_packed_is_unpacked_as_the_library_says(library):
     w = random_rows(2, N, K)
     for form, bound in ((FLOATS, 0), (INTEGERS, 1 / 254)):
         arena = _native.Arena(3 * _native.panel_bytes(form, K), huge_pages=False)
-        _native.pack(form, w, arena)
+        packer().pack(form, w, arena)
         values = _native.unpack(form, arena, 0, 3, K)
         assert np.all(np.abs(values[:N] - w) <= np.abs(w).max(axis=1, keepdims=True) * bound * 1.001)
         assert not values[N:].any()
@@ -72,7 +73,7 @@ def test_embeddings_of_a_foreign_format_are_looked_up_by_the_fallback(library, f
     op.program.embed(op.bind(kernel), packed(form, w), out)
     op.run([39, 0, 17])
     arena = _native.Arena(3 * _native.panel_bytes(form, K), huge_pages=False)
-    _native.pack(form, w, arena)
+    packer().pack(form, w, arena)
     assert np.array_equal(op.result(out), _native.unpack(form, arena, 0, 3, K)[[39, 0, 17]])
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from infeng_core import _native as native
+from infeng_core.formats.packing import packer
 
 FORMATS = list(native.WEIGHT_FORMATS)
 INTEGERS = [name for name in FORMATS if native.weight_format(name).group]
@@ -27,7 +28,7 @@ def weights(n: int, k: int, seed: int = 0) -> np.ndarray:
 def pack(fmt: str, w: np.ndarray, **options: object) -> np.ndarray:
     panels = -(-len(w) // 16)
     out = np.full(panels * native.panel_bytes(fmt, w.shape[1]), 0xA5, np.uint8)
-    native.pack(fmt, w, out, **options)
+    packer().pack(fmt, w, out, **options)
     return out.reshape(panels, -1)
 
 
@@ -191,7 +192,7 @@ def test_threads_strides_and_panel_steps_do_not_change_a_panel(fmt: str) -> None
     assert np.array_equal(pack(fmt, wide[::2, 7:207]), expected)
     size = native.panel_bytes(fmt, 200)
     out = np.full(64 + 11 * size, 0xA5, np.uint8)
-    native.pack(fmt, w, out, out_offset=64, first_panel=2, panel_step=2)
+    packer().pack(fmt, w, out, out_offset=64, first_panel=2, panel_step=2)
     panels = out[64:].reshape(11, size)
     assert np.array_equal(panels[2:11:2], expected)
     assert np.all(panels[[0, 1, 3, 5, 7, 9]] == 0xA5)
@@ -346,4 +347,4 @@ def test_impossible_calls_are_refused(change: dict, message: str) -> None:
     call = {"format": "f32", "source": np.zeros((4, 8), np.float32), "out": np.zeros(4096, np.uint8), **change}
     positional = [call.pop("format"), call.pop("source"), call.pop("out")]
     with pytest.raises(native.NativeError, match=message):
-        native.pack(*positional, **call)
+        packer().pack(*positional, **call)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from infeng_core import _native
+from infeng_core.formats.packing import packer
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, VOCAB, CONTEXT, EPS = 64, 4, 2, 16, 40, 96, 1e-5
 QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM
@@ -113,7 +114,7 @@ class Tiny:
         n, k = weight.shape
         panels, size = -(-n // 16), _native.panel_bytes(form, k)
         arena = _native.Arena(panels * size)
-        _native.pack(form, weight, arena)
+        packer().pack(form, weight, arena)
         return _native.Weight(form, n, k, panels, size, arena)
 
     def run(self, *chunks, samples=None):

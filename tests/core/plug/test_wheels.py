@@ -18,7 +18,17 @@ from infeng_core.formats.adapters.artifact import FILE
 from infeng_core.formats.adapters.load import find_adapter
 from infeng_core.formats.format_choice import FormatChoice
 from infeng_core.plug.assembly import load_config
-from infeng_core.plug.hookspecs import ADAPTER_READERS, BACKENDS, LOGIT_PROCESSORS, POLICIES, PREFIX_STORES, Hook
+from infeng_core.plug.hookspecs import (
+    ADAPTER_DIRECTORIES,
+    ADAPTER_READERS,
+    BACKENDS,
+    DRAFTERS,
+    KERNEL_CHECKS,
+    LOGIT_PROCESSORS,
+    POLICIES,
+    PREFIX_STORES,
+    Hook,
+)
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.wheels import CLOSE, KERNELS, WHEELS, kernels_remedy
 
@@ -81,7 +91,10 @@ def test_a_name_that_nobody_provides_is_an_error_before_the_model_is_read(settin
     ("plugin", "hook", "name"),
     [
         ("fair", POLICIES, "fair"),
+        ("inspect", KERNEL_CHECKS, "trial"),
+        ("peft", ADAPTER_DIRECTORIES, "folders"),
         ("prefix-store", PREFIX_STORES, "disk"),
+        ("suffix", DRAFTERS, "ngram"),
         ("numpy", BACKENDS, "numpy"),
         ("grammar", LOGIT_PROCESSORS, "grammar"),
         ("calibrate", CALIBRATORS, "text"),

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from infeng_processors import dry
+from infeng_processors.dry import LONGEST, Dry, breaker_ids
 
 from infeng_core.errors import RequestError
-from infeng_core.requests import dry
 from infeng_core.requests.builtin_processors import requested_processors
-from infeng_core.requests.dry import LONGEST, Dry, breaker_ids
 from infeng_core.requests.parameters import MOST_DRY_LENGTH
 from infeng_core.requests.processors import Vocabulary
 from infeng_core.requests.request import SamplingParams

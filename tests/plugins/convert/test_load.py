@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from convert_parts import load
+from infeng_inspect.outline import by_format
 from safetensors.numpy import load_file, save_file
 
 from infeng_core.errors import InfengError, ResourceError, UsageError
-from infeng_core.formats.format_choice import by_format
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.models.weights import layout
 from infeng_core.plug.assembly import load_config

@@ -9,11 +9,11 @@ from itertools import islice
 import pytest
 from infeng_cuda.backend import opened
 from infeng_cuda.libraries import EMULATED
+from infeng_inspect.api import OneOp
 from infeng_kit.cases import Case, cases
 from kernels.harness import find_kernel, reference
 
 from infeng_core import _native as native
-from infeng_core.api.kernels import OneOp
 
 REFERENCE = reference()
 NAMES = [kernel.name for kernel in opened(EMULATED).kernels]

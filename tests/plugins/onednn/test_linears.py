@@ -10,13 +10,13 @@ import infeng_demo
 import numpy as np
 import pytest
 from infeng_convert.conversion import convert
+from infeng_inspect.case import OneOp
 from infeng_kit.cases import Case, cases
 from kernels.harness import reference
 
 from infeng_core import Engine, SamplingParams
 from infeng_core import _native as native
 from infeng_core.formats.format_choice import FormatChoice
-from infeng_core.kernels.check.case import OneOp
 from infeng_core.kernels.libraries import libraries
 from infeng_core.kernels.problems import problem
 from infeng_core.plug.manager import Plugins

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from infeng_bench.load.draft_texts import TEXTS
 from infeng_suffix.drafter import SuffixDrafter
+from infeng_suffix.ngrams import Ngrams
 from infeng_suffix.store import Store
 from tokenizers import Tokenizer
 
 from infeng_core.api.engines import DraftedRequest
-from infeng_core.scheduling.drafts import Guesses, Ngrams
+from infeng_core.scheduling.drafts import Guesses
 
 PRICE = 0.08
 """What a further row adds to a step of one row: 16 rows of TinyLlama take 2.3 times as long as one on two cores."""

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from infeng_convert.api import pack_checkpoint
+from infeng_inspect.api import Footprint, footprint
 
 from infeng_bench.engine.running import greedy
 from infeng_bench.models.random_checkpoint import Drawn
 from infeng_core.api import Engine, EngineConfig, InfengError, Plugins, ResourceError, add_config_options, config_from
 from infeng_core.api.formats import choose, format_lookup
-from infeng_core.api.kernels import Footprint, footprint
 
 
 def main(argv: Sequence[str] | None = None) -> int:

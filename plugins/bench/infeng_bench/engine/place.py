@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from infeng_inspect.api import peak_rss
+
 from infeng_bench.load.place import Place
 from infeng_bench.load.requests import Job, Reply, Served
 from infeng_bench.stats.contention import Mark
 from infeng_core.api import InfengError, Request, SamplingParams
-from infeng_core.api import kernels as kernels_api
 
 if TYPE_CHECKING:
     from infeng_core.api import Engine, Stream
@@ -116,7 +117,7 @@ class InProcess:
         with EnginePlace(self.engine) as place:
             replies, _ = place.run(jobs, places)
         seconds, taken = time.perf_counter() - begin, time.process_time() - cpu
-        return Served(replies, seconds, taken, kernels_api.peak_rss() or 0, mark.waits())
+        return Served(replies, seconds, taken, peak_rss() or 0, mark.waits())
 
 
 def reason(error: InfengError) -> str:

@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from infeng_inspect.api import peak_rss
+
 from infeng_bench import options
 from infeng_bench.engine.place import IN_PROCESS, EnginePlace
 from infeng_bench.engine.running import perform
@@ -25,7 +27,6 @@ from infeng_bench.stats import cores
 from infeng_bench.stats.contention import Mark, judged
 from infeng_bench.stats.rates import Ceiling
 from infeng_core.api import Engine
-from infeng_core.api import kernels as kernels_api
 
 WARM_UP = 16  # tokens of the prompt, and steps, before anything is timed
 
@@ -68,7 +69,7 @@ class Session:
             "cpu_utilization": self._meter.utilization(),
             "contention": self._meter.contention(),
             "core_use": self._meter.cores() or None,
-            "peak_rss_bytes": kernels_api.peak_rss(),
+            "peak_rss_bytes": peak_rss(),
             "load_seconds": self._loaded,
             "bytes_per_token": self.cost.weight_bytes,
             "kv_bytes_per_position": self.cost.kv_bytes,

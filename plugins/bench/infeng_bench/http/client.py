@@ -18,12 +18,13 @@ import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from infeng_inspect.api import shorten_slice
+
 from infeng_bench.http.answer import Answer
 from infeng_bench.http.wire import Address, Wire
 from infeng_bench.load.place import Place
 from infeng_bench.load.requests import Job, Reply
 from infeng_bench.peers import PeerError
-from infeng_core.api.servers import shorten_slice
 
 PIECE = 1 << 16  # bytes read at a time
 MOST_FILES = 1 << 16

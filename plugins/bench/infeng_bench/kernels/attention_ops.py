@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from infeng_inspect.api import OneOp
+
 from infeng_bench.engine.work import Work
 from infeng_bench.kernels.programs import Choice, Choices, KernelProgram, pool
 from infeng_core.api import EngineConfig
 from infeng_core.api import kernels as kernels_api
 from infeng_core.api.formats import FormatLookup, ModelConfig, format_lookup
-from infeng_core.api.kernels import OneOp
 
 BLOCK = 16
 

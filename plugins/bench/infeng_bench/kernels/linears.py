@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from infeng_inspect.api import OneOp
+
 from infeng_bench import options
 from infeng_bench.kernels.programs import Choice, Choices, KernelProgram
 from infeng_bench.models.model_shape import ModelShape
 from infeng_core.api import UsageError, unknown_key_remedy
 from infeng_core.api import kernels as kernels_api
 from infeng_core.api.formats import FormatLookup, QuantFormat, layout
-from infeng_core.api.kernels import OneOp
 
 PANEL = 16
 MAC_BUDGET = 1 << 35  # multiply-adds of one reading, some tens of milliseconds

@@ -6,11 +6,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from infeng_inspect.api import OneOp, RandomAdapters
+
 from infeng_bench.kernels.linears import Linear, case
 from infeng_bench.kernels.programs import Choice, KernelProgram
 from infeng_core.api import kernels as kernels_api
 from infeng_core.api.formats import ModelConfig, Part, layout
-from infeng_core.api.kernels import OneOp, RandomAdapters, a_form, shrink_needs
+from infeng_core.api.kernels import a_form, shrink_needs
 
 WAYS = ("base", "fused", "unfused")
 """base: the linear only. fused: shrink, then a linear that expands in its epilogue. unfused: shrink, linear, expand."""

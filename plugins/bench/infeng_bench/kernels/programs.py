@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from infeng_inspect.api import OneOp
+
 from infeng_core.api import EngineConfig, KernelError, Plugins
 from infeng_core.api import kernels as kernels_api
-from infeng_core.api.kernels import REFERENCE, OneOp, Selector, describe, detect, row_ranges
+from infeng_core.api.kernels import REFERENCE, Selector, describe, detect, row_ranges
 
 ALL = "all"
 

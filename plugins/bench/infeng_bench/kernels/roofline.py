@@ -7,10 +7,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from infeng_inspect.api import memory
+
 from infeng_bench.kernels import probe
 from infeng_bench.reports import machine, results
 from infeng_core.api import UsageError
-from infeng_core.api import kernels as kernels_api
 from infeng_core.api.kernels import closure, detect
 
 KIND = "roofline"
@@ -97,4 +98,4 @@ def default_buffer() -> int:
     """Return 1 GB, or twice the L3 cache if that is more, but at most a quarter of the available memory, in bytes."""
     caches = detect().caches
     wanted = max(BUFFER, 2 * int(caches.get("l3") or 0))
-    return min(wanted, max(kernels_api.memory().get("available", wanted) // 4, probe.HUGE))
+    return min(wanted, max(memory().get("available", wanted) // 4, probe.HUGE))

@@ -8,11 +8,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from infeng_convert.api import locked, replacing
+from infeng_convert.api import Entry, locked, replacing, tensor_header
 
 from infeng_core import api
 from infeng_core.api import get_logger
-from infeng_core.api.formats import Entry, tensor_header
 
 SIZES = {"F32": 4, "F16": 2, "BF16": 2}  # bytes per value, by safetensors' name of the type
 

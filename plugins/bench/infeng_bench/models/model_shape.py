@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from infeng_inspect.api import shape_and_formats
+
 from infeng_bench import options
 from infeng_bench.models import shapes
 from infeng_core.api import EngineConfig, Plugins
 from infeng_core.api.formats import FormatLookup, ModelConfig, choose
-from infeng_core.api.kernels import shape_and_formats
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from infeng_gguf.api import write_gguf_adapter
+from infeng_inspect.api import shape_and_formats
 from infeng_peft.api import weights_of
 
 from infeng_core.api import EngineConfig, InfengError, Plugins, UsageError
 from infeng_core.api.adapters import find_adapter
 from infeng_core.api.formats import format_lookup
-from infeng_core.api.kernels import shape_and_formats
 
 
 def main(argv: Sequence[str] | None = None) -> int:

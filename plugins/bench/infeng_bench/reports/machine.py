@@ -6,7 +6,8 @@ import platform
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.api import kernels as kernels_api
+from infeng_inspect.api import machine as facts_of
+
 from infeng_core.api.kernels import Cpu, detect
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def machine(cpu: Cpu | None = None) -> dict[str, Any]:
     """Return processor, cores, memory in bytes, huge pages and kernel; unreadable facts are left out."""
-    facts = kernels_api.machine(cpu or detect())
+    facts = facts_of(cpu or detect())
     names = ("arch", "cores", "quota", "caches", "numa_nodes", "system", "huge_pages")
     result = {"cpu": facts["model"], **{name: facts[name] for name in names if facts[name] is not None}}
     result["huge_pages"].pop("used_bytes", None)  # changes from moment to moment

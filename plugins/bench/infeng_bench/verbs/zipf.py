@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from infeng_inspect.api import shape_and_formats
 from tqdm import tqdm
 
 from infeng_bench import options, peers
@@ -26,7 +27,6 @@ from infeng_bench.peers.process import EngineProcess
 from infeng_bench.verbs import zipf_options
 from infeng_core.api import EngineConfig, Plugins, UsageError
 from infeng_core.api.formats import ModelConfig, format_lookup
-from infeng_core.api.kernels import shape_and_formats
 
 NAME = "zipf"
 

@@ -126,7 +126,7 @@ def _few_rows(made: Mapping[str, int]) -> list[str]:
 
 
 def _say_forecast(arguments: argparse.Namespace, made: Forecast) -> None:
-    from infeng_core.api.kernels import footprint
+    from infeng_inspect.api import footprint
 
     own = footprint()
     process = 0 if own is None else own.total  # memory besides the model's: this process as it is
@@ -140,7 +140,7 @@ def _say_planned(
     arguments: argparse.Namespace, formats: Mapping[str, str], nbytes: int, facts: dict[str, object], more: str
 ) -> None:
     """Print the result of a dry run."""
-    from infeng_core.api.formats import by_format
+    from infeng_inspect.api import by_format
 
     if arguments.json:
         print(json.dumps(facts | {"path": str(arguments.dest), "formats": formats, "dry_run": True}))

@@ -141,9 +141,10 @@ class _Sizes:
 
     def _needs(self, made: Survey) -> dict[str, int]:
         """Return the bytes of cache, scratch and process, and their sum; raises an InfengError if it cannot run."""
+        from infeng_inspect.api import Outline
+
         from infeng_core.api.engines import limits_of
         from infeng_core.api.formats import format_lookup
-        from infeng_core.api.kernels import Outline
 
         shape, config = made.config, self._config
         assert shape is not None
@@ -161,7 +162,7 @@ class _Sizes:
         """Return the bytes of a process that runs an engine, without its model: this process with its loaded
         modules."""
         if self._own is None:
-            from infeng_core.api.kernels import footprint
+            from infeng_inspect.api import footprint
 
             found = footprint()
             self._own = ENGINE + (0 if found is None else found.total)

@@ -7,22 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from infeng_inspect.api import NoJudgeError, OneOp, sequences, variants
+
 from infeng_core.api import NativeError, Plugins, load_config
 from infeng_core.api.formats import BUILTIN, format_lookup
 from infeng_core.api.inspection import problem_fields
-from infeng_core.api.kernels import (
-    REFERENCE,
-    Kernel,
-    NoJudgeError,
-    OneOp,
-    Pool,
-    Problem,
-    Selector,
-    describe,
-    problem,
-    sequences,
-    variants,
-)
+from infeng_core.api.kernels import REFERENCE, Kernel, Pool, Problem, Selector, describe, problem
 from infeng_kit.benches.pairs import Pair
 from infeng_kit.cases import Case, reference
 from infeng_kit.checks.library import own_states

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from infeng_inspect.api import NoJudgeError, shape_and_formats
+
 from infeng_core.api.formats import BUILTIN, format_lookup, use_families
 from infeng_core.api.inspection import OPS, library_states, problem_fields
-from infeng_core.api.kernels import Kernel, NoJudgeError, Problem, plain_kernel, row_ranges, shape_and_formats
+from infeng_core.api.kernels import Kernel, Problem, plain_kernel, row_ranges
 from infeng_kit.cases import Case
 from infeng_kit.checks.library import own_states
 from infeng_kit.conformance import ROWS, different, different_at_size, fits, suite

@@ -1,1 +1,0 @@
-"""Each kernel runs in a child process and is compared with the reference before the engine uses it."""
