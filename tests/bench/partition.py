@@ -1,10 +1,15 @@
 """One engine on all cores against two engines that share them: prompts on some cores, decoding rows on the others.
 
 usage: python tests/bench/partition.py MODEL [--seconds S] [--rounds N] [--rows R] [--prompt P] [--prompt-cores C]
+       python tests/bench/partition.py --predict CORES [--rows R]
 
 Prompts of P tokens come one after the other, while R sequences decode. Prints a line of JSON for each round and
 arrangement: tokens of prompts a second, tokens decoded a second, and the median and 99th percentile of the time between
 two tokens in milliseconds. Rounds of all arrangements alternate.
+
+With --predict nothing runs: the rates follow from the bytes and products of TinyLlama-1.1B in int4-g64 and a machine of
+so many cores (``CORE``, ``MEMORY``). A step takes the longer of its products' time and its bytes' time; rows of prompts
+that join a step of decoding rows read no weights of their own.
 """
 
 from __future__ import annotations
@@ -26,6 +31,18 @@ CONTEXT = 2048
 """Positions of a sequence that decodes; it begins again with a short prompt at the end."""
 
 SHORT = 256
+
+WEIGHTS, PRODUCTS = 0.549e9, 0.97e9
+"""Bytes of a step and multiply-adds of a row: TinyLlama-1.1B, int4-g64."""
+
+CORE = (216e9, 17.5e9)
+"""int8 multiply-adds and bytes a second of one core."""
+
+MEMORY = {2: 34e9, 16: 200e9, 64: 460e9}
+"""Bytes a second of all cores together, by their number: a small virtual machine, 8 and 12 channels of DDR5."""
+
+CHUNK = 512
+"""Rows of a step with prompts alone."""
 
 
 class Load:
@@ -123,9 +140,33 @@ def together(arguments: argparse.Namespace, parts: list[tuple[list[int], int, in
     return {name: max(one.get(name, 0.0) for one in figures) for name in {key for one in figures for key in one}}
 
 
+def predict(cores: int, rows: int) -> None:
+    """Print the rates of one engine with steps of several lengths, and of splits of the cores."""
+    (products, bytes_each), memory = CORE, MEMORY[cores]
+
+    def seconds(count: int, own: int, others: float = 0.0) -> float:
+        """Of a step with ``count`` rows on ``own`` cores, beside cores that read ``others`` bytes a second."""
+        return max(count * PRODUCTS / (own * products), WEIGHTS / min(own * bytes_each, memory - others))
+
+    alone = seconds(rows, cores)
+    for factor in (1.25, 1.5, 2.0, 4.0):
+        step = factor * alone
+        prompts = cores * products / PRODUCTS - rows / step
+        told = f"{rows / step:7.0f} decoded/s, {prompts:7.0f} of prompts/s"
+        print(f"one engine, steps of {1000 * step:5.1f} ms: {told}")
+    for own in sorted({max(1, cores * quarters // 4) for quarters in (1, 2, 3)} - {cores}):
+        prefill = seconds(CHUNK, own)
+        decode = seconds(rows, cores - own, WEIGHTS / prefill)
+        print(
+            f"split, {own} cores for prompts: {1000 * decode:5.1f} ms, {rows / decode:7.0f} decoded/s,"
+            f" {CHUNK / prefill:7.0f} of prompts/s"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
+    parser.add_argument("model", nargs="?")
+    parser.add_argument("--predict", type=int, choices=MEMORY, metavar="CORES")
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=4)
@@ -134,8 +175,18 @@ def main() -> None:
     parser.add_argument("--step-ms", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.worker:
-        return work(arguments)
+    if arguments.predict:
+        predict(arguments.predict, arguments.rows)
+    elif arguments.model is None:
+        parser.error("give a model, or --predict")
+    elif arguments.worker:
+        work(arguments)
+    else:
+        compare(arguments)
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    """Measure all arrangements in turn."""
     cpus = sorted(os.sched_getaffinity(0))
     own, others = cpus[: arguments.prompt_cores], cpus[arguments.prompt_cores :]
     for number in range(arguments.rounds):
