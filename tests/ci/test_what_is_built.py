@@ -85,6 +85,7 @@ def test_the_listed_requirements_equal_those_of_the_wheels() -> None:
         ("infeng_prefix_store", "plugins/prefix_store"),
         ("infeng_profile", "plugins/profile"),
         ("infeng_ray", "plugins/ray"),
+        ("infeng_simulate", "plugins/simulate"),
         ("infeng_suffix", "plugins/suffix"),
     ],
 )

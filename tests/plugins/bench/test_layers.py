@@ -51,6 +51,6 @@ def test_scripts_for_other_interpreters_import_no_package_of_ours(file: str) -> 
 
 @pytest.mark.parametrize("path", files(*LOWEST), ids=str)
 def test_arithmetic_imports_no_engine_and_no_command_line(path: Path) -> None:
-    above = ("command", "options", "verbs", "engine", "http", "sim", "peers")
+    above = ("command", "options", "verbs", "engine", "http", "costs", "peers")
     assert not imported(path) & {f"infeng_bench.{name}" for name in above}
     assert not any(name.startswith(tuple(f"infeng_bench.{one}." for one in above)) for name in imported(path))

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from infeng_bench import worker
+from infeng_bench.costs import calibration
 from infeng_bench.engine import running
 from infeng_bench.engine.running import MeasurementError, perform
 from infeng_bench.engine.work import Work
 from infeng_bench.models import adapters, synthetic
-from infeng_bench.sim import calibration
 
 from infeng_core import Engine
 from infeng_core.errors import UsageError

@@ -13,6 +13,10 @@ from typing import Any
 from tqdm import tqdm
 
 from infeng_bench import options, peers
+from infeng_bench.costs import calibration, cost_source
+from infeng_bench.costs.activity import Activity
+from infeng_bench.costs.machine import Machine
+from infeng_bench.costs.step_costs import StepCosts
 from infeng_bench.engine.place import EnginePlace
 from infeng_bench.engine.running import greedy
 from infeng_bench.engine.session import Session, opened
@@ -26,10 +30,6 @@ from infeng_bench.load.traffic import Traffic, draw
 from infeng_bench.models import adapters
 from infeng_bench.peers import lineup
 from infeng_bench.reports import results
-from infeng_bench.sim import calibration, cost_source
-from infeng_bench.sim.activity import Activity
-from infeng_bench.sim.simulator import Machine
-from infeng_bench.sim.step_costs import StepCosts
 from infeng_bench.stats.rates import rows_of_traffic
 from infeng_core.api import UsageError
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from infeng_bench import options
 from infeng_bench.options import Column
 from infeng_bench.reports import results
-from infeng_bench.sim import fleet
-from infeng_bench.sim.fleet import Fleet, Run
+
 from infeng_core.api import UsageError, unknown_key_remedy
+from infeng_simulate import fleet
+from infeng_simulate.fleet import Fleet, Run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

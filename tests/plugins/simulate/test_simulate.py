@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from infeng_bench.costs import step_costs
+from infeng_bench.costs.machine import Machine
+from infeng_bench.costs.step_costs import Step, StepCosts, fit
 from infeng_bench.load.kinds import Load
 from infeng_bench.load.traffic import draw
-from infeng_bench.sim import simulator, step_costs
-from infeng_bench.sim.adapters import VirtualRegistry
-from infeng_bench.sim.simulator import Machine, PreemptedError, Simulation, simulate
-from infeng_bench.sim.step_costs import Step, StepCosts, fit
-from infeng_bench.verbs import simulate as simulate_verb
+from infeng_simulate import simulator
+from infeng_simulate.simulator import PreemptedError, Simulation, simulate
+from infeng_simulate.verbs import simulate as simulate_verb
+from infeng_simulate.virtual_adapters import VirtualRegistry
 
 from infeng_core.api import Plugins, UsageError, load_config
 from infeng_core.api.engines import Limits, Schedulers
@@ -282,7 +284,7 @@ def test_costs_come_from_a_file(tiny_config: Path, tmp_path: Path) -> None:
 
 
 def test_measured_costs_are_cached(tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from infeng_bench.sim import calibration
+    from infeng_bench.costs import calibration
 
     options = ("--load", "poisson:prompt=8,output=2", "--requests", "20", "--costs", "measure")
     first = bench(tmp_path / "out.json", tiny_config, *options)["costs"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from infeng_bench.models.model_shape import ModelShape
+
 from infeng_core.api import UsageError
 from infeng_core.api.formats import FormatLookup, layout
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_bench.models.mixture import Mixture
+from infeng_simulate.mixture import Mixture
 
 Counts = NDArray[np.int64]
 Reals = NDArray[np.float64]

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from infeng_bench import options
+from infeng_bench.costs import calibration, step_costs
+from infeng_bench.costs.step_costs import StepCosts
 from infeng_bench.models.cache import digest
 from infeng_bench.models.model_shape import ModelShape
 from infeng_bench.reports import machine
-from infeng_bench.sim import calibration, step_costs
-from infeng_bench.sim.step_costs import StepCosts
 from infeng_core.api import EngineConfig, cache_root, require_own
 from infeng_core.api.formats import ModelConfig, layout
 

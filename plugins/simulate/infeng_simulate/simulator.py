@@ -12,17 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-
+from infeng_bench.costs.activity import Activity
+from infeng_bench.costs.machine import Machine
+from infeng_bench.costs.step_costs import Step
 from infeng_bench.engine.place import reason
 from infeng_bench.load.outcomes import Gaps, Outcomes
 from infeng_bench.load.traffic import ABSENT, Arrival, Traffic
-from infeng_bench.sim.activity import Activity
-from infeng_bench.sim.adapters import VirtualRegistry
-from infeng_bench.sim.step_costs import Step, StepCosts
+
 from infeng_core.api import InfengError, PluginError, Request, SamplingParams
 from infeng_core.api.engines import (
     Batch,
-    Limits,
     Policy,
     RunningRequest,
     Scheduler,
@@ -30,6 +29,7 @@ from infeng_core.api.engines import (
     Segment,
     rows_of_prompt,
 )
+from infeng_simulate.virtual_adapters import VirtualRegistry
 
 ORIGIN = 1.0  # the scheduler's time at the beginning of the run: 0 means "never" to it
 BLOCK = 16  # positions of a KV block
@@ -44,23 +44,6 @@ class Simulated(RunningRequest):
     place: int = 0  # index of its request in the traffic
     end: int = 0  # final number of tokens
     at: float = -1.0  # time of its newest token; -1 before the first
-
-
-@dataclass(frozen=True)
-class Machine:
-    """The simulated engine: its limits, its step costs and its adapters."""
-
-    limits: Limits
-    costs: StepCosts
-    max_adapters: int = 16
-    invocation: int = 0  # adapters act on this many last tokens of a prompt and on the answer; 0: on the whole prompt
-
-    def capacity(self, prompt: float, new: float) -> float:
-        """Return the requests per second that it can serve. prompt, new: mean tokens of a request."""
-        limits = self.limits
-        room = limits.tokens / max(1.0, prompt + new)
-        running = max(1, min(limits.max_segments, limits.max_samples, int(room)))
-        return self.costs.capacity(prompt, new, running, limits.max_rows)
 
 
 @dataclass

@@ -11,14 +11,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from infeng_bench.costs.activity import Activity
+from infeng_bench.costs.step_costs import Step, StepCosts, fit
 from infeng_bench.engine.running import perform
 from infeng_bench.engine.work import Work
 from infeng_bench.models import adapters
 from infeng_bench.models.model_shape import most_common
 from infeng_bench.models.token_costs import costs
 from infeng_bench.reports import machine
-from infeng_bench.sim.activity import Activity
-from infeng_bench.sim.step_costs import Step, StepCosts, fit
 from infeng_core.api.engines import Batch, RunningRequest
 
 if TYPE_CHECKING:

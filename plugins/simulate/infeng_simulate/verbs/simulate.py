@@ -12,8 +12,9 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
-
 from infeng_bench import options
+from infeng_bench.costs import cost_source
+from infeng_bench.costs.machine import Machine
 from infeng_bench.load import outcomes
 from infeng_bench.load.load_options import AS_SERVED, add_load, load_facts, targets
 from infeng_bench.load.outcomes import Outcomes, Targets, victims_ratio
@@ -21,13 +22,13 @@ from infeng_bench.load.traffic import GREEDY, Traffic, draw
 from infeng_bench.models import model_shape
 from infeng_bench.options import Column
 from infeng_bench.reports import results
-from infeng_bench.sim import cost_source
-from infeng_bench.sim.simulator import Machine, PreemptedError, Simulation, simulate
-from infeng_bench.verbs import simulate_fleet
+
 from infeng_core.api import POLICIES, EngineConfig, Plugins, UsageError
 from infeng_core.api.engines import Limits, Schedulers
 from infeng_core.api.formats import ModelConfig, format_lookup
 from infeng_core.api.kernels import KvCache, detect
+from infeng_simulate.simulator import PreemptedError, Simulation, simulate
+from infeng_simulate.verbs import fleet
 
 NAME = "simulate"
 
@@ -57,14 +58,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     help = "adapters are activated ones (aLoRA), invoked TOKENS before the end of each prompt; 0: plain ones"
     options.add(parser, "--invocation", options.natural, 0, "TOKENS", help)
     cost_source.add_costs(parser)
-    simulate_fleet.configure(parser)
+    fleet.configure(parser)
     options.add_run(parser, options.REAL, "--html")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate every policy, print and write."""
     if arguments.replicas:
-        return simulate_fleet.run(arguments)
+        return fleet.run(arguments)
     begin = time.monotonic()
     config = options.config(arguments, **AS_SERVED)
     plugins = Plugins.discover(config)

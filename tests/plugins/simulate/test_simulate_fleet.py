@@ -11,8 +11,8 @@ import jsonschema
 import numpy as np
 import pytest
 from infeng_bench.reports.results import schema
-from infeng_bench.sim.fleet import Fleet, Requests, Run, draw
 from infeng_ray.router import ROUTES, Rendezvous
+from infeng_simulate.fleet import Fleet, Requests, Run, draw
 
 from infeng_core.cli import main
 

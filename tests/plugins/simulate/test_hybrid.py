@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from drawn import examples
-from infeng_bench.models.mixture import Mixture
-from infeng_bench.sim import hybrid
-from infeng_bench.sim.hybrid import POLICIES, Cache, Machine, draw, greedy, layer, simulate
+from infeng_simulate import hybrid
+from infeng_simulate.hybrid import POLICIES, Cache, Machine, draw, greedy, layer, simulate
+from infeng_simulate.mixture import Mixture
 
 from infeng_core.cli import main
 

@@ -6,13 +6,14 @@ import argparse
 from dataclasses import asdict
 
 from infeng_bench import options
-from infeng_bench.models import mixture, model_shape
+from infeng_bench.models import model_shape
 from infeng_bench.options import Column
 from infeng_bench.reports import results
-from infeng_bench.sim import hybrid
-from infeng_bench.sim.hybrid import POLICIES, Machine
+
 from infeng_core.api import Plugins
 from infeng_core.api.formats import format_lookup
+from infeng_simulate import hybrid, mixture
+from infeng_simulate.hybrid import POLICIES, Machine
 
 NAME = "hybrid"
 
