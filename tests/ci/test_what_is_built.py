@@ -81,6 +81,7 @@ def test_the_listed_requirements_equal_those_of_the_wheels() -> None:
         ("infeng_gguf", "plugins/gguf"),
         ("infeng_nightly", "plugins/nightly"),
         ("infeng_numpy", "plugins/numpy"),
+        ("infeng_peers", "plugins/peers"),
         ("infeng_peft", "plugins/peft"),
         ("infeng_prefix_store", "plugins/prefix_store"),
         ("infeng_profile", "plugins/profile"),

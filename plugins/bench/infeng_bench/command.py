@@ -29,11 +29,8 @@ VERBS = {
     "throughput": "measure many requests in flight: throughput and latencies",
     "tokenizer": "measure the tokenizer: encoding, and decoding token by token",
     "drafts": "measure drafters in turn on texts with given answers: edits, an agent's calls, prose",
-    "zipf": "measure requests with many adapters, popular ones and others, beside other engines",
     "serve": "measure an engine, or a server, under traffic: latencies, goodput, fairness",
     "memory": "measure what memory models take, beside what was said before they were made",
-    "compare": "measure engines side by side, interleaved, with ratios pair by pair",
-    "peers": "install, list and remove other engines, each in an environment of its own",
     "report": "write a self-contained page of tables and charts from result files",
     "roofline": "measure what this machine can do: DRAM bandwidth and int8 peak",
 }  # verb -> help
