@@ -266,9 +266,9 @@ OPTIONAL = {("convert", "peft")}
 @pytest.mark.parametrize(
     ("wheel", "known"),
     [
-        ("convert", {"bench", "calibrate", "gguf", "peft", "quantizer"}),
-        ("gguf", {"bench"}),
-        ("peft", {"bench", "gguf"}),
+        ("convert", {"bench", "calibrate", "gguf", "peers", "peft", "quantizer"}),
+        ("gguf", {"peers"}),
+        ("peft", {"bench", "gguf", "peers"}),
         ("serve", {"dialects", "ray", "route"}),
     ],
 )

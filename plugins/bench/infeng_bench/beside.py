@@ -31,7 +31,7 @@ def names() -> Sequence[str]:
 
 def engines(text: str, fewest: int = 1) -> list[str]:
     """Read at least ``fewest`` different names separated by commas; raises UsageError."""
-    found, known = text.split(","), (OURS, *names())
+    found, known = text.split(","), (OURS, *(() if text == OURS else peers().names))
     for name in found:
         if name not in known:
             raise UsageError(f"engine {name!r}", "unknown", unknown_key_remedy(name, known))

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from infeng_bench import command
@@ -43,6 +44,24 @@ def test_a_verb_of_a_missing_wheel_names_the_wheel(
     with pytest.raises(SystemExit):
         main(["bench", "--help"])
     assert f"needs the wheel {wheel}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("decode", "--engines", "infeng,llama_cpp"),
+        ("lora-tax", "--engines", "infeng,llama_cpp"),
+        ("serve", "--http", "--engines", "infeng,llama_cpp"),
+        ("gemm", "--against", "torch"),
+        ("experts", "--peer", "kt_kernel"),
+    ],
+)
+def test_another_engine_names_the_wheel_that_brings_it(
+    words: tuple[str, ...], moe_config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Plugins, "answers", lambda *asked: {})
+    assert main(["bench", *words, "--synthetic", str(moe_config), "-t", "1"]) == 2
+    assert "install the wheel infeng-peers" in capsys.readouterr().err
 
 
 def test_an_unknown_verb_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
