@@ -7,9 +7,9 @@ from typing import Any
 from infeng_bench.engine.work import Work
 from infeng_bench.kernels.roofline import Roofline
 from infeng_bench.load.requests import Job, Reply, Served
-from infeng_bench.peers import adapter_comparison, comparison
-from infeng_bench.peers.comparison import Round
 from infeng_bench.reports import results
+from infeng_peers import adapter_comparison, comparison
+from infeng_peers.comparison import Round
 
 CEILINGS = Roofline(2, 3e10, 1e10, {"avx2": 1e11, "avx512_vnni": 4e11}, 3e9, {})
 COMMON: dict[str, Any] = {"model": "m", "format": "int4-g64", "threads": 2, "seed": 0}

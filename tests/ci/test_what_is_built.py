@@ -83,11 +83,13 @@ def test_the_listed_requirements_equal_those_of_the_wheels() -> None:
         ("infeng_nightly", "plugins/nightly"),
         ("infeng_numpy", "plugins/numpy"),
         ("infeng_packing", "plugins/packing"),
+        ("infeng_peers", "plugins/peers"),
         ("infeng_peft", "plugins/peft"),
         ("infeng_prefix_store", "plugins/prefix_store"),
         ("infeng_processors", "plugins/processors"),
         ("infeng_profile", "plugins/profile"),
         ("infeng_ray", "plugins/ray"),
+        ("infeng_simulate", "plugins/simulate"),
         ("infeng_suffix", "plugins/suffix"),
     ],
 )

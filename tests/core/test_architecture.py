@@ -279,10 +279,10 @@ OPTIONAL = {("convert", "peft")}
 @pytest.mark.parametrize(
     ("wheel", "known"),
     [
-        ("convert", {"bench", "calibrate", "gguf", "peft", "quantizer"}),
-        ("gguf", {"bench"}),
+        ("convert", {"bench", "calibrate", "gguf", "peers", "peft", "quantizer"}),
+        ("gguf", {"peers"}),
         ("inspect", {"bench", "convert", "doctor", "kit", "profile", "quality", "serve"}),
-        ("peft", {"bench", "gguf"}),
+        ("peft", {"bench", "gguf", "peers"}),
         ("serve", {"dialects", "ray", "route"}),
     ],
 )

@@ -16,7 +16,7 @@ ALLOWED = {
     "infeng_core": {"infeng_core._native", "_thread"},  # a thread whose start no interrupt can leave half done
     "infeng_calibrate": {"infeng_calibrate._native"},
     "infeng_packing": {"infeng_packing._native"},
-    "infeng_bench": {"ik_llama_cpp._ctypes_api"},  # the only binding of its C interface
+    "infeng_peers": {"ik_llama_cpp._ctypes_api"},  # the only binding of its C interface
 }
 """Private modules that a package may import: its own extension module, and what has no public face."""
 

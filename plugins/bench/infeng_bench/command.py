@@ -1,4 +1,7 @@
-"""`infeng bench VERB`: each verb is a module, imported when its own arguments are parsed."""
+"""`infeng bench VERB`: each verb is a module, imported when its own arguments are parsed.
+
+Other plugins bring further verbs through the hook ``infeng_bench_verbs``.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import functools
 import importlib
 from typing import Any, Protocol
 
+from infeng_bench.hookspecs import OF_WHEELS, BenchVerb, infeng_bench_verbs
+from infeng_core.api import Plugins, UsageError, load_config
 from infeng_core.api.servers import Parser
 
 VERBS = {
@@ -24,13 +29,8 @@ VERBS = {
     "throughput": "measure many requests in flight: throughput and latencies",
     "tokenizer": "measure the tokenizer: encoding, and decoding token by token",
     "drafts": "measure drafters in turn on texts with given answers: edits, an agent's calls, prose",
-    "zipf": "measure requests with many adapters, popular ones and others, beside other engines",
     "serve": "measure an engine, or a server, under traffic: latencies, goodput, fairness",
-    "simulate": "run the scheduler under traffic on a virtual clock, policy against policy",
-    "hybrid": "simulate a mixture of experts on a CPU and a GPU together, by where its experts are computed",
     "memory": "measure what memory models take, beside what was said before they were made",
-    "compare": "measure engines side by side, interleaved, with ratios pair by pair",
-    "peers": "install, list and remove other engines, each in an environment of its own",
     "report": "write a self-contained page of tables and charts from result files",
     "roofline": "measure what this machine can do: DRAM bandwidth and int8 peak",
 }  # verb -> help
@@ -48,10 +48,39 @@ class Verb(Protocol):
         """Measure; return the exit status. Raises InfengError."""
 
 
+def verbs() -> dict[str, BenchVerb]:
+    """Return every verb by name: those of this wheel, then those of other plugins."""
+    modules = {name: MODULES.get(name, name).replace("-", "_") for name in VERBS}
+    found = {name: BenchVerb(help, f"infeng_bench.verbs.{modules[name]}") for name, help in VERBS.items()}
+    for brought in Plugins.discover(load_config()).answers(infeng_bench_verbs).values():
+        found = {**found, **{name: one for name, one in brought.items() if name not in found}}
+    return found
+
+
 def verb(name: str) -> Verb:
-    """Import a verb's module. name: a key of VERBS."""
-    module: Any = importlib.import_module(f"infeng_bench.verbs.{MODULES.get(name, name).replace('-', '_')}")
+    """Import a verb's module. name: a key of ``verbs``, or a verb whose wheel is missing."""
+    known = verbs()
+    if name not in known:
+        return _Missing(name, OF_WHEELS[name])
+    module: Any = importlib.import_module(known[name].module)
     return module  # type: ignore[no-any-return]
+
+
+class _Missing:
+    """A verb whose wheel is not installed."""
+
+    def __init__(self, name: str, wheel: str) -> None:
+        """Name the wheel."""
+        self._name, self._wheel = name, wheel
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Take any arguments."""
+        parser.prefix_chars = "\0"
+        parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Raise UsageError."""
+        raise UsageError(f"infeng bench {self._name}", "no plugin brings it", f"install the wheel {self._wheel}")
 
 
 class _LazyParser(Parser):
@@ -93,7 +122,9 @@ class Bench:
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the verbs."""
         parsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_LazyParser)
-        for name, help in VERBS.items():
+        known = {name: one.help for name, one in verbs().items()}
+        missing = {name: f"needs the wheel {wheel}" for name, wheel in OF_WHEELS.items() if name not in known}
+        for name, help in {**known, **missing}.items():
             parsers.add_parser(name, help=help, description=help).verb_name = name
 
     def run(self, arguments: argparse.Namespace) -> int:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from tqdm import tqdm
 
-from infeng_bench import peers
+from infeng_bench import beside
 from infeng_bench.models import shapes
-from infeng_bench.peers import OURS
 from infeng_bench.reports import results
+from infeng_bench.reports.results import OURS
 from infeng_bench.stats import contention, gates
 from infeng_core.api import EngineConfig, UsageError, add_config_options, config_from
 from infeng_core.api.kernels import detect
@@ -117,7 +117,7 @@ def add_measurement(parser: argparse.ArgumentParser, rounds: int, *, has_rooflin
 
 def add_engines(parser: Arguments, what: str, default: str | None = None, *, required: bool = False) -> None:
     """Add ``--engines``, ``--timeout`` and ``--option``, for measurements of several engines in turn."""
-    help = f"of {OURS}, {', '.join(peers.NAMES)}: {what}"
+    help = f"of {', '.join((OURS, *beside.names()))}: {what}"
     parser.add_argument("--engines", default=default, required=required, metavar="A,B", help=help)
     add(parser, "--timeout", seconds, TIMEOUT, "S", "seconds of one answer")
     help = "a setting of a peer; repeats"

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 from infeng_bench.engine.work import Work
-from infeng_bench.kernels import attention_ops, oracles
+from infeng_bench.kernels import attention_ops
 from infeng_bench.models import shapes
+from infeng_peers import oracles
 
 from infeng_core.cli import main
 from infeng_core.models.config import ModelConfig
 from infeng_core.plug.assembly import load_config
 
-FAKE = Path(__file__).with_name("fake_oracle.py")
+FAKE = Path(__file__).parents[1] / "peers" / "fake_oracle.py"
 
 
 def attention(out: Path, config: Path, *more: str) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from infeng_bench import options
 from infeng_bench.engine.work import Work
-from infeng_bench.peers import comparison
-from infeng_bench.peers.comparison import Round
-from infeng_bench.peers.process import EngineProcess
 from infeng_bench.reports import results
 from infeng_bench.stats import contention
 from infeng_bench.stats.contention import Mark, Waits, judged
-from infeng_bench.verbs.compare import show
+from infeng_peers import comparison
+from infeng_peers.comparison import Round
+from infeng_peers.process import EngineProcess
+from infeng_peers.verbs.compare import show
 from report_parts import COMMON, TOLD
 
 from infeng_core.cli import main

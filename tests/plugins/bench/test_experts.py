@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from infeng_bench.kernels import experts, oracles
+from infeng_bench.kernels import experts
 from infeng_bench.models import shapes
 from infeng_bench.models.model_shape import ModelShape
-from infeng_bench.peers import peer, serve
-from infeng_bench.peers.environment import Environment
+from infeng_peers import oracles, serve
+from infeng_peers.environment import Environment
+from infeng_peers.known import peer
 from numpy.typing import NDArray
 
 from infeng_core.cli import main
@@ -25,7 +26,7 @@ from infeng_core.models.weights import layout
 from infeng_core.plug.assembly import load_config
 from infeng_core.plug.manager import Plugins
 
-FAKE = Path(__file__).with_name("fake_oracle.py")
+FAKE = Path(__file__).parents[1] / "peers" / "fake_oracle.py"
 PROGRAM = Path(oracles.__file__).with_name("oracle_kt_kernel.py")
 SIZES = {"hidden": 200, "intermediate": 64, "experts": 6, "top_k": 2, "layers": 3, "rows": 40}
 PLACE = Environment(peer("kt_kernel"))

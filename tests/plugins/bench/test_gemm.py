@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench.kernels import linears, oracles, roofline
+from infeng_bench.kernels import linears, roofline
 from infeng_bench.models import shapes
 from infeng_bench.models.model_shape import ModelShape
+from infeng_peers import oracles
 
 from infeng_core.cli import main
 from infeng_core.formats.quant import builtin_format
 
-FAKE = Path(__file__).with_name("fake_oracle.py")
+FAKE = Path(__file__).parents[1] / "peers" / "fake_oracle.py"
 CEILINGS = roofline.Roofline(1, 1e10, 5e9, {"avx2": 1e11, "avx512_vnni": 4e11}, 1e9, {"streams": 1, "prefetch": 0})
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from infeng_bench.http.client import Client, Look
 from infeng_bench.http.wire import Address, Wire
-from infeng_bench.peers import PeerError
+from infeng_bench.processes import PeerError
 
 STREAM = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nfull"

@@ -4,11 +4,12 @@ import ast
 from pathlib import Path
 
 import infeng_bench
+import infeng_peers
+import infeng_simulate
 import pytest
 
 ROOT = Path(infeng_bench.__file__).parent
-STANDALONE = ("peers/serve.py", "peers/slots.py", "peers/llama_rows.py", "kernels/oracle_torch.py",
-              "kernels/oracle_kt_kernel.py")  # fmt: skip
+STANDALONE = ("serve", "slots", "llama_rows", "oracle_torch", "oracle_kt_kernel")
 LOWEST = ("stats", "reports/machine.py", "load/arrivals.py", "models/cache.py")
 
 
@@ -36,6 +37,14 @@ def files(*places: str) -> list[Path]:
                                                          (ROOT / place).rglob("*.py")))  # fmt: skip
 
 
+def test_the_wheels_know_each_other_one_way() -> None:
+    for path in ROOT.rglob("*.py"):
+        assert not any(name.startswith(("infeng_peers", "infeng_simulate")) for name in imported(path)), path
+    for package, other in ((infeng_peers, "infeng_simulate"), (infeng_simulate, "infeng_peers")):
+        for path in Path(package.__file__).parent.rglob("*.py"):
+            assert not any(name.startswith(other) for name in imported(path)), path
+
+
 def test_only_the_command_imports_the_verbs() -> None:
     verbs = ROOT / "verbs"
     others = [path for path in ROOT.rglob("*.py") if verbs not in path.parents]
@@ -46,11 +55,11 @@ def test_only_the_command_imports_the_verbs() -> None:
 
 @pytest.mark.parametrize("file", STANDALONE)
 def test_scripts_for_other_interpreters_import_no_package_of_ours(file: str) -> None:
-    assert not any(name.startswith("infeng") for name in imported(ROOT / file))
+    assert not any(name.startswith("infeng") for name in imported(Path(infeng_peers.__file__).with_name(f"{file}.py")))
 
 
 @pytest.mark.parametrize("path", files(*LOWEST), ids=str)
 def test_arithmetic_imports_no_engine_and_no_command_line(path: Path) -> None:
-    above = ("command", "options", "verbs", "engine", "http", "sim", "peers")
+    above = ("command", "options", "verbs", "engine", "http", "costs", "peers")
     assert not imported(path) & {f"infeng_bench.{name}" for name in above}
     assert not any(name.startswith(tuple(f"infeng_bench.{one}." for one in above)) for name in imported(path))

@@ -11,7 +11,7 @@ from infeng_bench import command
 
 from infeng_core.cli import main
 
-WITH_MODEL = [name for name in command.VERBS if name not in ("peers", "report", "roofline", "memory")]
+WITH_MODEL = [name for name in command.verbs() if name not in ("peers", "report", "roofline", "memory")]
 NEEDED = {"compare": ("--engines", "infeng,llama_cpp", "--work", "decode")}
 
 
@@ -89,7 +89,7 @@ def test_serve_starts_the_servers_of_no_other_peer(tiny_config: Path, capsys: py
     assert "--http --engines infeng,llama_cpp" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", [name for name in command.VERBS if name not in ("peers", "report")])
+@pytest.mark.parametrize("name", [name for name in command.verbs() if name not in ("peers", "report")])
 def test_the_error_of_an_unknown_option_suggests_a_known_one(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["bench", name, *NEEDED.get(name, ()), "--reprot", "page.html"])

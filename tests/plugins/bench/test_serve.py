@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from infeng_bench.costs.step_costs import StepCosts
 from infeng_bench.http import completions
 from infeng_bench.http.client import Client
 from infeng_bench.http.wire import Address
 from infeng_bench.load.kinds import Load
 from infeng_bench.load.traffic import draw
-from infeng_bench.sim.step_costs import StepCosts
 
 from infeng_core.api import UsageError
 from infeng_core.cli import main

@@ -17,7 +17,8 @@ from infeng_bench.http.server_process import ServerProcess
 from infeng_bench.http.wire import Address, Count, Wire
 from infeng_bench.load.place import Effort
 from infeng_bench.load.requests import Job, Reply, Served
-from infeng_bench.peers import PeerError, environment, llama_server, models
+from infeng_bench.processes import PeerError
+from infeng_peers import environment, exports, llama_server
 
 from infeng_core.cli import main
 
@@ -188,8 +189,8 @@ def test_the_same_requests_go_to_the_engine_to_our_server_and_to_a_peer(
     program.chmod(0o755)
     monkeypatch.setattr(environment.Environment, "require", lambda self: {})
     monkeypatch.setattr(llama_server, "program", lambda folder: program)
-    monkeypatch.setattr(models, "peer_model", lambda peer, source, format: source)
-    monkeypatch.setattr(models, "peer_adapter", lambda peer, adapter, base: adapter)
+    monkeypatch.setattr(exports, "peer_model", lambda peer, source, format: source)
+    monkeypatch.setattr(exports, "peer_adapter", lambda peer, adapter, base: adapter)
     out = tmp_path / "out.json"
     options = ["--http", "--clients", "2", "--adapters", "2", "--rank", "4", "--peer", "llama_cpp"]
     options += ["--pairs", "2", "--each", "1", "--prompt", "4", "--new", "5", "--json", str(out)]

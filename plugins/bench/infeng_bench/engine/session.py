@@ -20,9 +20,9 @@ from infeng_bench.kernels.roofline import Roofline
 from infeng_bench.load.place import Place
 from infeng_bench.models.model_shape import most_common
 from infeng_bench.models.token_costs import Costs, costs
-from infeng_bench.peers import OURS
 from infeng_bench.reports import results
 from infeng_bench.reports.machine import kernel_features
+from infeng_bench.reports.results import OURS
 from infeng_bench.stats import cores
 from infeng_bench.stats.contention import Mark, judged
 from infeng_bench.stats.rates import Ceiling

@@ -24,7 +24,7 @@ from infeng_bench.http.answer import Answer
 from infeng_bench.http.wire import Address, Wire
 from infeng_bench.load.place import Place
 from infeng_bench.load.requests import Job, Reply
-from infeng_bench.peers import PeerError
+from infeng_bench.processes import PeerError
 
 PIECE = 1 << 16  # bytes read at a time
 MOST_FILES = 1 << 16

@@ -13,7 +13,9 @@ from typing import Any, Protocol
 
 from tqdm import tqdm
 
-from infeng_bench import options, peers
+from infeng_bench import options
+from infeng_bench.beside import peers
+from infeng_bench.engine.command_line import make_room
 from infeng_bench.engine.place import InProcess
 from infeng_bench.engine.session import Session
 from infeng_bench.http import overhead_figures
@@ -24,9 +26,9 @@ from infeng_bench.load.arrivals import Lengths
 from infeng_bench.load.requests import Job, Served
 from infeng_bench.load.workload import Workload
 from infeng_bench.models import adapters
-from infeng_bench.peers import environment, lineup, llama_server, models
 from infeng_bench.reports import results
-from infeng_core.api import UsageError, cache_root
+from infeng_bench.reports.results import OURS
+from infeng_core.api import UsageError
 
 KIND = "serve-http"
 PEERS = ("llama_cpp",)  # peers whose own server is measured
@@ -48,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     help = "measure requests for N random adapters too, besides the base alone"
     group.add_argument("--adapters", type=options.natural, default=0, metavar="N", help=help)
     options.add(group, "--alpha", float, ALPHA, "A", "adapter k has weight 1/(k+1)^A; 0: in turn")
-    options.add_engines(group, "whose servers are measured, see infeng bench peers", peers.OURS)
+    options.add_engines(group, "whose servers are measured, see infeng bench peers", OURS)
     group.add_argument("--peer", choices=PEERS, help="another engine's server beside ours, as --engines")
 
 
@@ -72,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     load = Workload(1, arguments.new, arguments.alpha, False, arguments.seed, math.inf, prompts)
     shape = arguments.synthetic or arguments.model
     loras = adapters.random_adapters(shape, arguments.adapters, arguments.rank, arguments.targets)
-    lineup.make_room(arguments, max(clients))
+    make_room(arguments, max(clients))
     kinds = [(), tuple(loras)] if loras else [()]
     sides = 2 + bool(arguments.peer)
     bar = tqdm(total=len(clients) * len(kinds) * sides * (arguments.pairs + 1), unit="round", disable=None)
@@ -102,25 +104,7 @@ def _peer(arguments: argparse.Namespace, loras: Mapping[str, Path], places: int)
     if not arguments.peer:
         yield []
         return
-    peer = peers.peer(arguments.peer)
-    place = environment.Environment(peer)
-    place.require()
-    program, source = llama_server.program(place.folder), lineup.source(arguments)
-    model = models.peer_model(peer, source, arguments.format or lineup.FORMAT)
-    given = {
-        "threads": options.threads(arguments),
-        "places": places,
-        "positions": arguments.prompt + arguments.new,
-        "adapters": [models.peer_adapter(peer, path, source) for path in loras.values()],
-    }
-    server = ServerProcess(
-        arguments.peer,
-        lambda port: llama_server.command(program, model, port, **given),
-        llama_server.wire(list(loras)),
-        cache_root() / "bench" / "peers" / f"{arguments.peer}-server.log",
-        arguments.timeout,
-        llama_server.environ(program),
-    )
+    server = peers().server(arguments.peer, arguments, loras, places)
     try:
         server.ready()
         yield [server]
@@ -155,7 +139,6 @@ def _rounds(
 def _record(
     arguments: argparse.Namespace, session: Session, found: list[dict[str, Any]], seconds: float
 ) -> dict[str, Any]:
-    peer = environment.Environment(peers.peer(arguments.peer)).record() if arguments.peer else None
     return results.record(
         KIND,
         {"measurements": list(found), "seconds_in_all": seconds},
@@ -168,5 +151,5 @@ def _record(
         zipf_alpha=arguments.alpha if arguments.adapters else None,
         rank=arguments.rank if arguments.adapters else None,
         targets=arguments.targets if arguments.adapters else None,
-        peer_versions=peer and peer["versions"],
+        peer_versions=peers().versions(arguments.peer) if arguments.peer else None,
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from infeng_bench import options
+from infeng_bench.engine.command_line import own_arguments
 from infeng_bench.engine.place import IN_PROCESS, EnginePlace
 from infeng_bench.engine.session import Sides, opened
 from infeng_bench.http import completions
@@ -19,9 +20,7 @@ from infeng_bench.http.server_process import ServerProcess
 from infeng_bench.load import prompts
 from infeng_bench.load.place import Place
 from infeng_bench.load.requests import Job
-from infeng_bench.peers import lineup
-from infeng_bench.peers.child import memory_of
-from infeng_bench.peers.environment import INFENG
+from infeng_bench.processes import INFENG, memory_of
 from infeng_core.api import cache_root
 
 SERVED = "served"  # the name in results of our server
@@ -118,7 +117,7 @@ def server_of(
 ) -> ServerProcess:
     """Start only the server; arguments as in ``both``."""
     options.model_name(arguments)
-    model, *ours = lineup.own_arguments(arguments, Path(arguments.model or ""), options.threads(arguments))
+    model, *ours = own_arguments(arguments, Path(arguments.model or ""), options.threads(arguments))
     waits = {"scheduler__max_wait_ms": 0}  # a closed loop sends all at once, and no request may be refused
     given = [_word(name, value) for name, value in {**waits, **settings}.items() if value is not None]
     words = [word for text in given for word in ("--set", text)]

@@ -13,7 +13,7 @@ from pathlib import Path
 from infeng_bench.http.client import CONTEXT, VOCAB, Client
 from infeng_bench.http.wire import Address, Wire
 from infeng_bench.load.requests import Job, Served
-from infeng_bench.peers.child import ChildProcess, memory_of
+from infeng_bench.processes import ChildProcess, memory_of
 from infeng_bench.stats.contention import NANO, threads
 
 POLL = 0.05  # seconds between two checks of readiness

@@ -6,16 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-import numpy as np
-
 from infeng_bench.load import prompts
 from infeng_bench.load.arrivals import Arrival, Lengths
 from infeng_bench.load.kinds import Load
 from infeng_bench.load.requests import Job
 from infeng_bench.load.traffic import choices, draw
-
-VARIANTS = ("mixed", "single", "base")
-"""mixed: the drawn adapters. single: the first adapter for all requests. base: no adapter."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +54,3 @@ class Workload:
         drawn = draw(load, self.requests, seed, context)
         sizes = [len(text) for text in texts] or drawn.prompt.tolist()
         return [Arrival(at, min(size, context - new), new) for at, size in zip(drawn.at.tolist(), sizes, strict=True)]
-
-
-def variant(jobs: Sequence[Job], kind: str, names: Sequence[str]) -> list[Job]:
-    """Return the same requests with the adapters of a variant. kind: one of VARIANTS."""
-    if kind == "mixed":
-        return list(jobs)
-    return [replace(job, adapter=names[0] if kind == "single" else None) for job in jobs]
-
-
-def trial(names: Sequence[str], vocab: int, new: int = 2) -> list[Job]:
-    """Return a short request for each adapter and the base, so that first-use costs are not measured."""
-    ids = np.random.default_rng(0).integers(0, vocab, 8).tolist()
-    return [Job(0.0, ids, new, name) for name in (*names, None)]

@@ -10,8 +10,7 @@ import numpy as np
 
 from infeng_bench.engine.work import Work
 from infeng_bench.load.outcomes import QUANTILES
-from infeng_bench.peers import OURS
-from infeng_bench.reports.results import measurements
+from infeng_bench.reports.results import OURS, measurements
 from infeng_bench.stats.contention import withheld
 from infeng_core.api import UsageError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from infeng_inspect.api import machine as facts_of
 from infeng_core.api.kernels import Cpu, detect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from infeng_core.api.engines import BoundOp
     from infeng_core.api.kernels import Selector
@@ -58,4 +59,17 @@ def kernel_features(selector: Selector | None, bound: Iterable[BoundOp]) -> dict
         if state is not None and state.native is not None:
             own = next((kernel.features for kernel in state.native.kernels if kernel.name == op.kernel), [])
             found[f"{op.library}/{op.kernel}"] = sorted(state.features_of(op.kernel, own))
+    return found
+
+
+def linear_features(introduction: Mapping[str, Any], rows: int) -> Collection[str]:
+    """Return the features of the kernels bound to linears of integer weights at ``rows`` rows.
+
+    introduction: of an engine, with ``kernels`` and ``details.kernel_features``.
+    """
+    found: set[str] = set()
+    for kernel in introduction["kernels"]:
+        low, high = kernel.get("rows", (0, 0))
+        if kernel["op"] == "linear" and low <= rows <= high and re.search(r"\bint\d", kernel.get("what", "")):
+            found.update(introduction["details"]["kernel_features"].get(kernel["kernel"], ()))
     return found

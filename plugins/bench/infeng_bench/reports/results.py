@@ -19,6 +19,7 @@ from infeng_bench.reports import machine
 from infeng_core.api import ResourceError, UsageError, read_json
 from infeng_core.api.engines import BoundOp
 
+OURS = "infeng"  # this engine's name
 SCHEMA = "infeng-bench/1"
 """Name and major version of the results' form; ``schema.json`` describes it. Added keys do not change the version."""
 

@@ -10,6 +10,7 @@ from typing import Any
 from infeng_bench import options
 from infeng_bench.engine.work import Work
 from infeng_bench.kernels import attention_ops, oracles
+from infeng_bench.kernels.programs import Choice
 from infeng_bench.kernels.roofline import Roofline
 from infeng_bench.models.model_shape import model_shape
 from infeng_bench.options import Column
@@ -75,7 +76,7 @@ def _measure(
     # Half of the multiplications are float.
     found = single_op.Measured(kernels, ours, theirs, macs, nbytes, is_int8=False)
     for one, shown in found.figures(rounds, bench.threads, ceilings, others):
-        kv = one.format if isinstance(one, oracles.OracleOp) else bench.kv
+        kv = bench.kv if isinstance(one, Choice) else one.format
         yield {"work": _name(work), "kv_dtype": kv, **shown}
 
 

@@ -8,20 +8,21 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from infeng_bench import options
-from infeng_bench.kernels import oracles, probe
+from infeng_bench import beside, options
+from infeng_bench.kernels import probe
 from infeng_bench.kernels.experts import Experts
 from infeng_bench.kernels.roofline import Roofline
 from infeng_bench.models.model_shape import model_shape
 from infeng_bench.options import Column
-from infeng_bench.peers import OURS, PARTS, comparison, peer
 from infeng_bench.reports import results
+from infeng_bench.reports.machine import linear_features
+from infeng_bench.reports.results import OURS
 from infeng_bench.stats import paired
 from infeng_bench.stats.contention import Mark, withheld
 from infeng_bench.stats.rates import Ceiling, rates
 from infeng_bench.stats.summary import spread
 from infeng_bench.verbs import single_op
-from infeng_core.api import Plugins, UsageError
+from infeng_core.api import Plugins
 from infeng_core.api.formats import format_lookup
 
 NAME = "experts"
@@ -36,7 +37,9 @@ Sides = dict[int, Callable[..., float]]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     options.add(parser, "--rows", options.counts, ROWS, "N,N", "rows of a batch")
-    parser.add_argument("--peer", choices=PARTS, help="another engine's experts, measured in turn")
+    others = beside.find()
+    parts = None if others is None else others.parts  # any name without a plugin, whose error names the wheel
+    parser.add_argument("--peer", choices=parts, help="another engine's experts, measured in turn")
     options.add_measurement(parser, ROUNDS, has_roofline=True)
 
 
@@ -51,11 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
         sides: Sides = {0: ours.run}
         facts: dict[str, Any] = {}
         for workers in sorted({threads, max(1, threads - 1)}) if name is not None else ():
-            kind = peer(name).FORMATS.get(ours.quant.stored)
-            if kind is None:
-                remedy = f"use one of {', '.join(peer(name).FORMATS)}"
-                raise UsageError(name, f"it has nothing that stands against {ours.quant.name}", remedy)
-            oracle = stack.enter_context(contextlib.closing(oracles.Oracle(name, None, workers)))
+            kind = beside.peers().number_type(name, ours.quant)
+            oracle = stack.enter_context(contextlib.closing(beside.peers().oracle(name, None, workers)))
             theirs = oracle.experts(kind, layers=ours.layers, rows=most, **ours.size)
             sides[workers] = theirs.once
             facts = {"oracles": {name: f"{oracle.introduction['version']}, {theirs.name.partition('/')[2]}"}}
@@ -93,7 +93,7 @@ def _measured(
     best = min(others, key=others.__getitem__, default=0)
     seconds = {OURS: every[0], **({arguments.peer: every[best]} if best else {})}
     macs, nbytes = ours.work(rows)
-    features = comparison.linear_features(ours.introduction, rows)
+    features = linear_features(ours.introduction, rows)
     ceiling = Ceiling.of(ceilings, features, not ours.quant.is_float)
     figures = rates(macs, nbytes, seconds[OURS], threads=threads, clock_hz=probe.clock_hz(), ceiling=ceiling)
     speeds = {name: [rows / taken for taken in each] for name, each in seconds.items()}

@@ -10,6 +10,7 @@ from typing import Any
 from infeng_bench import options
 from infeng_bench.kernels import linears, oracles, programs
 from infeng_bench.kernels.linears import Linear
+from infeng_bench.kernels.programs import Choice
 from infeng_bench.kernels.roofline import Roofline
 from infeng_bench.models.model_shape import model_shape
 from infeng_bench.options import Column
@@ -88,5 +89,5 @@ class _Bench:
         macs = rows * linear.n * linear.k
         found = single_op.Measured(kernels, ours, theirs, macs, linear.nbytes, not quant.is_float)
         for one, shown in found.figures(rounds, self._threads, self._ceilings, others):
-            told = (one.format, one.calls) if isinstance(one, oracles.OracleOp) else (quant.name, copies)
+            told = (quant.name, copies) if isinstance(one, Choice) else (one.format, one.calls)
             yield {**facts, "format": told[0], "copies": told[1], **shown}

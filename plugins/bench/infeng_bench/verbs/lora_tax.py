@@ -10,13 +10,14 @@ from typing import Any
 from tqdm import tqdm
 
 from infeng_bench import options
+from infeng_bench.beside import peers
 from infeng_bench.engine import alternating
 from infeng_bench.engine.session import Session, opened
 from infeng_bench.engine.sides import Pair, Side
 from infeng_bench.engine.sides import pairs as measure
 from infeng_bench.engine.work import KINDS, Work
 from infeng_bench.models import adapters
-from infeng_bench.peers import OURS
+from infeng_bench.reports.results import OURS
 from infeng_bench.stats import paired
 from infeng_bench.stats.contention import Mark, judged, withheld
 
@@ -53,9 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     steps = {"steps": arguments.steps} if arguments.phase == "decode" else {}
     work = Work(arguments.phase, arguments.rows, context, **steps)
     if arguments.engines:
-        from infeng_bench.verbs import lora_tax_engines
-
-        return lora_tax_engines.run(arguments, work)
+        return peers().compare_taxes(arguments, work)
     with _sides(arguments) as (session, sides, nbytes):
         session.restart()
         with tqdm(total=arguments.pairs + 1, desc=NAME, unit="pair", leave=False, disable=None) as bar:

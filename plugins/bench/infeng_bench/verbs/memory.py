@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from infeng_bench import options
+from infeng_bench.engine.command_line import FORMAT
 from infeng_bench.models import shapes, synthetic
-from infeng_bench.peers import lineup
-from infeng_bench.peers.environment import INFENG
+from infeng_bench.processes import INFENG
 from infeng_bench.reports import results
 from infeng_core.api import ResourceError, UsageError, add_config_options, available_bytes, cache_root
 
@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(options.MODEL, metavar="MODEL,MODEL", nargs="?", help=help)
     options.add(parser, "--synthetic", options.words, None, "NAME,NAME", "the same")
     parser.set_defaults(last_positional=options.MODEL)
-    options.add(parser, "--format", str, lineup.FORMAT, "F", "weight format")
+    options.add(parser, "--format", str, FORMAT, "F", "weight format")
     help = "positions of the one sequence that fills cache and steps"
     parser.add_argument("--context", metavar="N", type=options.positive, default=512, help=help)
     help = "leave out what would take more, such as 12GB (default: than is available)"

@@ -12,7 +12,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from infeng_bench import options, peers
+from infeng_bench import beside, options
+from infeng_bench.costs import calibration, cost_source
+from infeng_bench.costs.activity import Activity
+from infeng_bench.costs.machine import Machine
+from infeng_bench.costs.step_costs import StepCosts
 from infeng_bench.engine.place import EnginePlace
 from infeng_bench.engine.running import greedy
 from infeng_bench.engine.session import Session, opened
@@ -24,12 +28,8 @@ from infeng_bench.load.outcomes import Outcomes
 from infeng_bench.load.place import Place
 from infeng_bench.load.traffic import Traffic, draw
 from infeng_bench.models import adapters
-from infeng_bench.peers import lineup
 from infeng_bench.reports import results
-from infeng_bench.sim import calibration, cost_source
-from infeng_bench.sim.activity import Activity
-from infeng_bench.sim.simulator import Machine
-from infeng_bench.sim.step_costs import StepCosts
+from infeng_bench.reports.results import OURS
 from infeng_bench.stats.rates import rows_of_traffic
 from infeng_core.api import UsageError
 
@@ -52,9 +52,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    others = [name for name in lineup.names(arguments.engines) if name != peers.OURS]
+    others = [name for name in beside.engines(arguments.engines) if name != OURS]
     if others and not (arguments.http and others == list(overhead.PEERS)):
-        remedy = f"give --http --engines {peers.OURS},{overhead.PEERS[0]}"
+        remedy = f"give --http --engines {OURS},{overhead.PEERS[0]}"
         raise UsageError("--engines", f"no server of {', '.join(others)} is started here", remedy)
     arguments.peer = arguments.peer or next(iter(others), None)
     if arguments.http:

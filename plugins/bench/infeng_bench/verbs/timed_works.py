@@ -6,15 +6,15 @@ import argparse
 from typing import Any
 
 from infeng_bench import options
+from infeng_bench.beside import peers
+from infeng_bench.engine.command_line import make_room
 from infeng_bench.engine.running import Timing, perform
 from infeng_bench.engine.session import Session, opened
 from infeng_bench.engine.work import STEPS, Work
 from infeng_bench.options import Column
-from infeng_bench.peers import lineup
 from infeng_bench.stats.contention import withheld
 from infeng_bench.stats.rates import fractions
 from infeng_bench.stats.summary import latencies, spread
-from infeng_bench.verbs import compare
 
 ROUNDS = 5
 SHARES = ("dram_fraction", "int8_fraction")
@@ -64,9 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
     steps = {"steps": arguments.steps} if kind == "decode" else {}
     works = [Work(kind, rows, context, **steps) for rows in arguments.rows for context in arguments.context]
     options.make_long_enough(arguments, works)
-    lineup.make_room(arguments, max(work.rows for work in works))
+    make_room(arguments, max(work.rows for work in works))
     if arguments.engines or "," in (arguments.format or ""):
-        return compare.against(arguments, works, arguments.rounds)
+        return peers().compare(arguments, works, arguments.rounds)
     with opened(arguments) as session:
         timings: dict[Work, list[Timing]] = {work: [] for work in works}
         turns = [(index, work) for index in range(arguments.rounds) for work in works]

@@ -1,0 +1,1 @@
+"""Verbs of `infeng bench`: each module has configure(parser) and run(arguments)."""
