@@ -12,8 +12,9 @@ from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 NICENESS = 7
-"""Niceness of a loading thread. On a core that a worker of the batch wants, the thread gets about a sixth of the
-time, so a step takes little longer (a step ends with its slowest worker); on an idle core it runs at full speed."""
+"""Niceness of a thread with a long job. On a core that a worker of the batch wants, the thread gets about a sixth of
+the time, so a step takes little longer (a step ends with its slowest worker); on an idle core it runs at full speed.
+A brief job is a millisecond of work for which requests wait, and its thread is as urgent as the batch."""
 
 GRACE = 0.25
 """Seconds after which a job counts as slow: it usually waits for storage, so others may run beside it."""
@@ -31,6 +32,10 @@ class Job(Protocol):
     @property
     def entry(self) -> object:
         """The entry that the job loads."""
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether the job takes about a millisecond of a processor."""
 
 
 J = TypeVar("J", bound=Job)
@@ -84,17 +89,19 @@ class Loader(Generic[J]):
         return job
 
     def _work(self, job: J | None) -> None:
-        if sys.platform == "linux":  # each Linux thread has its own niceness
-            with suppress(OSError):
-                thread = threading.get_native_id()
-                os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS)
+        is_nice = False
         while job is not None:
+            if not (job.is_brief or is_nice):
+                _be_nice()
+                is_nice = True
             self._run(job)
             with self._lock:
                 if self._running.pop(job, None) is None:  # given up meanwhile: another thread has replaced this one
                     self._stuck -= 1
                     return
                 self._changed.notify_all()
+                if is_nice:  # which cannot be taken back, so the watching thread starts a thread for the next job
+                    return
                 job = self._next()
 
     def _watch(self) -> None:
@@ -131,3 +138,11 @@ class Loader(Generic[J]):
                 self._stuck += 1
             elif job in self._running:
                 self._running[job] = time.monotonic()
+
+
+def _be_nice() -> None:
+    """Lower the priority of the calling thread."""
+    if sys.platform == "linux":  # each Linux thread has its own niceness
+        with suppress(OSError):
+            thread = threading.get_native_id()
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS)

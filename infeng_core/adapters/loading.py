@@ -51,6 +51,13 @@ class Load:
     is_read: bool = False  # only placing remains, which cannot hang
     is_over: bool = False  # given up: its result is discarded
 
+    @property
+    def is_brief(self) -> bool:
+        """Whether the adapter is a small engine-native one."""
+        from infeng_core.formats.adapters.artifact import is_small  # a slow import, on a loading thread
+
+        return is_small(self.entry.source)
+
 
 class Loading:
     """Loads contents into the cache, for waiting requests or for a waiting caller."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,9 @@ from infeng_core.models.typed_fields import Fields, show
 FILE = "infeng_adapter.safetensors"
 MAJOR = 2
 VERSION = (MAJOR, 1)  # of the format that is written
+SMALL = 1 << 20
+"""Bytes of an adapter that is read and placed in about a millisecond."""
+
 MAX_SCALING = 1e12  # alpha is at most 1e6 in an adapter_config.json
 AGAIN = "convert the adapter again: infeng convert-adapter PEFT DEST --model MODEL --force"
 _log = get_logger(__name__)
@@ -70,6 +74,14 @@ class Artifact:
 def is_artifact(directory: Path) -> bool:
     """Return whether a directory holds an engine-native adapter."""
     return (directory / FILE).exists()
+
+
+def is_small(source: str) -> bool:
+    """Return whether a folder holds an engine-native adapter of at most ``SMALL`` bytes."""
+    try:
+        return os.lstat(Path(source) / FILE).st_size <= SMALL
+    except (OSError, ValueError):  # no such file, or an invalid name
+        return False
 
 
 def shapes_of(config: ModelConfig) -> dict[str, object]:
