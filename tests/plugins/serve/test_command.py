@@ -16,7 +16,7 @@ import pytest
 from infeng_demo import adapter_dir, model_dir
 from serve_parts import ask, connected, posted, read_until, until
 
-from infeng_core.api.servers import shorten_slice
+from infeng_inspect.api import shorten_slice
 
 LONG = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "stream": True}
 
