@@ -98,32 +98,6 @@ def announce(text: str, level: str = "info") -> None:
         print(printable(text), file=sys.stderr)
 
 
-def capture_library_logs() -> None:
-    """Print what other libraries log through Python's logging, warnings and above, as events of the engine.
-
-    This is for commands, whose process is their own; a surrounding application decides for itself.
-    """
-    import logging
-
-    root = logging.getLogger()
-    if not any(getattr(handler, "is_infeng", False) for handler in root.handlers):
-        handler = logging.Handler(logging.WARNING)
-        handler.is_infeng = True  # type: ignore[attr-defined]
-        handler.emit = _heard  # type: ignore[method-assign]
-        root.addHandler(handler)
-        logging.captureWarnings(True)
-
-
-def _heard(record: Any) -> None:
-    level = "error" if record.levelno >= LEVELS["error"] else "warning"
-    try:
-        text = record.getMessage()
-    except Exception:  # from a message that does not fit its arguments
-        text = str(record.msg)
-    trace = {"exc_info": record.exc_info} if record.exc_info else {}
-    getattr(get_logger(record.name), level)(text, **trace)
-
-
 def _configured() -> None:
     if not _settings.configured:
         configure_from(os.environ.get("INFENG_LOG", ""))

@@ -12,7 +12,7 @@ from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras, 
 from infeng_core.cli.parser import Parser, add_model
 from infeng_core.cli.processors import processors_of, request_fields
 from infeng_core.formats.side_files import side_files
-from infeng_core.log import capture_library_logs, is_json
+from infeng_core.log import is_json
 from infeng_core.requests.bad_words import bad_words
 from infeng_core.requests.parameters import SAMPLING
 from infeng_core.requests.sampler import draw_seed
@@ -21,7 +21,7 @@ from infeng_core.telemetry.startup_times import StartupTimes
 
 __all__ = [
     "SAMPLING", "Parser", "Size", "StartupTimes", "adapters_of", "add_lora_options", "add_model", "add_model_options",
-    "add_sampling_options", "as_text", "bad_words", "capture_library_logs", "draw_seed", "drop_bad_words", "emit",
+    "add_sampling_options", "as_text", "bad_words", "draw_seed", "drop_bad_words", "emit",
     "is_json", "loras", "model_options", "parse_adapter", "parse_lora", "processors_of", "request_fields",
     "sampling_params", "side_files",
 ]  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 
 import pytest
 
@@ -107,26 +106,6 @@ def test_a_commands_messages_are_events_under_json(capsys, monkeypatch):
     log.configure()
     cli.say("listening", to_stderr=True)
     assert capsys.readouterr().err == "listening\n"
-
-
-def test_what_other_libraries_log_comes_out_in_the_same_form(capsys):
-    root = logging.getLogger()
-    before = root.handlers[:]
-    try:
-        log.capture_library_logs()
-        log.capture_library_logs()
-        log.configure_from("info,json")
-        logging.getLogger("library.of.others").warning("Invalid %s", "request")
-        logging.getLogger("asyncio").error("never retrieved %s", "one")
-        logging.getLogger("quiet").info("nothing")
-        events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-        assert [(e["module"], e["level"], e["event"]) for e in events] == [
-            ("library.of.others", "warning", "Invalid request"),
-            ("asyncio", "error", "never retrieved one"),
-        ]
-    finally:
-        logging.captureWarnings(False)
-        root.handlers[:] = before
 
 
 def test_a_wrong_log_variable_hides_no_error(monkeypatch, capsys):

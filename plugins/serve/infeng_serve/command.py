@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from infeng_core.api import UsageError, add_config_options, config_from, get_logger, say
-from infeng_core.api.servers import StartupTimes, capture_library_logs, parse_lora
+from infeng_core.api.servers import StartupTimes, parse_lora
 
 if TYPE_CHECKING:
     from infeng_core.api import EngineConfig
@@ -101,6 +101,7 @@ class Serve:
         from infeng_serve.defaults import as_served
         from infeng_serve.hookspecs import routes_of
         from infeng_serve.model import Model, load
+        from infeng_serve.observability.library_logs import capture_library_logs
         from infeng_serve.observability.process import age
         from infeng_serve.observability.tracing import check
         from infeng_serve.request_observers import request_observers
