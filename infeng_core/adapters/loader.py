@@ -49,11 +49,15 @@ class Loader(Generic[J]):
     never return. Threads end when there is no job.
     """
 
-    def __init__(self, run: Callable[[J], None], give_up: Callable[[J, str], bool], timeout: float) -> None:
+    def __init__(
+        self, run: Callable[[J], None], give_up: Callable[[J, str], bool], timeout: float, workers: int = 0
+    ) -> None:
         """Start without jobs or threads.
 
-        run: must not raise. give_up: called with the reason; returns False for a job that is nearly done.
+        run: must not raise. give_up: called with the reason; returns False for a job that is nearly done. workers:
+        how far those of the batch stand behind the threads of the process.
         """
+        self._niceness = workers + NICENESS
         self._run = run
         self._give_up = give_up
         self._timeout = timeout
@@ -92,7 +96,7 @@ class Loader(Generic[J]):
         is_nice = False
         while job is not None:
             if not (job.is_brief or is_nice):
-                _be_nice()
+                _be_nice(self._niceness)
                 is_nice = True
             self._run(job)
             with self._lock:
@@ -140,9 +144,9 @@ class Loader(Generic[J]):
                 self._running[job] = time.monotonic()
 
 
-def _be_nice() -> None:
-    """Lower the priority of the calling thread."""
+def _be_nice(niceness: int) -> None:
+    """Give the calling thread at least ``niceness`` over the process's own."""
     if sys.platform == "linux":  # each Linux thread has its own niceness
         with suppress(OSError):
-            thread = threading.get_native_id()
-            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICENESS)
+            own, thread = os.getpriority(os.PRIO_PROCESS, os.getpid()), threading.get_native_id()
+            os.setpriority(os.PRIO_PROCESS, thread, max(own + niceness, os.getpriority(os.PRIO_PROCESS, thread)))

@@ -70,18 +70,19 @@ class Loading:
         fail: Callable[[Entry, InfengError], None],
         timeout: float,
         observe: Observe,
+        workers: int,
     ) -> None:
         """Load by ``read`` and ``place``; ``fail`` ends the requests that wait for an entry, called under the lock.
 
         timeout: seconds after which a load that is still reading fails. observe: called for every load, before the
-        waiting caller returns.
+        waiting caller returns. workers: as in ``Loader``.
         """
         self._cache = cache
         self._read = read
         self._place = place
         self._fail = fail
         self._observe = observe
-        self._loader = Loader(self._run, self._give_up, timeout)
+        self._loader = Loader(self._run, self._give_up, timeout, workers)
         self._is_placing = False
         self._is_closed = False
         self._untold: set[Entry] = set()

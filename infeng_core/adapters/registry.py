@@ -52,13 +52,14 @@ class Registry:
         max_stacked_rank: int = 1024,
         load_timeout: float = 60.0,
         observe: Observe = lambda change, info: None,
+        workers: int = 0,
     ) -> None:
         """Hold at most ``most`` adapters with ``budget`` bytes in total (None: no limit) in memory.
 
         read, place: called on loading threads, place on one at a time. base: names that mean the base model.
         directory: adapters that are known without having been added.
         max_stacked_rank: of all adapters of a request. load_timeout: seconds that reading an adapter may take.
-        observe: called with the events of adapters.
+        observe: called with the events of adapters. workers: the niceness of the batch's.
         """
         self._base = base
         self._directory = directory
@@ -66,7 +67,7 @@ class Registry:
         self._entries: dict[str, Entry] = {}
         self._cache = AdapterCache(most, budget)
         self._observe = observe
-        self._loading = Loading(self._cache, read, place, self._fail_waiting, load_timeout, observe)
+        self._loading = Loading(self._cache, read, place, self._fail_waiting, load_timeout, observe, workers)
         self.failed: deque[AdapterReference] = deque()
         """References that got an error while they waited; the engine collects them."""
 

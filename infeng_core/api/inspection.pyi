@@ -3,7 +3,6 @@
 from infeng_core._native import ABI_VERSION, barrier_times
 from infeng_core.kernels.choice import Decision
 from infeng_core.kernels.libraries import LibraryState, library_states, missing_wheels, sha256
-from infeng_core.kernels.problems import describe_all
 from infeng_core.kernels.problems import fields as problem_fields
 from infeng_core.kernels.problems import kind as problem_kind
 from infeng_core.machine.placement import pages as pages_of
@@ -19,6 +18,6 @@ from infeng_core.settings.config import OPS
 
 __all__ = [
     "ABI_VERSION", "DECLINES", "HOOKS", "LOCK_VERSION", "OPS", "READY", "REASONS", "Decision", "LibraryState", "Plugin",
-    "PluginManifest", "Reason", "abi_mismatch", "barrier_times", "describe_all", "fingerprint", "identity",
+    "PluginManifest", "Reason", "abi_mismatch", "barrier_times", "fingerprint", "identity",
     "library_states", "missing_wheels", "note", "pages_of", "problem_fields", "problem_kind", "sha256", "shortened",
 ]  # fmt: skip

@@ -199,6 +199,7 @@ def _registry(
         max_stacked_rank=executable.max_stacked_rank,
         load_timeout=section.load_timeout,
         observe=observers.adapter,
+        workers=config.threads.nice,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from infeng_core._native import Problem
@@ -75,13 +75,3 @@ def describe(problem: Problem, rows: str = "") -> str:
     needs = "".join(f", {name.replace('_', ' ')}" for name in data.get("needs", ()))
     sizes = "".join(f", {n} {data[n]}" for n in (*_SIZES, "v_head_dim") if n in data)
     return f"{text}{fused}{needs}, rows {rows or own_rows}{sizes}"
-
-
-def describe_all(problems: Iterable[Problem]) -> list[str]:
-    """Return descriptions; problems that differ only in rows share a line: ``rope, rows 1 and 2-8 and 9-64, ...``."""
-    groups: dict[str, tuple[Problem, list[str]]] = {}
-    for problem in problems:
-        low, high = problem.rows
-        group = groups.setdefault(describe(problem, "*"), (problem, []))
-        group[1].append(str(low) if low == high else f"{low}-{high}")
-    return [describe(problem, " and ".join(rows)) for problem, rows in groups.values()]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,8 +22,8 @@ from infeng_core.api import (
     say,
     unknown_key_remedy,
 )
-from infeng_core.api.inspection import HOOKS, OPS, REASONS, Decision, describe_all
-from infeng_core.api.kernels import Selector
+from infeng_core.api.inspection import HOOKS, OPS, REASONS, Decision
+from infeng_core.api.kernels import Problem, Selector, describe
 from infeng_doctor import facts as found
 from infeng_doctor.hookspecs import OF_WHEELS, infeng_plugins_verbs
 from infeng_doctor.table import notes, table
@@ -180,7 +180,7 @@ def _brought() -> list[Command]:
 
 def _why(decisions: list[Decision]) -> Iterator[str]:
     for group, first in found.by_outcome(decisions):
-        yield from describe_all(item.problem for item in group)
+        yield from _described(item.problem for item in group)
         mark = {True: ">", False: " "}
         rows = [
             (mark[c is first.chosen], f"{c.library}/{c.kernel}", c.reason.code, str(c.reason))
@@ -202,3 +202,13 @@ def _count(count: int, kind: str) -> str:
     known = {hook.kind: hook.singular for hook in HOOKS}
     one = known.get(kind, kind.removesuffix("s").replace("_", " "))
     return f"{count} {one if count == 1 else kind.replace('_', ' ')}"
+
+
+def _described(problems: Iterable[Problem]) -> list[str]:
+    """Return descriptions; problems that differ only in rows share a line: ``rope, rows 1 and 2-8 and 9-64, ...``."""
+    groups: dict[str, tuple[Problem, list[str]]] = {}
+    for problem in problems:
+        low, high = problem.rows
+        group = groups.setdefault(describe(problem, "*"), (problem, []))
+        group[1].append(str(low) if low == high else f"{low}-{high}")
+    return [describe(problem, " and ".join(rows)) for problem, rows in groups.values()]

@@ -34,15 +34,16 @@ class Timed:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process has one niceness")
-def test_brief_jobs_are_as_urgent_as_the_batch_also_after_long_ones():
-    loader: Loader[Timed] = Loader(Timed.run, lambda job, why: True, WAIT)
+@pytest.mark.parametrize("workers", [0, 4])
+def test_long_jobs_stand_behind_the_batch_and_brief_ones_do_not(workers: int):
+    loader: Loader[Timed] = Loader(Timed.run, lambda job, why: True, WAIT, workers)
     own = os.getpriority(os.PRIO_PROCESS, 0)
     jobs = [Timed(is_brief) for is_brief in (True, False, True, True, False, True)]
     for job in jobs:
         loader.add(job)
     for job in jobs:
         assert job.done.wait(WAIT)
-        assert job.niceness == (own if job.is_brief else min(19, own + NICENESS))
+        assert job.niceness == (own if job.is_brief else min(19, own + workers + NICENESS))
 
 
 def test_small_adapters_of_the_engine_s_own_format_are_brief(tmp_path: Path):
