@@ -14,9 +14,8 @@ from urllib.parse import urlsplit
 
 import pytest
 from infeng_demo import adapter_dir, model_dir
-from serve_parts import ask, connected, posted, read_until, until
-
 from infeng_inspect.api import shorten_slice
+from serve_parts import ask, connected, posted, read_until, until
 
 LONG = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "stream": True}
 
