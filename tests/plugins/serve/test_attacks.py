@@ -27,7 +27,8 @@ FEW = {
 MOST_EACH = 12 * MOST
 """Bytes of memory that each call of an attack at a time may take: a dozen of the largest bodies."""
 
-REFUSED = {400, 404, 413, 415, 422, 429}
+REFUSED = {400, 404, 413, 415, 422, 429, 503}
+"""Statuses of calls that are not carried out; 503 where a slow machine would let a second call wait for too long."""
 
 
 @dataclass

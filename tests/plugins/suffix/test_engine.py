@@ -16,6 +16,7 @@ from infeng_suffix.store import Store
 
 from infeng_core import Engine, Request, SamplingParams
 from infeng_core.errors import KernelError
+from infeng_core.scheduling.payoff import Payoff
 
 LOOP = (5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6, 7)
 GREEDY = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True, seed=3)
@@ -26,6 +27,12 @@ WAYS = {
     "penalized": replace(GREEDY, temperature=0.4, repetition_penalty=1.1, logprobs=2),
 }
 A, B = (60, 61, 62), (70, 71)
+
+
+@pytest.fixture(autouse=True)
+def every_guess_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which guesses pay depends on measured times; the numbers of steps here must not."""
+    monkeypatch.setattr(Payoff, "__call__", lambda _payoff, chances: len(chances))
 
 
 @pytest.fixture
@@ -91,7 +98,7 @@ def test_preempted_requests_have_the_same_bytes(
     scheduler = preempting(drafting, monkeypatch)
     found = drafting.generate(mix(WAYS["warm"]))
     assert facts(found) == expected
-    assert scheduler.preempted > 3 and sum(one.usage.accepted_tokens for one in found) > 30
+    assert scheduler.preempted > 1 and sum(one.usage.accepted_tokens for one in found) > 30
 
 
 def test_steps_that_fail_or_are_interrupted_change_nothing(make_engine: MakeEngine, paths: dict[str, str]) -> None:
@@ -103,10 +110,10 @@ def test_steps_that_fail_or_are_interrupted_change_nothing(make_engine: MakeEngi
     class Failing(Recorder):
         def run(self, batch: Any) -> Any:
             logits = inner.run(batch)
-            match next(calls) % 7:
+            match next(calls) % 3:
                 case 1:
                     raise KernelError("step", "made to fail")
-                case 4:
+                case 2:
                     raise KeyboardInterrupt
             return logits
 
@@ -171,9 +178,6 @@ def test_a_tenant_cannot_tell_by_its_drafts_what_another_was_answered(
         engine.executable = recorder._inner
         return recorder.rows
 
-    # Drafts that pay depend on measured times, so every guess pays here.
-    for engine in (idle, busy):
-        engine._submissions._payoff = len  # type: ignore[assignment]
     for attack in attacks:
         assert steps(busy, attack) == steps(idle, attack)
         assert usage(busy, attack) == usage(idle, attack)
