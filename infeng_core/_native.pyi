@@ -421,6 +421,11 @@ class Program:
 
         ``columns`` of u: stacked rank rows of all adapters of one row. ``max_ranges``: of rows, in one step.
         """
+    def set_branch(self, has_adapters: bool | None) -> None:
+        """Add further ops for steps with, or without, a row that uses an adapter; None: for all steps.
+
+        One computation can have two forms; the one without adapters has no step ``lora``.
+        """
     def embed(self, kernels: Bindings, weight: Weight, out: int, *, module: str = "") -> None:
         """``module``, here and below: the name under which adapters may replace the weight; "": they may not."""
     def rmsnorm(
@@ -689,7 +694,10 @@ class CodeGrid(NamedTuple):
     scale_type: Literal["float16", "float32"]
 
 def code_grid(format: str) -> CodeGrid | None:
-    """Return the grid of an integer format; None for floats, for a format with sub-scales and for one of a library."""
+    """Return the grid of an integer format whose codes and scales others may choose; None for another.
+
+    Another is one of floats, one with sub-scales or minima, and one of a library that does not write codes.
+    """
 
 class SubGrid(NamedTuple):
     """What sub-scales a format stores."""

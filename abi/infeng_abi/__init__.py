@@ -1,8 +1,11 @@
-"""The INF-ENG kernel ABI: the folder of its headers and the compiler flags that they need."""
+"""The INF-ENG kernel ABI and its SDK: the folder of their headers and the compiler flags that they need."""
 
 from pathlib import Path
 
 __version__ = "0.11.0"
+
+SDK_VERSION = "0.1"
+"""Of the headers beside ``infeng/abi.h``, which may change while the ABI does not (``infeng/sdk.h``)."""
 
 CFLAGS = ("-ffp-contract=off", "-fno-fast-math", "-fvisibility=hidden")
 """Flags that the numerics contract requires."""

@@ -3,7 +3,7 @@
 import argparse
 import shlex
 
-from infeng_abi import CFLAGS, __version__, include_dir, pkg_config_dir
+from infeng_abi import CFLAGS, SDK_VERSION, __version__, include_dir, pkg_config_dir
 
 
 def main() -> None:
@@ -15,6 +15,7 @@ def main() -> None:
     choice.add_argument("--include-dir", action="store_true", help="the bare folder of the headers")
     choice.add_argument("--pkg-config-dir", action="store_true", help="the folder for PKG_CONFIG_PATH")
     choice.add_argument("--version", action="version", version=__version__)
+    choice.add_argument("--sdk-version", action="version", version=SDK_VERSION, help="the version of the SDK's headers")
     parser.add_argument("--lines", action="store_true", help="print one flag per line, unquoted")
     options = parser.parse_args()
     flags = [f"-I{include_dir()}", *(CFLAGS if options.cflags else ())]

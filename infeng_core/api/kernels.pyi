@@ -14,7 +14,7 @@ from infeng_core._native import (
     sub_grid,
 )
 from infeng_core._native import WEIGHT_FORMATS as WEIGHT_ACTS
-from infeng_core.backends.native.binding import Binder
+from infeng_core.backends.native.binding import Binder, Fused
 from infeng_core.backends.native.executable import plan
 from infeng_core.kernels import problems
 from infeng_core.kernels.checks import FAULTS, Judge, KernelCheck, LibraryCheck
@@ -26,8 +26,8 @@ from infeng_core.machine import proc
 from infeng_core.machine.cpu import NEEDS, Cpu, closure, detect
 
 __all__ = [
-    "A_FORMATS", "CACHE_FORMATS", "FAULTS", "INTEGERS", "NEEDS", "REFERENCE", "WEIGHT_ACTS", "Binder", "Cpu", "Judge",
-    "Kernel", "KernelCheck", "KvCache", "Library", "LibraryCheck", "Pool", "Problem", "Program", "Selector", "a_form",
-    "closure", "describe", "detect", "is_gated", "native", "open_library", "plain_kernel", "plan", "problem",
+    "A_FORMATS", "CACHE_FORMATS", "FAULTS", "INTEGERS", "NEEDS", "REFERENCE", "WEIGHT_ACTS", "Binder", "Cpu", "Fused",
+    "Judge", "Kernel", "KernelCheck", "KvCache", "Library", "LibraryCheck", "Pool", "Problem", "Program", "Selector",
+    "a_form", "closure", "describe", "detect", "is_gated", "native", "open_library", "plain_kernel", "plan", "problem",
     "problems", "proc", "row_ops", "row_ranges", "shrink_needs", "storage_of", "sub_grid",
 ]  # fmt: skip

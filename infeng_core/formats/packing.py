@@ -38,8 +38,10 @@ class Packer(Protocol):
     and ``threads`` how many work.
     """
 
-    def pack(self, format: str, source: NDArray[Any], out: Any, *, bf16: bool = False, **place: int) -> None:
-        """Quantize and lay out rows, (n, k)."""
+    def pack(
+        self, format: str, source: NDArray[Any], out: Any, *, bf16: bool = False, context: Any = None, **place: int
+    ) -> None:
+        """Quantize and lay out rows, (n, k). A library's format sees ``context``, a MatrixContext or None."""
 
     def pack_codes(
         self, format: str, codes: NDArray[np.int8], scales: NDArray[np.float32], out: Any, **place: int

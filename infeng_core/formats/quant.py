@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -81,6 +82,30 @@ class MinimaGrid:
 
 
 @dataclass(frozen=True)
+class MatrixContext:
+    """What is known of a matrix that is packed, beside its values. Later versions may add fields; None: not known."""
+
+    tensor: str | None = None  # the packed tensor that contains it: "layers.3.qkv_proj"
+    part: str | None = None  # its name in the checkpoint: "model.layers.3.self_attn.q_proj.weight"
+    expert: int | None = None
+    moments: NDArray[np.float64] | None = None  # X'X / m, (k, k), of m rows X of calibration text, the matrix's inputs
+
+    @property
+    def layer(self) -> int | None:
+        """The layer's number; None outside the layers, such as for the embedding."""
+        found = _IN_LAYER.match(self.tensor or "")
+        return int(found[1]) if found else None
+
+    @property
+    def role(self) -> str | None:
+        """The tensor's name in its layer, such as "qkv_proj"; outside the layers its whole name."""
+        return None if self.tensor is None else _IN_LAYER.sub("", self.tensor)
+
+
+_IN_LAYER = re.compile(r"layers\.(\d+)\.")
+
+
+@dataclass(frozen=True)
 class QuantFormat:
     """A weight format, named as in manifests and in the ABI.
 
@@ -89,13 +114,18 @@ class QuantFormat:
     weights; floats that enter or leave this class are not. ``layout`` is the format with the same bytes, "" its own.
 
     A kernel library describes its own formats; one in Python comes through the hook ``infeng_quant_formats``, as an
-    instance of a subclass.
+    instance of a subclass. ``sees_context``: ``pack`` takes the further argument ``context``, a MatrixContext or None.
     """
 
     name: str
     activation: ActFormat
     is_rotated: bool = False
     layout: str = ""
+
+    @property
+    def sees_context(self) -> bool:
+        """Whether ``pack`` takes ``context``."""
+        return False
 
     @property
     def stored(self) -> str:
@@ -132,10 +162,7 @@ class QuantFormat:
             return None
         if sub := _native.sub_grid(self.stored):
             return Grid(k, 0, sub.most_code, np.dtype(np.float32), SubGrid(sub.group, sub.most_scale))
-        found = _native.code_grid(self.stored)
-        if found is None:
-            return None
-        return Grid(found.group or k, found.lowest, found.highest, np.dtype(found.scale_type))
+        return _grid(self.stored, k)
 
     @property
     def minima(self) -> MinimaGrid | None:
@@ -302,9 +329,48 @@ VARIANTS = {
 """Formats that read other activations than int8 in groups of 64, by name."""
 
 
+@dataclass(frozen=True)
+class LibraryFormat(QuantFormat):
+    """A weight format of a kernel library, whose functions pack, unpack and write it."""
+
+    @property
+    def sees_context(self) -> bool:
+        """Whether ``pack`` takes ``context``."""
+        return True
+
+    def grid(self, k: int) -> Grid | None:
+        """Return the grid of rows of ``k`` inputs; None if only the library chooses codes and scales."""
+        return _grid(self.name, k)
+
+    def pack(
+        self,
+        source: NDArray[Any],
+        out: NDArray[np.uint8],
+        *,
+        bf16: bool = False,
+        first_panel: int = 0,
+        panel_step: int = 1,
+        threads: int = 1,
+        context: MatrixContext | None = None,
+    ) -> None:
+        """Pack as ``QuantFormat.pack`` does; the library sees the matrix as float32, and its ``context``.
+
+        NativeError may have the code of any status that the library returns.
+        """
+        place: dict[str, Any] = {"first_panel": first_panel, "panel_step": panel_step, "threads": threads}
+        packer().pack(self.name, widened(source), out, context=context, **place)
+
+
+def _grid(name: str, k: int) -> Grid | None:
+    found = _native.code_grid(name)
+    if found is None:
+        return None
+    return Grid(found.group or k, found.lowest, found.highest, np.dtype(found.scale_type))
+
+
 def formats_of_library(library: _native.Library) -> dict[str, QuantFormat]:
     """Return the weight formats that an opened library defines or reads; its functions pack and unpack them."""
-    return {name: QuantFormat(name, _native.activation(name)) for name in library.formats}
+    return {name: LibraryFormat(name, _native.activation(name)) for name in library.formats}
 
 
 FormatLookup = Callable[[str], QuantFormat]

@@ -12,7 +12,7 @@ INLINE void lane_int(const infeng_weight* weight, const uint8_t* panel, int lane
   const int64_t k = weight->k;
   for (int64_t g = 0; g * GROUP < k; g++) {
     int_group group;
-    read_group(weight, panel, g, read, &group);
+    read(panel, g, &group);
     const int64_t count = min_i64(GROUP, k - g * GROUP);
     for (int64_t i = 0; i < count; i++) {
       out[g * GROUP + i] = (float)group.w[i][lane] * group.scale[i * steps / GROUP][lane];
@@ -20,16 +20,18 @@ INLINE void lane_int(const infeng_weight* weight, const uint8_t* panel, int lane
   }
 }
 
-/* With minima: d * float(s u) - e * float(t); both products are exact. */
-INLINE void lane_affine(const infeng_weight* weight, const uint8_t* panel, int lane, float* out, int superblock) {
+/* With sub-scales and minima: d * float(s u) - e * float(t). */
+INLINE void lane_affine(const infeng_weight* weight, const void* panel, int lane, float* out, int64_t superblock,
+                        int step, int has_minima) {
   const int64_t k = weight->k;
   for (int64_t g = 0; g * GROUP < k; g++) {
-    affine_group group;
-    group_affine(panel, g, superblock, &group);
+    _Alignas(64) infeng_block group;
+    read_block(weight, panel, g, superblock, &group);
     const int64_t count = min_i64(GROUP, k - g * GROUP);
     for (int64_t i = 0; i < count; i++) {
-      const float least = group.e[lane] * (float)group.t[i / 32][lane];
-      out[g * GROUP + i] = group.d[lane] * (float)(group.s[i / 32][lane] * group.u[i][lane]) - least;
+      const float scaled = group.scale[0][lane] * (float)(group.sub_scale[i / step][lane] * group.q[i][lane]);
+      const float least = has_minima ? group.minimum[0][lane] * (float)group.sub_minimum[i / step][lane] : 0;
+      out[g * GROUP + i] = scaled - least;
     }
   }
 }
@@ -42,16 +44,21 @@ INLINE void lane_float(const void* panel, int lane, int64_t k, float* out, void 
   }
 }
 
-static void lane_foreign(const infeng_weight* weight, const uint8_t* panel, int lane, float* out) {
+static void lane_foreign(const infeng_weight* weight, const void* panel, int lane, float* out) {
   const infeng_format* format = weight->foreign;
-  if (format->group) {
-    lane_int(weight, panel, lane, out, NULL, GROUP / (int)format->group);
+  const int step = step_of(format);
+  if (format->superblock != 0) {
+    lane_affine(weight, panel, lane, out, format->superblock, step, format->has_minima != 0);
     return;
   }
   for (int64_t g = 0; g * GROUP < weight->k; g++) {
-    float w[GROUP][LANES];
-    format->unpack(panel, g, w, NULL, NULL);
-    for (int64_t i = 0; i < min_i64(GROUP, weight->k - g * GROUP); i++) out[g * GROUP + i] = w[i][lane];
+    _Alignas(64) infeng_block group;
+    read_block(weight, panel, g, 0, &group);
+    for (int64_t i = 0; i < min_i64(GROUP, weight->k - g * GROUP); i++) {
+      const float scaled =
+          format->group == 0 ? group.w[i][lane] : (float)group.q[i][lane] * group.scale[i / step][lane];
+      out[g * GROUP + i] = format->has_minima != 0 ? scaled - group.minimum[i / step][lane] : scaled;
+    }
   }
 }
 
@@ -76,9 +83,9 @@ static infeng_status embed_run(const infeng_args* common, int32_t phase, int64_t
   case number:                                               \
     lane_int(weight, panel, lane, out, group_##name, steps); \
     break;
-#define LANE_AFFINE(arg, name, number, text, superblock) \
-  case number:                                           \
-    lane_affine(weight, panel, lane, out, superblock);   \
+#define LANE_AFFINE(arg, name, number, text, superblock)      \
+  case number:                                                \
+    lane_affine(weight, panel, lane, out, superblock, 32, 1); \
     break;
       FLOAT_FORMATS(LANE_FLOAT, )
       INT_FORMATS(LANE_INT, )

@@ -17,7 +17,7 @@ INLINE void panel_int(const infeng_linear_args* args, const uint8_t* panel, bloc
   for (int64_t m = 0; m < b->rows; m++) memset(b->cur[m] + column, 0, LANES * sizeof(float));
   for (int64_t g = 0; g < groups; g++) {
     int_group group;
-    read_group(args->weight, panel, g, read, &group);
+    read(panel, g, &group);
     for (int64_t m = 0; m < b->rows; m++) {
       const int8_t* q = i8_row(&args->in->q, b->row + m) + g * GROUP;
       const float xscale = f32_row(&args->in->scale, b->row + m)[g];
@@ -64,35 +64,64 @@ INLINE void panel_sub_scaled(const infeng_linear_args* args, const uint8_t* pane
   }
 }
 
-/* The same with minima. Within a superblock, a = fma(float(acc), xscale, a) and, per half, b = fma(t, y, b), where y is
- * the rounded product of minus the half's sum of x and xscale. At its end, out = fma(d, a, out), out = fma(e, b, out).
- * */
-INLINE void panel_affine(const infeng_linear_args* args, const uint8_t* panel, block* b, int64_t column,
-                         int superblock) {
-  const int64_t groups = ceil_div(args->weight->k, GROUP), step = superblock / GROUP;
+/* The same with sub-scales and minima. Within a superblock, a = fma(float(acc), xscale, a) and, per step, b = fma(t, y,
+ * b), where y is the rounded product of minus the step's sum of x and xscale. At its end, out = fma(d, a, out), out =
+ * fma(e, b, out). */
+INLINE void panel_affine(const infeng_linear_args* args, const void* panel, block* b, int64_t column,
+                         int64_t superblock, int step, int has_minima) {
+  const int64_t groups = ceil_div(args->weight->k, GROUP), wide = superblock / GROUP;
   float sums[2][BLOCK_ROWS][LANES];
   for (int64_t m = 0; m < b->rows; m++) memset(b->cur[m] + column, 0, LANES * sizeof(float));
   for (int64_t g = 0; g < groups; g++) {
-    affine_group group;
-    group_affine(panel, g, superblock, &group);
-    if (g % step == 0) memset(sums, 0, sizeof sums);
+    _Alignas(64) infeng_block group;
+    read_block(args->weight, panel, g, superblock, &group);
+    if (g % wide == 0) memset(sums, 0, sizeof sums);
     for (int64_t m = 0; m < b->rows; m++) {
       const int8_t* q = i8_row(&args->in->q, b->row + m) + g * GROUP;
       const float xscale = f32_row(&args->in->scale, b->row + m)[g];
-      int32_t acc[LANES] = {0}, minus[2] = {0};
+      int32_t acc[LANES] = {0}, minus[MOST_STEPS] = {0};
       for (int k = 0; k < GROUP; k++) {
-        minus[k / 32] -= q[k];
-        for (int n = 0; n < LANES; n++) acc[n] += (int32_t)q[k] * (group.s[k / 32][n] * group.u[k][n]);
+        minus[k / step] -= q[k];
+        for (int n = 0; n < LANES; n++) acc[n] += (int32_t)q[k] * (group.sub_scale[k / step][n] * group.q[k][n]);
       }
       for (int n = 0; n < LANES; n++) sums[0][m][n] = fmaf((float)acc[n], xscale, sums[0][m][n]);
-      for (int h = 0; h < 2; h++) {
-        const float y = (float)minus[h] * xscale;
-        for (int n = 0; n < LANES; n++) sums[1][m][n] = fmaf((float)group.t[h][n], y, sums[1][m][n]);
+      for (int s = 0; s < GROUP / step && has_minima; s++) {
+        const float y = (float)minus[s] * xscale;
+        for (int n = 0; n < LANES; n++) sums[1][m][n] = fmaf((float)group.sub_minimum[s][n], y, sums[1][m][n]);
       }
-      if (g % step != step - 1 && g != groups - 1) continue;
+      if (g % wide != wide - 1 && g != groups - 1) continue;
       float* out = b->cur[m] + column;
       for (int n = 0; n < LANES; n++) {
-        out[n] = fmaf(group.e[n], sums[1][m][n], fmaf(group.d[n], sums[0][m][n], out[n]));
+        out[n] = fmaf(group.scale[0][n], sums[0][m][n], out[n]);
+        if (has_minima) out[n] = fmaf(group.minimum[0][n], sums[1][m][n], out[n]);
+      }
+    }
+  }
+}
+
+/* The same in a library's format with a scale, and perhaps a minimum, for each group: out = fma(float(acc), wscale *
+ * xscale, out) per step, ascending, then out = fma(minimum, y, out) with y as above. */
+INLINE void panel_foreign_int(const infeng_linear_args* args, const void* panel, block* b, int64_t column) {
+  const int step = step_of(args->weight->foreign), has_minima = args->weight->foreign->has_minima != 0;
+  for (int64_t m = 0; m < b->rows; m++) memset(b->cur[m] + column, 0, LANES * sizeof(float));
+  for (int64_t g = 0; g * GROUP < args->weight->k; g++) {
+    _Alignas(64) infeng_block group;
+    read_block(args->weight, panel, g, 0, &group);
+    for (int64_t m = 0; m < b->rows; m++) {
+      const int8_t* q = i8_row(&args->in->q, b->row + m) + g * GROUP;
+      const float xscale = f32_row(&args->in->scale, b->row + m)[g];
+      float* out = b->cur[m] + column;
+      for (int s = 0; s < GROUP / step; s++) {
+        int32_t acc[LANES] = {0}, minus = 0;
+        for (int k = s * step; k < (s + 1) * step; k++) {
+          minus -= q[k];
+          for (int n = 0; n < LANES; n++) acc[n] += (int32_t)q[k] * (int32_t)group.q[k][n];
+        }
+        const float y = (float)minus * xscale;
+        for (int n = 0; n < LANES; n++) {
+          out[n] = fmaf((float)acc[n], group.scale[s][n] * xscale, out[n]);
+          if (has_minima) out[n] = fmaf(group.minimum[s][n], y, out[n]);
+        }
       }
     }
   }
@@ -118,13 +147,13 @@ INLINE void panel_foreign_float(const infeng_linear_args* args, const void* pane
   const int64_t k = args->weight->k;
   for (int64_t m = 0; m < b->rows; m++) memset(b->cur[m] + column, 0, LANES * sizeof(float));
   for (int64_t g = 0; g * GROUP < k; g++) {
-    float w[GROUP][LANES];
-    args->weight->foreign->unpack(panel, g, w, NULL, NULL);
+    _Alignas(64) infeng_block group;
+    read_block(args->weight, panel, g, 0, &group);
     for (int64_t m = 0; m < b->rows; m++) {
       const float* x = f32_row(&args->in->x, b->row + m) + g * GROUP;
       float* acc = b->cur[m] + column;
       for (int64_t i = 0; i < min_i64(GROUP, k - g * GROUP); i++) {
-        for (int n = 0; n < LANES; n++) acc[n] = fmaf(x[i], w[i][n], acc[n]);
+        for (int n = 0; n < LANES; n++) acc[n] = fmaf(x[i], group.w[i][n], acc[n]);
       }
     }
   }
@@ -147,7 +176,7 @@ SUB_SCALED_FORMATS(PANEL_SUB_SCALED, )
 
 #define PANEL_AFFINE(arg, name, number, text, superblock)                                                        \
   CLONED static void panel_##name(const infeng_linear_args* args, const void* panel, block* b, int64_t column) { \
-    panel_affine(args, panel, b, column, superblock);                                                            \
+    panel_affine(args, panel, b, column, superblock, 32, 1);                                                     \
   }
 AFFINE_FORMATS(PANEL_AFFINE, )
 
@@ -158,17 +187,13 @@ AFFINE_FORMATS(PANEL_AFFINE, )
 FLOAT_FORMATS(PANEL_FLOAT, )
 
 CLONED static void panel_foreign(const infeng_linear_args* args, const void* panel, block* b, int64_t column) {
-  switch (args->weight->foreign->group) {
-    case 0:
-      panel_foreign_float(args, panel, b, column);
-      break;
-    case GROUP:
-      panel_int(args, panel, b, column, NULL, 1);
-      break;
-    default:
-      panel_int(args, panel, b, column, NULL, 2);
-      break;
-  }
+  const infeng_format* format = args->weight->foreign;
+  if (format->group == 0)
+    panel_foreign_float(args, panel, b, column);
+  else if (format->superblock != 0)
+    panel_affine(args, panel, b, column, format->superblock, step_of(format), format->has_minima != 0);
+  else
+    panel_foreign_int(args, panel, b, column);
 }
 
 typedef void (*panel_fn)(const infeng_linear_args* args, const void* panel, block* b, int64_t column);

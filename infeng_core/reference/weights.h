@@ -37,16 +37,6 @@ typedef struct int_group {
 
 typedef void (*int_group_fn)(const uint8_t* panel, int64_t g, int_group* out);
 
-/* Reads a group by `read`, or if that is NULL by the library that registered the format. */
-INLINE void read_group(const infeng_weight* weight, const uint8_t* panel, int64_t g, int_group_fn read,
-                       int_group* out) {
-  if (read) {
-    read(panel, g, out);
-  } else {
-    weight->foreign->unpack(panel, g, NULL, out->w, out->scale);
-  }
-}
-
 INLINE void read_f16_scales(const uint8_t* line, float scale[LANES]) {
   for (int n = 0; n < LANES; n++) {
     uint16_t half;
@@ -138,30 +128,40 @@ INLINE void group_int4_p32(const uint8_t* panel, int64_t g, int_group* out) { gr
 INLINE void group_int5_p32(const uint8_t* panel, int64_t g, int_group* out) { group_p32(panel, g, 5, out); }
 INLINE void group_int6_p32(const uint8_t* panel, int64_t g, int_group* out) { group_p32(panel, g, 6, out); }
 
-/* A group with minima: a weight is d * (s u) - e * t; each 32 inputs have an s and a t. */
-typedef struct affine_group {
-  uint8_t u[GROUP][LANES];
-  uint8_t s[2][LANES];
-  uint8_t t[2][LANES];
-  float d[LANES];
-  float e[LANES];
-} affine_group;
-
 /* Superblocks of 256 or 128 inputs: a line with 16 d and 16 e as fp16; then for each 64 inputs a line whose bytes 4n +
- * h and 4n + 2 + h are s and t of half h of output n, and 4 lines of nibbles for each half. */
-INLINE void group_affine(const uint8_t* panel, int64_t g, int superblock, affine_group* out) {
+ * h and 4n + 2 + h are s and t of half h of output n, and 4 lines of nibbles for each half. A weight is d * (s u) - e *
+ * t. */
+INLINE void group_affine(const uint8_t* panel, int64_t g, int64_t superblock, infeng_block* out) {
   const int64_t groups = superblock / GROUP, lines = 9; /* of a group */
   const uint8_t* block = panel + g / groups * (64 * (1 + lines * groups));
   const uint8_t* group = block + 64 * (1 + lines * (g % groups));
-  read_f16_scales(block, out->d);
-  read_f16_scales(block + 32, out->e);
+  read_f16_scales(block, out->scale[0]);
+  read_f16_scales(block + 32, out->minimum[0]);
   for (int h = 0; h < 2; h++) {
     for (int n = 0; n < LANES; n++) {
-      out->s[h][n] = group[4 * n + h];
-      out->t[h][n] = group[4 * n + 2 + h];
-      for (int k = 0; k < 32; k++) out->u[32 * h + k][n] = (uint8_t)unit_p32(group + 64 + 256 * h, 4, k, n);
+      out->sub_scale[h][n] = group[4 * n + h];
+      out->sub_minimum[h][n] = group[4 * n + 2 + h];
+      for (int k = 0; k < 32; k++) out->q[32 * h + k][n] = (int8_t)unit_p32(group + 64 + 256 * h, 4, k, n);
     }
   }
+}
+
+#define MOST_STEPS 4 /* of 64 inputs */
+
+/* Inputs of a step of a library's format: gcd(group, 64), a power of 2 from 16 on. */
+INLINE int step_of(const infeng_format* format) {
+  const int bit = (int)(format->group & (0u - format->group));
+  return bit < GROUP ? bit : GROUP;
+}
+
+/* Reads 64 inputs of a format that a library registered, or of one of the header with minima. */
+INLINE void read_block(const infeng_weight* weight, const void* panel, int64_t g, int64_t superblock,
+                       infeng_block* out) {
+  out->struct_size = sizeof *out;
+  if (weight->foreign)
+    weight->foreign->unpack(panel, g, out);
+  else
+    group_affine(panel, g, superblock, out);
 }
 
 /* Reads one k of a float panel, widened. */

@@ -73,7 +73,7 @@ def test_every_field_and_number_of_the_header_is_frozen() -> None:
 
 def test_header_is_short_and_includes_no_other_header_of_the_project() -> None:
     lines = HEADER.read_text().splitlines()
-    assert len(lines) < 700
+    assert len(lines) < 750
     assert [line for line in lines if line.startswith("#include")] == ["#include <stddef.h>", "#include <stdint.h>"]
 
 

@@ -36,11 +36,15 @@ NEWER = (  # the next minor: a new op and new fields at the ends of structs
     (THREADS, THREADS + "  uint64_t flavour;\n"),
     (PACK, PACK + "  void (*warm)(void);\n"),
 )
-NEXT_MAJOR = (
-    (f"#define INFENG_ABI_MAJOR {MAJOR}\n", f"#define INFENG_ABI_MAJOR {MAJOR + 1}\n"),
-    (VERSION, "#define INFENG_ABI_MINOR 0\n"),
-    (f"#define INFENG_ABI_SINCE {SINCE}\n", "#define INFENG_ABI_SINCE 0\n"),
-)
+
+
+def of_major(major: int) -> tuple[tuple[str, str], ...]:
+    """Return the edits that make the header the first of a later major."""
+    return (
+        (f"#define INFENG_ABI_MAJOR {MAJOR}\n", f"#define INFENG_ABI_MAJOR {major}\n"),
+        (VERSION, "#define INFENG_ABI_MINOR 0\n"),
+        (f"#define INFENG_ABI_SINCE {SINCE}\n", "#define INFENG_ABI_SINCE 0\n"),
+    )
 
 
 def refused(path: Path, code: str, text: str) -> None:
@@ -92,9 +96,13 @@ def test_a_newer_minor_that_does_not_negotiate_is_refused_with_both_versions(bui
     refused(path, "abi_minor", f"speaks kernel ABI {MAJOR}.{MINOR + 1}, this core speaks {MAJOR}.{MINOR}")
 
 
-def test_another_major_is_refused_before_other_fields_are_read(build: Build, fabricate: Build) -> None:
-    path = build(fabricate(*NEXT_MAJOR), "-DNEGOTIATES")
-    refused(path, "abi_major", f"speaks kernel ABI {MAJOR + 1}.0, this core speaks {MAJOR}.{MINOR}")
+@pytest.mark.parametrize("major", [MAJOR + 1, MAJOR + 2])
+@pytest.mark.parametrize("flags", [("-DNEGOTIATES",), ("-DSDK_ENTRY",)], ids=["by hand", "sdk"])
+def test_another_major_is_refused_before_other_fields_are_read(
+    build: Build, fabricate: Build, major: int, flags: tuple[str, ...]
+) -> None:
+    path = build(fabricate(*of_major(major)), *flags)
+    refused(path, "abi_major", f"speaks kernel ABI {major}.0, this core speaks {MAJOR}.{MINOR}")
 
 
 def test_unknown_extensions_are_skipped_and_a_circle_of_them_is_refused(build: Build, fabricate: Build) -> None:

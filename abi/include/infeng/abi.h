@@ -221,20 +221,62 @@ typedef struct infeng_team {
   int32_t (*is_cancelled)(const struct infeng_team* team);
 } infeng_team;
 
+/* What is packed: a matrix, or a part of one that is packed by itself, such as a projection or an expert. */
+typedef struct infeng_source {
+  uint32_t struct_size;
+  uint32_t reserved;
+  const infeng_extension* next;
+  const char* tensor;    /* the packed tensor with the matrix, "layers.3.qkv_proj"; NULL if not known, as all names */
+  const char* part;      /* the matrix in the checkpoint */
+  const char* role;      /* the tensor without its layer, "qkv_proj" */
+  int32_t layer;         /* -1: of no layer, or not known */
+  int32_t expert;        /* -1: of no expert, or not known */
+  infeng_tensor w;       /* (n, k) f32, finite; rows are aligned to 4 bytes only */
+  const double* moments; /* optional: (k, k) X'X / m of m rows X of calibration text that the matrix multiplies */
+} infeng_source;
+
+/* 64 inputs of a panel in steps of gcd(group, 64). Of integers the field of a step is that of the group that it is
+ * part of; with a superblock, scale[0] and minimum[0] are the superblock's. Unpacking leaves out what a format lacks.
+ */
+typedef struct infeng_block {
+  uint32_t struct_size;
+  uint32_t reserved[15];
+  float w[64][16];  /* of a format of floats, which has no other field */
+  int8_t q[64][16]; /* padding is 0 */
+  float scale[4][16];
+  float minimum[4][16];
+  int16_t sub_scale[4][16];
+  int16_t sub_minimum[4][16];
+} infeng_block;
+
 /* A library's weight format. Libraries that register the same name and geometry get the same number. A panel holds 16
- * outputs over k inputs, k padded to 64, in a multiple of 64 bytes: floats, or integers, a scale a `group` inputs. */
+ * outputs over k inputs, k padded to 64, in a multiple of 64 bytes. A weight is a float w; or scale * q - minimum, with
+ * a scale and a minimum for each group; or with a superblock scale * (sub_scale * q) - minimum * sub_minimum, with
+ * integers of a group, in [-255, 255], under the floats of its superblock. */
 typedef struct infeng_format {
   uint32_t struct_size;
   uint32_t number;     /* set by the host when it reads the library's description; problems and weights carry it */
   const char* name;    /* such as "int5-g32" */
   uint32_t act_format; /* input of a linear over it: INFENG_ACT_F32 for floats, INFENG_ACT_INT8_G64 for integers */
-  uint32_t group;      /* 64 or 32; 0 for floats */
+  uint32_t group;      /* a multiple of 16, or INFENG_GROUP_ROW; 0 for floats */
+  uint32_t superblock; /* a multiple of 64 and of group, or INFENG_GROUP_ROW; 0: none */
+  uint32_t has_minima; /* 0 or 1 */
+  int32_t low;         /* the smallest and largest q; 0 and 0 for floats */
+  int32_t high;
+  uint32_t scale_type; /* INFENG_F32 or INFENG_F16: what scales are rounded to; 0 for floats */
+  uint32_t reserved;
   int64_t (*panel_bytes)(int64_t k);
-  /* Packs `rows` outputs, at most 16, which lie `stride` floats apart, into a panel. */
-  infeng_status (*pack)(const float* w, int64_t stride, int64_t rows, int64_t k, void* panel, infeng_worker* worker);
-  /* Reads the panel's inputs [64 g, 64 g + 64): floats into w; integers into q and their scales, one line for each
-   * `group` inputs, into scale. */
-  void (*unpack)(const void* panel, int64_t g, float w[64][16], int8_t q[64][16], float scale[2][16]);
+  void (*unpack)(const void* panel, int64_t g, infeng_block* out); /* inputs [64 g, 64 g + 64) */
+  /* Packs rows [row, row + 16) of the source, as far as it has them, into a panel. NULL: panels come from files only.
+   * Panels of a source are packed on several threads, in any order. */
+  infeng_status (*pack)(const infeng_source* source, const void* state, int64_t row, void* panel,
+                        infeng_worker* worker);
+  /* Optional, both or none: what `pack` needs to know of the whole source, made before its first panel. */
+  infeng_status (*begin)(const infeng_source* source, void** state, infeng_worker* worker);
+  void (*end)(void* state);
+  /* Optional, without minima and superblock: writes what `unpack` reads into a zeroed panel, g ascending, so that
+   * quantizers of other plugins choose q and scales. */
+  void (*write)(void* panel, int64_t g, const infeng_block* block);
 } infeng_format;
 
 /* Operands of a library's op over rows of k columns. */

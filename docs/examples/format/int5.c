@@ -24,73 +24,88 @@ static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int64_t panel_bytes(int64_t k) { return (k + GROUP - 1) / GROUP * (int64_t)sizeof(block); }
 
-/* The nearest fp16 of a value that is not negative. At 2^-14 and below all share one exponent. */
+/* The nearest fp16. At 2^-14 and below all share one exponent. */
 static uint16_t half_of(float x) {
+  const unsigned sign = signbit(x) ? 0x8000 : 0;
   int e;
-  if (frexpf(x, &e) == 0) return 0;
+  if (frexpf(x, &e) == 0) return (uint16_t)sign;
   if (e < -13) e = -13;
-  return (uint16_t)((e + 13) * 1024 + (int)rintf(ldexpf(x, 11 - e)));
+  return (uint16_t)(sign + (unsigned)((e + 13) * 1024 + (int)rintf(ldexpf(fabsf(x), 11 - e))));
 }
 
 static float of_half(uint16_t half) {
-  const int e = half / 1024, m = half % 1024;
-  return e == 0 ? ldexpf((float)m, -24) : ldexpf((float)(m + 1024), e - 25);
+  const int e = half / 1024 % 32, m = half % 1024;
+  const float x = e == 0 ? ldexpf((float)m, -24) : ldexpf((float)(m + 1024), e - 25);
+  return half < 0x8000 ? x : -x;
 }
 
-static void put(block* b, int64_t k, int64_t n, int q) {
-  b->low[k % 32][n] |= (uint8_t)(((unsigned)(q + 16) & 15) << (k / 32 * 4));
-  if (q < 0) b->high[k] &= (uint16_t)~(1u << n);
+/* Writes 64 inputs to a zeroed panel. The host calls it with the integers and scales that quantizers choose. */
+static void write(void* panel, int64_t g, const infeng_block* in) {
+  block* b = (block*)panel + g;
+  for (int n = 0; n < LANES; n++) {
+    for (int s = 0; s < GROUP / SCALED; s++) b->scale[s][n] = half_of(in->scale[s][n]);
+    for (int k = 0; k < GROUP; k++) {
+      const unsigned u = (unsigned)(in->q[k][n] + 16);
+      b->low[k % 32][n] |= (uint8_t)((u & 15) << (k / 32 * 4));
+      b->high[k] |= (uint16_t)((u >> 4) << n);
+    }
+  }
 }
 
-static int8_t get(const block* b, int64_t k, int64_t n) {
-  return (int8_t)((b->low[k % 32][n] >> (k / 32 * 4) & 15) + (b->high[k] >> n & 1) * 16 - 16);
+/* By this the reference and `embed` read the format. */
+static void unpack(const void* panel, int64_t g, infeng_block* out) {
+  const block* b = (const block*)panel + g;
+  for (int n = 0; n < LANES; n++) {
+    for (int s = 0; s < GROUP / SCALED; s++) out->scale[s][n] = of_half(b->scale[s][n]);
+    for (int k = 0; k < GROUP; k++) {
+      out->q[k][n] = (int8_t)((b->low[k % 32][n] >> (k / 32 * 4) & 15) + (b->high[k] >> n & 1) * 16 - 16);
+    }
+  }
 }
 
-/* Up to 32 inputs of one output, from input k of the block on. Returns 0 if their scale would be an infinite fp16. */
-static int pack_group(const float* w, int64_t count, block* b, int64_t k, int64_t n) {
+/* Rounds up to 32 inputs of output n, step s of a block. Returns 0 if their scale would be an infinite fp16. */
+static int round_group(const float* w, int64_t count, infeng_block* out, int s, int64_t n) {
   float most = 0;
   for (int64_t i = 0; i < count; i++) most = fmaxf(most, fabsf(w[i]));
   if (most / MOST >= 65520) return 0;
-  b->scale[k / SCALED][n] = half_of(most / MOST);
-  const float scale = of_half(b->scale[k / SCALED][n]);
+  const float scale = out->scale[s][n] = of_half(half_of(most / MOST));
   for (int64_t i = 0; i < count && scale > 0; i++) {
-    put(b, k + i, n, (int)fmaxf(-MOST, fminf(MOST, rintf(w[i] / scale))));
+    out->q[s * SCALED + i][n] = (int8_t)fmaxf(-MOST, fminf(MOST, rintf(w[i] / scale)));
   }
   return 1;
 }
 
-static infeng_status pack(const float* w, int64_t stride, int64_t rows, int64_t k, void* panel, infeng_worker* worker) {
-  block* blocks = panel;
-  memset(panel, 0, (size_t)panel_bytes(k)); /* padding: a scale of 0, and q of 0 */
-  for (int64_t column = 0; column < k; column += SCALED) {
-    block* b = blocks + column / GROUP;
-    if (column % GROUP == 0) memset(b->high, 0xff, sizeof b->high);
+static infeng_status pack(const infeng_source* source, const void* state, int64_t row, void* panel,
+                          infeng_worker* worker) {
+  (void)state;
+  const int64_t rows = min(LANES, source->w.shape[0] - row), k = source->w.shape[1];
+  memset(panel, 0, (size_t)panel_bytes(k));
+  for (int64_t g = 0; g * GROUP < k; g++) {
+    infeng_block out = {.struct_size = sizeof out}; /* padding: a scale of 0, and q of 0 */
     for (int64_t n = 0; n < rows; n++) {
-      if (pack_group(w + n * stride + column, min(SCALED, k - column), b, column % GROUP, n)) continue;
-      snprintf(worker->message, (size_t)worker->message_size, "output %d is too large for an fp16 scale", (int)n);
-      return INFENG_OUT_OF_RANGE;
+      const float* w = (const float*)source->w.data + (row + n) * source->w.strides[0] + g * GROUP;
+      for (int s = 0; s < GROUP / SCALED; s++) {
+        if (round_group(w + s * SCALED, min(SCALED, k - g * GROUP - s * SCALED), &out, s, n)) continue;
+        snprintf(worker->message, (size_t)worker->message_size, "output %d is too large for an fp16 scale", (int)n);
+        return INFENG_OUT_OF_RANGE;
+      }
     }
+    write(panel, g, &out);
   }
   return INFENG_OK;
-}
-
-/* By this the reference and `embed` read the format. */
-static void unpack(const void* panel, int64_t g, float w[64][16], int8_t q[64][16], float scale[2][16]) {
-  const block* b = (const block*)panel + g;
-  (void)w;
-  for (int64_t n = 0; n < LANES; n++) {
-    for (int64_t s = 0; s < 2; s++) scale[s][n] = of_half(b->scale[s][n]);
-    for (int64_t k = 0; k < GROUP; k++) q[k][n] = get(b, k, n);
-  }
 }
 
 static infeng_format int5 = {.struct_size = sizeof(infeng_format),
                              .name = "int5-g32",
                              .act_format = INFENG_ACT_INT8_G64,
                              .group = SCALED,
+                             .low = -MOST,
+                             .high = MOST,
+                             .scale_type = INFENG_F16,
                              .panel_bytes = panel_bytes,
+                             .unpack = unpack,
                              .pack = pack,
-                             .unpack = unpack};
+                             .write = write};
 static infeng_format* const formats[] = {&int5};
 
 /* The number is the host's, of this process. */

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from infeng_core import _native
 from infeng_core.backends.interface import BoundOp
@@ -19,6 +19,17 @@ Bindings = list[tuple[int, _native.Kernel]]
 
 Problem = Mapping[str, Any]
 """The formats and sizes of a ``_native.Problem``."""
+
+
+class Fused(NamedTuple):
+    """What an op of a program takes into itself of the steps that follow it, in order."""
+
+    op: str
+    detail: str
+    taken: tuple[str, ...]
+    left: tuple[str, ...]  # the others, which are an op ``epilogue``
+    why: str  # the first of them is left: the kernel, and its reason; "" where none is left
+    times: int  # how many such ops the program has
 
 
 class Binder:
@@ -52,6 +63,8 @@ class Binder:
         self._noted_kernels: dict[tuple[str, str], _native.Kernel] = {}
         self._bound: dict[tuple[str, str, tuple[int, int], str, str, str], int]
         self._bound = {} if program is None else program._bound
+        self._noted_fused: dict[tuple[str, str, tuple[str, ...], int], list[tuple[bool, Problem]]]
+        self._noted_fused = {} if program is None else program._noted_fused
         # Results by op; layers share them.
         self._fused: dict[tuple[bool, _native.Problem], int] = {}
         self._chosen: dict[tuple[bool, _native.Problem], tuple[Bindings, dict[tuple[str, str], str]]] = {}
@@ -121,6 +134,31 @@ class Binder:
             key = (op, detail, (begin, end), kernel.library, kernel.name, reason)
             self._bound[key] = self._bound.get(key, 0) + 1
             begin = end + 1
+
+    def note_fused(
+        self, op: str, detail: str, sampled: bool, problem: Problem, steps: Sequence[str], fused: int
+    ) -> None:
+        """Remember that the program's next op takes the first ``fused`` of ``steps`` into itself."""
+        if steps:
+            self._noted_fused.setdefault((op, detail, tuple(steps), fused), []).append((sampled, problem))
+
+    def fused_steps(self, op: str) -> list[Fused]:
+        """Return what the noted ops of a kind take into themselves, in order; kernels are asked why not more."""
+        found = []
+        for (kind, detail, steps, fused), noted in self._noted_fused.items():
+            if kind == op:
+                why = self._why_left(op, *noted[0], steps, fused) if fused < len(steps) else ""
+                found.append(Fused(op, detail, steps[:fused], steps[fused:], why, len(noted)))
+        return found
+
+    def _why_left(self, op: str, sampled: bool, problem: Problem, steps: Sequence[str], fused: int) -> str:
+        """Return the reason of the first kernel that does the op and does not take the step at ``fused`` as well."""
+        for rows in self._row_ranges(sampled):
+            chosen = self._selector.choose(self._problem(op, rows, problem, steps[:fused]))
+            for one in self._selector.decide(self._problem(op, rows, problem, steps[: fused + 1])).candidates:
+                if (one.library, one.kernel) == _name(chosen) and one.native is None and one.reason.code != "outranked":
+                    return f"{one.library}/{one.kernel}: {one.reason}"
+        return "its tiles would be too few" if steps[fused] == "quantize_wide" else "another library comes first"
 
     @property
     def is_outdated(self) -> bool:

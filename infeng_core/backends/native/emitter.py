@@ -3,7 +3,8 @@
 The values of a graph are read as float32, as int8 rows, or as both. A value is int8 if linear ops with integer
 weights, or adapters stored as int8, read it; it is rounded once for each kind of rounding that they need. An op and
 the steps that follow it become one op of the program or two: leading steps that the kernels of all batch sizes can
-fuse go into the op; the others become an ``epilogue`` op.
+fuse go into the op; the others become an ``epilogue`` op. An op whose kernels take steps but not ``lora``, which comes
+first, has a second form for batches in which no row uses an adapter.
 """
 
 from __future__ import annotations
@@ -212,25 +213,46 @@ class Emitter:
         sampled = self.operands.graph.values[out].sampled
         needs_f32, roundings = self.forms.of(index, out)
         steps = [*steps, *self.operands.quantized(out, roundings)]
-        names = [name for name, _ in steps]
-        fused = self.binder.fused(op, sampled, problem, names) if can_fuse else 0
-        if op == "linear" and not self._has_tiles(out, roundings):
-            fused = min(fused, names.index("quantize_wide"))
-        kernels = self.binder.choose(op, sampled, problem, names[:fused])
-        self.binder.note(op, " + ".join([detail, *names[:fused]]), kernels)
-        rest = steps[fused:]
         final = self.operands.buffer(out) if needs_f32 else None
-        if not rest:
-            emit(kernels, final, [step for _, step in steps])
+
+        def fused(steps: Epilogues) -> int:
+            names = [name for name, _ in steps]
+            found = self.binder.fused(op, sampled, problem, names) if can_fuse else 0
+            if op == "linear" and not self._has_tiles(out, roundings):
+                found = min(found, names.index("quantize_wide"))
+            return found
+
+        def add(steps: Epilogues, count: int, when: str = "") -> None:
+            names, taken = [name for name, _ in steps], [step for _, step in steps[:count]]
+            kernels = self.binder.choose(op, sampled, problem, names[:count])
+            label = f"{detail}, {when}" if when else detail
+            self.binder.note(op, " + ".join([label, *names[:count]]), kernels)
+            if can_fuse:
+                self.binder.note_fused(op, label, sampled, problem, names, count)
+            if count == len(steps):
+                emit(kernels, final, taken)
+                return
+            # Later ops read the result as f32. It gets a buffer of its own if the value's buffer still holds an operand
+            # (the residual) or has another width.
+            is_only_quantize = all(name.startswith("quantize") for name in names[count:])
+            is_final = is_only_quantize or any(map(is_gated, names[:count]))
+            width = self.operands.graph.values[out].columns if is_final else columns
+            between = self.operands.buffer(out) if is_only_quantize else self.operands.scratch(width, sampled)
+            emit(kernels, between, taken)
+            self.epilogue(label, between, width, None if is_only_quantize else final, steps[count:], sampled)
+
+        taken, plain = fused(steps), [step for step in steps if step[0] != "lora"]
+        without = fused(plain) if taken == 0 and len(plain) < len(steps) else 0
+        if without == 0:
+            add(steps, taken)
             return
-        # Later ops read the result as f32. It gets a buffer of its own if the value's buffer still holds an operand
-        # (the residual) or has another width.
-        is_only_quantize = all(name.startswith("quantize") for name in names[fused:])
-        if is_only_quantize or any(map(is_gated, names[:fused])):
-            columns = self.operands.graph.values[out].columns
-        between = self.operands.buffer(out) if is_only_quantize else self.operands.scratch(columns, sampled)
-        emit(kernels, between, [step for _, step in steps[:fused]])
-        self.epilogue(detail, between, columns, None if is_only_quantize else final, rest, sampled)
+        # Kernels that do not take `lora`, which comes first, would take nothing after it either. Two forms of the op,
+        # of which each step runs one, let them take the others where no row has an adapter.
+        self.operands.program.set_branch(False)
+        add(plain, without, "without adapters")
+        self.operands.program.set_branch(True)
+        add(steps, 0, "with adapters")
+        self.operands.program.set_branch(None)
 
     def _has_tiles(self, out: str, roundings: Sequence[Rounding]) -> bool:
         """Return whether a linear whose tiles are whole rounded groups has enough tiles for all workers."""
@@ -326,6 +348,7 @@ class Experts:
         kernels = binder.choose("linear", False, problem, names[:fused])
         detail = f"{role(op.weight)} {weight.format} {count} x {problem['n']}x{weight.k}"
         binder.note("linear", " + ".join([detail, *names[:fused]]), kernels)
+        binder.note_fused("linear", detail, False, problem, names, fused)
         out = operands.buffer(op.out) if needs_f32 or rest else None
         operands.program.expert_linear(kernels, weight, x, out, [step for _, step in steps[:fused]], routing=routing)
         if rest and out is not None:  # the scale of a row is known when all of the row's tiles are done

@@ -437,6 +437,14 @@ void bind_program(py::module_& m) {
           },
           "dtype"_a, py::kw_only(), "columns"_a, "max_ranges"_a,
           "Make room for adapters stored as ``dtype``; comes before the ops.")
+      .def(
+          "set_branch",
+          [](BoundProgram& self, std::optional<bool> has_adapters) {
+            self.set_branch(!has_adapters   ? Branch::always
+                            : *has_adapters ? Branch::with_adapters
+                                            : Branch::without_adapters);
+          },
+          "has_adapters"_a, "Add ops for steps with, or without, a row that uses an adapter; None: for all steps.")
       .def("activation", &Program::activation, "columns"_a, py::kw_only(), "samples"_a = false, "copies"_a = 1,
            "group"_a = kGroup, "rotated"_a = 0, "on_host"_a = false,
            "Declare int8 rows with sums for each 64 of ``columns`` inputs and scales for each ``group`` of them.");

@@ -172,6 +172,7 @@ void Program::patch() {
     int64_t rows = op.samples ? samples_ : rows_ * op.row_copies;
     if (op.segments_at != nullptr) *op.segments_at = static_cast<int32_t>(segment_count_);
     if (op.needs_some != nullptr && *op.needs_some == 0) rows = 0;
+    if (op.branch == (lora_.is_used() ? Branch::without_adapters : Branch::with_adapters)) rows = 0;
     if (op.routing != nullptr) {  // ExpertCalls sets its rows once ROUTE has run
       op.args.common.rows = rows * op.routing->top_k;
       continue;

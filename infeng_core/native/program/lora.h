@@ -80,6 +80,7 @@ class Lora {
   void take(std::span<const AdapterRows> adapters, int64_t rows, std::span<const int32_t> samples);
   void patch(const int32_t* tokens, float* u, int64_t stride);
 
+  bool is_used() const { return !ranges_.empty(); }  // whether a row of the step uses an adapter
   // Whether adapters of the step change the embeddings, so that patch() writes to u.
   bool changes_embeddings() const;
   bool replaces(const Op& op) const;

@@ -68,6 +68,7 @@ std::unique_ptr<Op> Program::draft(uint32_t kind, Bindings kernels, bool samples
   }
   auto op = std::make_unique<Op>();
   op->samples = samples;
+  op->branch = branch_;
   op->bindings = std::move(kernels);
   op->args.common.struct_size = static_cast<uint32_t>(op_kind(kind).args_size);
   op->problem.struct_size = sizeof(infeng_problem);

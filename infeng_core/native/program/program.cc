@@ -161,6 +161,7 @@ void Program::finish() {
   for (auto op = ops_.rbegin(); op != ops_.rend(); ++op) {
     (*op)->upcoming = upcoming;
     if ((*op)->problem.op != INFENG_OP_LINEAR || device_ != nullptr) continue;
+    if ((*op)->branch == Branch::with_adapters) continue;  // its form without them, which comes before, has the weight
     upcoming = (*op)->routing == nullptr ? op->get() : nullptr;  // which experts a step needs is not known in advance
   }
 

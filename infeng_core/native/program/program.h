@@ -158,6 +158,9 @@ struct RowView {
   int64_t row_bytes;
 };
 
+// The steps in which an op has rows: all, or those in which some row, or no row, uses an adapter.
+enum class Branch { always, with_adapters, without_adapters };
+
 struct Op {
   union Args {
     infeng_args common;
@@ -209,6 +212,7 @@ struct Op {
   const int32_t* index = nullptr;
   int32_t* segments_at = nullptr;       // gets the number of sequences
   const int32_t* needs_some = nullptr;  // if it points at 0, the op has no rows in the step
+  Branch branch = Branch::always;
 
   // State of the current step.
   const Kernel* kernel = nullptr;
@@ -309,6 +313,9 @@ class Program {
   // Makes room for the result of one ROUTE at a time; returns its id for the ops that read it.
   int routing(int64_t experts, int64_t top_k);
 
+  // Ops that are added from now on have rows in such steps only: one computation can have two forms, of which the one
+  // without adapters has no LORA step and no module.
+  void set_branch(Branch branch) { branch_ = branch; }
   // `module`: the name under which adapters may replace the op's weight; "": they may not. The norms of a rope are
   // replaced together: one vector holds both, each padded to 16 values.
   void embed(Bindings kernels, std::shared_ptr<const Weight> weight, int out, const std::string& module = "");
@@ -489,9 +496,10 @@ class Program {
   int32_t is_demanded_ = 0;  // whether ops on demand run
 
   Lora lora_;
-  int u_ = -1;                        // buffer (rows, columns) that SHRINK writes and LORA reads
-  int sample_u_ = -1;                 // the same memory for sampled rows
-  std::map<int64_t, int> copies_u_;   // copies of each row -> their u
+  int u_ = -1;                       // buffer (rows, columns) that SHRINK writes and LORA reads
+  int sample_u_ = -1;                // the same memory for sampled rows
+  std::map<int64_t, int> copies_u_;  // copies of each row -> their u
+  Branch branch_ = Branch::always;
   Op* route_for_adapters_ = nullptr;  // a ROUTE that waits for its SHRINK
   int32_t* slice_index_ = nullptr;    // (rows) ids or row indices of one slice
   std::vector<float> embedded_u_;     // u of the embeddings, on its way to a device

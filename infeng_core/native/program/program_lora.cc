@@ -106,7 +106,7 @@ void Program::add_lora(Op& op, int slot, int64_t columns) {
 }
 
 void Program::use_module(Op& op, const std::string& name) {
-  if (!name.empty() && lora_.is_open()) lora_.add_module(name, op);
+  if (!name.empty() && lora_.is_open() && op.branch != Branch::without_adapters) lora_.add_module(name, op);
 }
 
 // Sets the op up for its next rows that share a weight; false if none are left or the op is not sliced.

@@ -21,15 +21,14 @@ void check_affine(const uint8_t* panel, int64_t k, int64_t row) {
   }
 }
 
-// `unpack` returns values like that of a float format, so the ABI's group is 0.
+// `read` returns values like that of a float format, so the ABI's group is 0.
 template <int kSuper>
 constexpr WeightFormat described_affine(uint32_t number, const char* name) {
   using L = AffineLayout<kSuper>;
-  return {{sizeof(infeng_format), number, name, INFENG_ACT_INT8_G64, 0, L::bytes, nullptr, L::read},
-          {0, 0, 15, true},
-          check_affine<kSuper>,
-          {},
-          {kAffineGroup, kSuper}};
+  return {.abi = described<L>(number, name, INFENG_ACT_INT8_G64, 0),
+          .grid = {0, 0, 15, true},
+          .check = check_affine<kSuper>,
+          .minima = {kAffineGroup, kSuper}};
 }
 
 constexpr WeightFormat kAffineFormats[] = {

@@ -30,14 +30,9 @@ void check(const uint8_t* panel, int64_t k, int64_t row) {
 constexpr auto check_f32 = check<uint32_t, 0x7f800000u>;
 constexpr auto check_bf16 = check<uint16_t, uint16_t{0x7f80}>;
 
-template <class Layout>
-constexpr infeng_format described(uint32_t number, const char* name) {
-  return {sizeof(infeng_format), number, name, INFENG_ACT_F32, 0, Layout::bytes, nullptr, Layout::read};
-}
-
 constexpr WeightFormat kFloatFormats[] = {
-    {described<F32Layout>(INFENG_WEIGHT_F32, "f32"), {}, check_f32},
-    {described<Bf16Layout>(INFENG_WEIGHT_BF16, "bf16"), {}, check_bf16},
+    {.abi = described<F32Layout>(INFENG_WEIGHT_F32, "f32", INFENG_ACT_F32, 0), .grid = {}, .check = check_f32},
+    {.abi = described<Bf16Layout>(INFENG_WEIGHT_BF16, "bf16", INFENG_ACT_F32, 0), .grid = {}, .check = check_bf16},
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <tuple>
 
 #include "error.h"
 
@@ -11,6 +12,7 @@ namespace infeng {
 namespace {
 
 constexpr const char* kBadFormat = "bad_format";
+constexpr uint32_t kMostBytes = 4096;                 // of a descriptor
 constexpr int64_t kSamples[] = {64, 128, 192, 4096};  // values of k at which two geometries are compared
 
 // The core's own formats, sorted by number.
@@ -40,20 +42,44 @@ Brought& brought() {
 
 bool is_same(const infeng_format& a, const infeng_format& b) {
   const auto bytes_equal = [&](int64_t k) { return a.panel_bytes(k) == b.panel_bytes(k); };
-  return a.act_format == b.act_format && a.group == b.group &&
-         std::all_of(std::begin(kSamples), std::end(kSamples), bytes_equal);
+  const auto geometry = [](const infeng_format& f) {
+    return std::tie(f.act_format, f.group, f.superblock, f.has_minima, f.low, f.high, f.scale_type);
+  };
+  return geometry(a) == geometry(b) && std::all_of(std::begin(kSamples), std::end(kSamples), bytes_equal);
+}
+
+bool is_row(uint32_t inputs) { return inputs == INFENG_GROUP_ROW; }
+
+void check_integers(const std::string& where, const infeng_format& format) {
+  if (format.act_format != INFENG_ACT_INT8_G64 || format.group == 0 || format.group % 16 != 0 ||
+      format.group > INFENG_GROUP_ROW) {
+    fail(kBadFormat, where, ": reads activation ", format.act_format, " with ", format.group,
+         " inputs for a scale; possible are f32 with 0, int8-g64 with a multiple of 16");
+  }
+  const bool fits = is_row(format.superblock) || (format.superblock % 64 == 0 && format.superblock % format.group == 0);
+  if (!fits || format.superblock > INFENG_GROUP_ROW || (is_row(format.group) && format.superblock != 0)) {
+    fail(kBadFormat, where, ": has a superblock of ", format.superblock, " inputs over groups of ", format.group,
+         "; it is a multiple of both that and 64");
+  }
+  if (format.low < INT8_MIN || format.high > INT8_MAX || format.low >= format.high || format.has_minima > 1) {
+    fail(kBadFormat, where, ": has integers from ", format.low, " to ", format.high, " and has_minima ",
+         format.has_minima, "; an integer fits in 8 bits, has_minima is 0 or 1");
+  }
+  if (format.scale_type != INFENG_F32 && format.scale_type != INFENG_F16) {
+    fail(kBadFormat, where, ": has scales of type ", format.scale_type, "; possible are f32 and f16");
+  }
 }
 
 void check(const std::string& where, const infeng_format& format) {
   if (format.panel_bytes == nullptr || format.unpack == nullptr) {
     fail(kBadFormat, where, ": has no function `", format.panel_bytes == nullptr ? "panel_bytes" : "unpack", "`");
   }
-  const bool floats = format.act_format == INFENG_ACT_F32 && format.group == 0;
-  const bool integers = format.act_format == INFENG_ACT_INT8_G64 && (format.group == 32 || format.group == 64);
-  if (!floats && !integers) {
-    fail(kBadFormat, where, ": reads activation ", format.act_format, " with ", format.group,
-         " inputs for a scale; possible are f32 with 0, int8-g64 with 32 or 64");
+  if ((format.begin == nullptr) != (format.end == nullptr)) {
+    fail(kBadFormat, where, ": has one of the functions `begin` and `end`, not both");
   }
+  const bool has_floats = format.act_format == INFENG_ACT_F32 && format.group == 0 && format.superblock == 0 &&
+                          format.has_minima == 0 && format.low == 0 && format.high == 0 && format.scale_type == 0;
+  if (!has_floats) check_integers(where, format);
   for (const int64_t k : kSamples) {
     const int64_t bytes = format.panel_bytes(k);
     if (bytes <= 0 || bytes % 64 != 0) {
@@ -96,11 +122,13 @@ std::vector<const WeightFormat*> all_formats() {
 
 void add_format(const std::string& path, infeng_format& format) {
   const uint32_t size = format.struct_size;
-  if (size < offsetof(infeng_format, unpack) + sizeof format.unpack || size > 4096 || format.name == nullptr) {
+  if (size < offsetof(infeng_format, write) + sizeof format.write || size > kMostBytes || format.name == nullptr) {
     fail(kBadFormat, path, ": a weight format says that it has ", size, " bytes, or has no name");
   }
-  WeightFormat known{{}, {0, INT8_MIN, INT8_MAX, false}, nullptr};
+  WeightFormat known{};
   std::memcpy(&known.abi, &format, std::min<size_t>(size, sizeof known.abi));
+  known.grid = {is_row(known.abi.group) ? 0 : known.abi.group, known.abi.low, known.abi.high,
+                known.abi.scale_type == INFENG_F16};
   known.abi.struct_size = sizeof known.abi;
   const std::string where = path + ": weight format " + std::string(known.abi.name, strnlen(known.abi.name, 64));
   check(where, known.abi);

@@ -26,17 +26,39 @@ struct MinimaScaling {
 
 // The ABI's descriptor of a weight format, and what only the core uses.
 struct WeightFormat {
-  infeng_format abi;  // `pack` is NULL for the core's own formats. A reserved format has no functions.
+  infeng_format abi;  // of the core's own formats `panel_bytes` and `unpack` are its only functions
   CodeGrid grid;
   // Checks the panel of rows [row, row + 16) in a file. Throws Error "not_finite" or "out_of_range" for contents that
   // no packing rule writes and for which kernels differ. NULL for formats whose layout only their library knows.
-  void (*check)(const uint8_t* panel, int64_t k, int64_t row);
+  void (*check)(const uint8_t* panel, int64_t k, int64_t row) = nullptr;
   SubScaling sub = {};
   MinimaScaling minima = {};
 
-  // Whether its rows are codes of `grid`, with a scale for each group.
-  bool has_codes() const { return check != nullptr && abi.group != 0 && sub.group == 0; }
+  // Whether its rows are codes of `grid`, with a scale for each group, which others than its library can write.
+  bool has_codes() const {
+    const bool is_written = abi.write != nullptr && abi.superblock == 0 && abi.has_minima == 0;
+    return abi.group != 0 && sub.group == 0 && (check != nullptr || is_written);
+  }
 };
+
+template <class Layout>
+void unpack_by(const void* panel, int64_t g, infeng_block* out) {
+  Layout::read(panel, g, out->w, out->q, out->scale);
+}
+
+// The descriptor of one of the core's own formats.
+template <class Layout>
+constexpr infeng_format described(uint32_t number, const char* name, uint32_t act_format, uint32_t group) {
+  infeng_format abi{};
+  abi.struct_size = sizeof abi;
+  abi.number = number;
+  abi.name = name;
+  abi.act_format = act_format;
+  abi.group = group;
+  abi.panel_bytes = Layout::bytes;
+  abi.unpack = unpack_by<Layout>;
+  return abi;
+}
 
 // The core's own formats, one file for each family.
 std::span<const WeightFormat> float_formats();

@@ -37,18 +37,16 @@ void check_superblocks(const uint8_t* panel, int64_t k, int64_t row) {
 }
 
 template <class Layout>
-constexpr WeightFormat described(uint32_t number, const char* name, uint32_t group,
-                                 void (*check)(const uint8_t*, int64_t, int64_t)) {
-  return {{sizeof(infeng_format), number, name, INFENG_ACT_INT8_G64, group, Layout::bytes, nullptr, Layout::read},
-          Layout::kGrid,
-          check};
+constexpr WeightFormat format(uint32_t number, const char* name, uint32_t group,
+                              void (*check)(const uint8_t*, int64_t, int64_t)) {
+  return {.abi = described<Layout>(number, name, INFENG_ACT_INT8_G64, group), .grid = Layout::kGrid, .check = check};
 }
 
 constexpr WeightFormat kIntegerFormats[] = {
-    described<Int8Row>(INFENG_WEIGHT_INT8_ROW, "int8-row", 64, check_scales),
-    described<Int4<64>>(INFENG_WEIGHT_INT4_G64, "int4-g64", 64, check_superblocks<Int4<64>, 64>),
-    described<Int4<32>>(INFENG_WEIGHT_INT4_G32, "int4-g32", 32, check_superblocks<Int4<32>, 32>),
-    described<Int8G32>(INFENG_WEIGHT_INT8_G32, "int8-g32", 32, check_superblocks<Int8G32, 32>),
+    format<Int8Row>(INFENG_WEIGHT_INT8_ROW, "int8-row", 64, check_scales),
+    format<Int4<64>>(INFENG_WEIGHT_INT4_G64, "int4-g64", 64, check_superblocks<Int4<64>, 64>),
+    format<Int4<32>>(INFENG_WEIGHT_INT4_G32, "int4-g32", 32, check_superblocks<Int4<32>, 32>),
+    format<Int8G32>(INFENG_WEIGHT_INT8_G32, "int8-g32", 32, check_superblocks<Int8G32, 32>),
 };
 
 }  // namespace

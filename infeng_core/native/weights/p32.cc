@@ -64,10 +64,10 @@ struct P32Check {
 template <int kBits>
 constexpr WeightFormat described_p32(uint32_t number, const char* name) {
   using L = P32Layout<kBits>;
-  return {{sizeof(infeng_format), number, name, INFENG_ACT_INT8_G64, 64, L::bytes, nullptr, L::read},
-          {0, kLowest, kHighest, false},
-          P32Check<kBits>::check,
-          {kSubGroup, L::kGrid.most_scale(), L::kGrid.most_unit()}};
+  return {.abi = described<L>(number, name, INFENG_ACT_INT8_G64, 64),
+          .grid = {0, kLowest, kHighest, false},
+          .check = P32Check<kBits>::check,
+          .sub = {kSubGroup, L::kGrid.most_scale(), L::kGrid.most_unit()}};
 }
 
 constexpr WeightFormat kP32Formats[] = {

@@ -1,17 +1,33 @@
 #include "weights/panels.h"
 
+#include <cstring>
+#include <numeric>
+
 #include "weights/formats.h"
 
 namespace infeng {
 
 void unpack_group(uint32_t format, const uint8_t* panel, int64_t g, Group x) {
   const infeng_format& known = format_of(format).abi;
-  int8_t q[kGroup][kLanes];
-  float scale[2][kLanes];
-  known.unpack(panel, g, x, q, scale);
-  if (known.group == 0) return;
+  alignas(64) infeng_block block;
+  block.struct_size = sizeof block;
+  known.unpack(panel, g, &block);
+  if (known.group == 0) {
+    std::memcpy(x, block.w, sizeof block.w);
+    return;
+  }
+  const int step = int(std::gcd(int64_t(known.group), kGroup));
   for (int k = 0; k < kGroup; k++) {
-    for (int n = 0; n < kLanes; n++) x[k][n] = float(q[k][n]) * scale[k / int(known.group)][n];
+    const int s = k / step;
+    for (int n = 0; n < kLanes; n++) {
+      if (known.superblock == 0) {
+        x[k][n] = float(block.q[k][n]) * block.scale[s][n];
+        if (known.has_minima) x[k][n] -= block.minimum[s][n];
+      } else {
+        x[k][n] = block.scale[0][n] * float(block.sub_scale[s][n] * block.q[k][n]);
+        if (known.has_minima) x[k][n] -= block.minimum[0][n] * float(block.sub_minimum[s][n]);
+      }
+    }
   }
 }
 

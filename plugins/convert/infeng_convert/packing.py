@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,17 @@ from infeng_convert.interfaces.quantizers import Moments, QuantTarget, Seen, Wit
 from infeng_convert.interfaces.readers import Checkpoint
 from infeng_convert.quantizers import DEFAULT, QuantizerChoice
 from infeng_core.api import ModelError, NativeError
-from infeng_core.api.formats import PANEL_ROWS, Layout, Part, QuantFormat, TensorSpec, VectorSpec, rotated, widened
+from infeng_core.api.formats import (
+    PANEL_ROWS,
+    Layout,
+    MatrixContext,
+    Part,
+    QuantFormat,
+    TensorSpec,
+    VectorSpec,
+    rotated,
+    widened,
+)
 
 
 def pack_tensor(
@@ -38,7 +48,7 @@ def pack_tensor(
         expert = index * spec.experts // len(spec.parts)
         told = partial(statistic, expert)
         if not _pack_chosen(spec, part, checkpoint, format, out, threads, quantizer, told):
-            _pack_rounded(part, checkpoint, format, out, threads)
+            _pack_rounded(spec, part, checkpoint, format, out, threads, expert if spec.experts else None, told)
 
 
 def chosen_bytes(spec: TensorSpec, format: QuantFormat, quantizer: QuantizerChoice) -> int:
@@ -47,8 +57,8 @@ def chosen_bytes(spec: TensorSpec, format: QuantFormat, quantizer: QuantizerChoi
     One part as float32, its codes and scales, and in binary64 the rounding error, as gptq needs it; rotated one more.
     """
     grid, turned = quantizer.grid(format, spec.k), 6 * spec.k if format.is_rotated else 0
-    if grid is None or quantizer.is_built_in:
-        return max(part.rows for part in spec.parts) * turned
+    if grid is None or quantizer.is_built_in:  # a library sees float32
+        return max(part.rows for part in spec.parts) * (4 * spec.k if format.sees_context else turned)
     row = turned + 13 * spec.k + 4 * grid.groups(spec.k) + (2 * grid.sub.groups(spec.k) if grid.sub else 0)
     return max(part.rows for part in spec.parts) * row
 
@@ -88,11 +98,22 @@ def _pack_kept(part: Part, checkpoint: Checkpoint, format: QuantFormat, out: NDA
 
 
 def _pack_rounded(
-    part: Part, checkpoint: Checkpoint, format: QuantFormat, out: NDArray[np.uint8], threads: int
+    spec: TensorSpec,
+    part: Part,
+    checkpoint: Checkpoint,
+    format: QuantFormat,
+    out: NDArray[np.uint8],
+    threads: int,
+    expert: int | None,
+    statistic: Callable[[], Seen | None],
 ) -> None:
     """Round and lay out in one pass, from the checkpoint's own bytes."""
     source = checkpoint.array(part)
-    place = {"first_panel": part.first_panel, "panel_step": part.panel_step, "threads": threads}
+    place: dict[str, Any] = {"first_panel": part.first_panel, "panel_step": part.panel_step, "threads": threads}
+    if format.sees_context:
+        seen = statistic()
+        moments = None if seen is None else seen.statistic
+        place["context"] = MatrixContext(spec.name, checkpoint.name(part), expert, moments)
     try:
         format.pack(source, out, bf16=source.dtype == np.uint16, **place)
     except NativeError as error:

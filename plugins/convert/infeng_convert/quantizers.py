@@ -86,11 +86,16 @@ class QuantizerChoice:
         if getattr(self.quantizer, "needs_statistics", False) and not is_calibrated:
             remedy = "convert once, and run what that wrote: infeng convert SOURCE DEST --calibrate auto"
             raise UsageError(f"quantizer {self.name}", "it needs calibration text, which there is none of", remedy)
-        closed = {format.name for format in formats.values() if not format.is_float and self.grid(format, 64) is None}
+        closed = {
+            format.name
+            for format in formats.values()
+            if not format.is_float and not format.sees_context and self.grid(format, 64) is None
+        }
         if is_calibrated and closed:  # or what was asked for would be rounded without a look at the text
             remedy = "choose another format or quantizer (gptq), or --calibrate none"
             raise UsageError("--calibrate", f"does not reach {', '.join(sorted(closed))}", remedy)
-        if not self.is_built_in and all(self.grid(format, 64) is None for format in formats.values()):
+        told = is_calibrated and any(format.sees_context for format in formats.values())
+        if not self.is_built_in and not told and all(self.grid(format, 64) is None for format in formats.values()):
             names = ", ".join(sorted({format.name for format in formats.values()}))
             why = f"it chooses integers, every tensor is stored as {names}"
             raise UsageError(f"quantizer {self.name}", why, "leave it out, or choose an integer --format")

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from infeng_core.api import (
     BACKENDS,
@@ -27,6 +28,9 @@ from infeng_core.api.kernels import Problem, Selector, describe
 from infeng_doctor import facts as found
 from infeng_doctor.hookspecs import OF_WHEELS, infeng_plugins_verbs
 from infeng_doctor.table import notes, table
+
+if TYPE_CHECKING:
+    from infeng_core.api.kernels import Fused
 
 
 class PluginsCommand:
@@ -122,11 +126,12 @@ class PluginsCommand:
         limits, _ = limits_of(config, shape, plugins.get(BACKENDS, "native"))
         binder = Outline(shape, formats, lookup, config, selector, limits).bound()
         decisions = {asked: selector.decide(asked) for asked in binder.asked if asked.op == arguments.op}
+        steps = binder.fused_steps(arguments.op)
         selector.close()
         if arguments.json:
             print(json.dumps([found.decision(item) for item in decisions.values()], indent=2))
         elif decisions:
-            say(*_why(list(decisions.values())))
+            say(*_why(list(decisions.values())), *_fusing(steps))
         else:
             say(f"this model has no {arguments.op}; --model names another one")
         return 0
@@ -196,6 +201,17 @@ def _why(decisions: list[Decision]) -> Iterator[str]:
         yield ""
     if not decisions:
         yield "no problem of this kind under this manifest"
+
+
+def _fusing(found: Sequence[Fused]) -> Iterator[str]:
+    """Yield what each op takes of the steps behind it, and why not the next one."""
+    if found:
+        yield "steps behind it"
+    for one in found:
+        times = f" x{one.times}" if one.times > 1 else ""
+        yield f"    {one.detail}{times}: takes {' + '.join(one.taken) or 'none'}"
+        if one.left:
+            yield f"        leaves {' + '.join(one.left)} to an op of their own: {one.why}"
 
 
 def _count(count: int, kind: str) -> str:

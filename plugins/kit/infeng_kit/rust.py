@@ -15,6 +15,7 @@ SCALARS = {
     "void": "c_void",
     "char": "c_char",
     "float": "f32",
+    "double": "f64",
     "infeng_status": "infeng_status",
     **{f"{sign}int{bits}_t": f"{letter}{bits}" for sign, letter in (("u", "u"), ("", "i")) for bits in (8, 16, 32, 64)},
 }

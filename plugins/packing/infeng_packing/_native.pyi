@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 def pack(
     descriptor: Any,  # of a weight format, from the core's format_descriptor
-    source: NDArray[Any],  # (n, k) float32, float16, or uint16 holding bf16
+    source: NDArray[Any],  # (n, k) float32, float16, or uint16 holding bf16; float32 for a library's format
     out: Any,  # writable buffer of whole panels, 64-byte aligned at out_offset
     *,
     bf16: bool = False,
@@ -15,6 +15,7 @@ def pack(
     first_panel: int = 0,
     panel_step: int = 1,
     threads: int = 1,
+    context: Any = None,  # what a library sees of the matrix: the core's MatrixContext
 ) -> None:
     """Quantize and lay out: panel i of ``source`` becomes panel first_panel + i * panel_step of ``out``; GIL released.
 

@@ -7,13 +7,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.api.formats import MatrixContext
 from infeng_core.api.kernels import native
 from infeng_packing import _native
 
 
-def pack(format: str, source: NDArray[Any], out: Any, *, bf16: bool = False, **place: int) -> None:
-    """Quantize and lay out ``source``, (n, k) float32, float16 or uint16 holding bf16, in panels of ``out``."""
-    _native.pack(native.format_descriptor(format), source, out, bf16=bf16, **place)
+def pack(
+    format: str,
+    source: NDArray[Any],
+    out: Any,
+    *,
+    bf16: bool = False,
+    context: MatrixContext | None = None,
+    **place: int,
+) -> None:
+    """Quantize and lay out ``source``, (n, k) float32, float16 or uint16 holding bf16, in panels of ``out``.
+
+    A library's format packs float32 only, and sees ``context``.
+    """
+    _native.pack(native.format_descriptor(format), source, out, bf16=bf16, context=context, **place)
 
 
 def pack_codes(format: str, codes: NDArray[np.int8], scales: NDArray[np.float32], out: Any, **place: int) -> None:

@@ -11,15 +11,9 @@
 namespace infeng {
 namespace {
 
-// The scales of 64 inputs.
-struct Span {
-  int count;
-  int64_t first;
-};
-Span scales_of(const CodeGrid& grid, int64_t g) {
-  if (grid.group == 0) return {1, 0};
-  const int count = int(kGroup / grid.group);
-  return {count, g * count};
+// The group of input `i` of block g.
+int64_t group_at(const CodeGrid& grid, int64_t g, int64_t i) {
+  return grid.group == 0 ? 0 : (g * kGroup + i) / grid.group;
 }
 
 void require_code(const CodeGrid& grid, int code, int64_t row, int64_t column) {
@@ -41,10 +35,10 @@ void load_lane(const CodeGrid& grid, const Codes& codes, int64_t row, int lane, 
     require_code(grid, code, row, k);
     q[k - begin][lane] = code;
   }
-  const Span span = scales_of(grid, g);
-  for (int h = 0; h < span.count && span.first + h < groups; h++) {
-    scale[h][lane] = codes.scale[row * groups + span.first + h];
-    (grid.half ? require_half : require_finite)(scale[h][lane], row, (span.first + h) * grid.group);
+  for (int64_t i = 0; i < end - begin; i += grid.step()) {
+    const int64_t group = group_at(grid, g, i);
+    float& loaded = scale[i / grid.step()][lane] = codes.scale[row * groups + group];
+    (grid.half ? require_half : require_finite)(loaded, row, group * grid.group);
   }
 }
 
@@ -58,28 +52,33 @@ void require_half(float scale, int64_t row, int64_t column) {
 
 void pack_codes(const infeng_format& format, const Codes& codes, int64_t row, uint8_t* panel) {
   const Packer& known = packer_of(format);
+  const CodeGrid grid = grid_of(format).value();
   const int64_t rows = std::min<int64_t>(kLanes, codes.n - row);
   std::memset(panel, 0, size_t(panel_bytes_of(format, codes.k)));
   for (int64_t g = 0; g * kGroup < codes.k; g++) {
-    int8_t q[kGroup][kLanes] = {};
-    float scale[2][kLanes] = {};
-    for (int lane = 0; lane < rows; lane++) load_lane(known.grid, codes, row + lane, lane, g, q, scale);
-    known.write(panel, g, q, scale);
+    alignas(64) infeng_block block = {};
+    block.struct_size = sizeof block;
+    for (int lane = 0; lane < rows; lane++) load_lane(grid, codes, row + lane, lane, g, block.q, block.scale);
+    if (known.write != nullptr) {
+      known.write(panel, g, block.q, block.scale);
+    } else {
+      format.write(panel, g, &block);
+    }
   }
 }
 
 void unpack_codes(const infeng_format& format, const uint8_t* panel, int64_t k, int8_t* q, float* scale) {
-  const Packer& known = packer_of(format);
-  const int64_t groups = known.grid.groups(k);
+  const CodeGrid grid = grid_of(format).value();
+  const int64_t groups = grid.groups(k);
   for (int64_t g = 0; g * kGroup < k; g++) {
-    int8_t codes[kGroup][kLanes];
-    float scales[2][kLanes];
-    format.unpack(panel, g, nullptr, codes, scales);
-    const Span span = scales_of(known.grid, g);
+    alignas(64) infeng_block block;
+    block.struct_size = sizeof block;
+    format.unpack(panel, g, &block);
+    const int64_t count = std::min<int64_t>(kGroup, k - g * kGroup), step = grid.step();
     for (int64_t n = 0; n < kLanes; n++) {
-      for (int64_t i = 0; i < std::min<int64_t>(kGroup, k - g * kGroup); i++) q[n * k + g * kGroup + i] = codes[i][n];
-      for (int h = 0; h < span.count && span.first + h < groups; h++) {
-        scale[n * groups + span.first + h] = scales[h][n];
+      for (int64_t i = 0; i < count; i++) q[n * k + g * kGroup + i] = block.q[i][n];
+      for (int64_t i = 0; i < count; i += step) {
+        scale[n * groups + group_at(grid, g, i)] = block.scale[i / step][n];
       }
     }
   }

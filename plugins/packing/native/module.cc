@@ -2,13 +2,16 @@
 #include <infeng/extension/panel_threads.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <bit>
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "codes.h"
 #include "error.h"
+#include "library.h"
 #include "packers.h"
 
 namespace py = pybind11;
@@ -85,6 +88,15 @@ class Panels {
   int64_t first_, step_, bytes_;
 };
 
+// Throws Error "not_finite" naming row and column of a value of the source.
+void require_finite(const Source& s, int threads) {
+  const py::gil_scoped_release released;
+  for_panels((s.n + kLanes - 1) / kLanes, threads, [&](int64_t p) {
+    Group x;
+    for (int64_t column = 0; column < s.k; column += kGroup) load_group(s, p * kLanes, column, x);
+  });
+}
+
 // Runs fill(row, panel) for the panels of a matrix (n, k) in `out`.
 template <class Fill>
 void fill_panels(const infeng_format& format, int64_t n, int64_t k, const py::buffer& out, int64_t offset,
@@ -103,9 +115,9 @@ const Part& required(const Part* part, const infeng_format& format, const char* 
   return *part;
 }
 
-const CodeGrid& grid_of(const infeng_format& format) {
-  const Packer& packer = packer_of(format);
-  return required(packer.write == nullptr ? nullptr : &packer.grid, format, "codes and scales that are known here");
+CodeGrid required_grid(const infeng_format& format) {
+  const std::optional<CodeGrid> grid = grid_of(format);
+  return required(grid ? &*grid : nullptr, format, "codes and scales that are known here");
 }
 
 template <class Write>
@@ -114,11 +126,54 @@ void write_zeroed(const infeng_format& format, int64_t k, uint8_t* panel, Write 
   write();
 }
 
+std::optional<std::string> word_of(const py::object& context, const char* name) {
+  return context.is_none() ? std::nullopt : context.attr(name).cast<std::optional<std::string>>();
+}
+
+int32_t number_in(const py::object& context, const char* name) {
+  return context.is_none() ? -1 : context.attr(name).cast<std::optional<int32_t>>().value_or(-1);
+}
+
+// Packs by the functions of the format's library, which see the whole matrix and its context.
+void pack_by_library(const infeng_format& format, const Source& s, const py::buffer& out, int64_t out_offset,
+                     int64_t first_panel, int64_t panel_step, int threads, const py::object& context) {
+  if (s.element != Element::f32 || s.row_bytes % 4 != 0) fail(kBad, "a library packs float32 matrices only");
+  const auto tensor = word_of(context, "tensor"), part = word_of(context, "part"), role = word_of(context, "role");
+  std::optional<py::array_t<double>> moments;
+  if (!context.is_none()) moments = context.attr("moments").cast<std::optional<py::array_t<double>>>();
+  if (moments && (moments->ndim() != 2 || moments->shape(0) != s.k || moments->shape(1) != s.k ||
+                  (moments->flags() & py::array::c_style) == 0)) {
+    fail(kBad, "the moments are no matrix (k, k) of contiguous rows");
+  }
+  const auto text = [](const std::optional<std::string>& word) { return word ? word->c_str() : nullptr; };
+  infeng_source source{};
+  source.struct_size = sizeof source;
+  source.tensor = text(tensor);
+  source.part = text(part);
+  source.role = text(role);
+  source.layer = number_in(context, "layer");
+  source.expert = number_in(context, "expert");
+  source.w = {const_cast<char*>(s.data), INFENG_F32, INFENG_DEVICE_CPU, 0, 2, {s.n, s.k}, {s.row_bytes / 4, 1}};
+  source.moments = moments ? moments->data() : nullptr;
+  require_finite(s, threads);
+  std::optional<SourcePacking> packing;
+  {
+    const py::gil_scoped_release released;
+    packing.emplace(format, source);
+  }
+  fill_panels(format, s.n, s.k, out, out_offset, first_panel, panel_step, threads,
+              [&](int64_t row, uint8_t* panel) { packing->pack(row, panel); });
+}
+
 void pack(const py::capsule& descriptor, const py::array& source, const py::buffer& out, bool bf16, int64_t out_offset,
-          int64_t first_panel, int64_t panel_step, int threads) {
+          int64_t first_panel, int64_t panel_step, int threads, const py::object& context) {
   const infeng_format& format = format_of(descriptor);
   const Packer& packer = packer_of(format);
   const Source s = source_of(source, bf16);
+  if (packer.pack == nullptr) {
+    pack_by_library(format, s, out, out_offset, first_panel, panel_step, threads, context);
+    return;
+  }
   fill_panels(format, s.n, s.k, out, out_offset, first_panel, panel_step, threads,
               [&](int64_t row, uint8_t* panel) { packer.pack(format, s, row, panel); });
 }
@@ -142,7 +197,7 @@ void require_sizes(const char* what, const py::array& array, int64_t n, int64_t 
 void pack_codes_of(const py::capsule& descriptor, const py::array& codes, const py::array& scales,
                    const py::buffer& out, int64_t out_offset, int64_t first_panel, int64_t panel_step, int threads) {
   const infeng_format& format = format_of(descriptor);
-  const CodeGrid& grid = grid_of(format);
+  const CodeGrid grid = required_grid(format);
   const auto q = matrix_of<int8_t>("codes", codes);
   const auto scale = matrix_of<float>("scales", scales);
   const Codes given{q.data(), scale.data(), q.shape(0), q.shape(1)};
@@ -155,7 +210,7 @@ void pack_codes_of(const py::capsule& descriptor, const py::array& codes, const 
 py::object codes_of(const py::capsule& descriptor, const py::buffer& data, int64_t offset, int64_t panels, int64_t k,
                     int64_t first_panel, int64_t panel_step) {
   const infeng_format& format = format_of(descriptor);
-  const int64_t groups = grid_of(format).groups(k);
+  const int64_t groups = required_grid(format).groups(k);
   const py::buffer_info info = data.request();
   const Panels packed(info, offset, first_panel, panel_step, panels, panel_bytes_of(format, k));
   py::array_t<int8_t> codes({panels * kLanes, k});
@@ -236,6 +291,7 @@ PYBIND11_MODULE(_native, m) {
   py::register_local_exception_translator(&translate);
   m.def("pack", &pack, py::arg("descriptor"), py::arg("source"), py::arg("out"), py::kw_only(), py::arg("bf16") = false,
         py::arg("out_offset") = 0, py::arg("first_panel") = 0, py::arg("panel_step") = 1, py::arg("threads") = 1,
+        py::arg("context") = py::none(),
         "Quantize and lay out: panel i of source becomes panel first_panel + i * panel_step of out.");
   m.def("pack_codes", &pack_codes_of, py::arg("descriptor"), py::arg("codes"), py::arg("scales"), py::arg("out"),
         py::kw_only(), py::arg("out_offset") = 0, py::arg("first_panel") = 0, py::arg("panel_step") = 1,

@@ -1,8 +1,5 @@
 #include "packers.h"
 
-#include <algorithm>
-#include <vector>
-
 #include "error.h"
 
 namespace infeng {
@@ -10,29 +7,7 @@ namespace {
 
 constexpr int64_t kLargestSide = int64_t{1} << 31;
 
-// Converts up to 16 rows to f32 and packs them with the library's own function.
-void pack_brought(const infeng_format& format, const Source& s, int64_t row, uint8_t* out) {
-  if (format.pack == nullptr) {
-    fail("unimplemented", "weight format ", format.name, ": its library cannot pack");
-  }
-  const int64_t rows = std::min<int64_t>(kLanes, s.n - row);
-  std::vector<float> w(static_cast<size_t>(rows * s.k));
-  for (int64_t column = 0; column < s.k; column += kGroup) {
-    Group x;
-    load_group(s, row, column, x);
-    for (int64_t n = 0; n < rows; n++) {
-      for (int64_t k = 0; k < std::min<int64_t>(kGroup, s.k - column); k++) w[size_t(n * s.k + column + k)] = x[k][n];
-    }
-  }
-  char message[200] = {};
-  infeng_worker worker{sizeof worker, 0, 1, sizeof message, nullptr, nullptr, message, nullptr};
-  const infeng_status status = format.pack(w.data(), s.k, rows, s.k, out, &worker);
-  if (status == INFENG_OK) return;
-  message[sizeof message - 1] = '\0';
-  fail(status_code(status), "row ", row, ": weight format ", format.name, ": ", message);
-}
-
-constexpr Packer kBrought{INFENG_WEIGHT_FOREIGN, pack_brought};
+constexpr Packer kBrought{INFENG_WEIGHT_FOREIGN, nullptr};
 
 }  // namespace
 
@@ -43,6 +18,13 @@ const Packer& packer_of(const infeng_format& format) {
     }
   }
   return kBrought;
+}
+
+std::optional<CodeGrid> grid_of(const infeng_format& format) {
+  if (const Packer& packer = packer_of(format); packer.write != nullptr) return packer.grid;
+  if (format.write == nullptr || format.group == 0 || format.superblock != 0 || format.has_minima != 0) return {};
+  const int64_t group = format.group == INFENG_GROUP_ROW ? 0 : int64_t(format.group);
+  return CodeGrid{group, format.low, format.high, format.scale_type == INFENG_F16};
 }
 
 int64_t panel_bytes_of(const infeng_format& format, int64_t k) {

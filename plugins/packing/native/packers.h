@@ -5,6 +5,7 @@
 #include <infeng/extension/panel.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "source.h"
@@ -66,9 +67,11 @@ struct MinimaPacker {
 struct Packer {
   uint32_t number;  // of the format in the ABI
   // Quantizes and lays out rows [row, row + 16) of the source as one panel. Throws Error "not_finite", "out_of_range".
+  // NULL for a library's format.
   void (*pack)(const infeng_format& format, const Source& source, int64_t row, uint8_t* panel);
   CodeGrid grid = {};
-  // The inverse of the format's `unpack`: writes integers and scales of 64 inputs to a zeroed panel. NULL for floats.
+  // The inverse of the format's `unpack`: writes integers and scales of 64 inputs to a zeroed panel. NULL for floats
+  // and for a library's format.
   void (*write)(uint8_t* panel, int64_t g, ConstIntegers q, ConstScales scale) = nullptr;
   const UnitPacker* units = nullptr;     // NULL for a format without integer sub-scales
   const MinimaPacker* minima = nullptr;  // NULL for a format without minima
@@ -80,8 +83,12 @@ std::span<const Packer> integer_packers();
 std::span<const Packer> unit_packers();
 std::span<const Packer> minima_packers();
 
-// The packer of a format; for one of a library it calls the library's own function, which may be missing.
+// The packer of a format; that of a library's format has no functions, because the library packs (library.h).
 const Packer& packer_of(const infeng_format& format);
+
+// The grid of a format whose codes and scales others may choose; none of another. A library's format has one if the
+// library writes codes.
+std::optional<CodeGrid> grid_of(const infeng_format& format);
 
 // Bytes of one panel of `k` inputs. Throws Error "invalid_argument" for an impossible number of inputs.
 int64_t panel_bytes_of(const infeng_format& format, int64_t k);

@@ -3,6 +3,7 @@
 #include <infeng/ops/library.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int64_t float_bytes(int64_t k) { return k * 64; }
@@ -12,48 +13,57 @@ static int64_t integer_bytes(int64_t k) { return k / 64 * (16 + 4) * 64; }
 static int64_t integer_bytes(int64_t k) { return k / 64 * (16 + 2) * 64; }
 #endif
 
-static infeng_status pack_float(const float* w, int64_t stride, int64_t rows, int64_t k, void* panel,
+static const float* row_of(const infeng_source* source, int64_t row) {
+  return (const float*)source->w.data + row * source->w.strides[0];
+}
+static int64_t rows_of(const infeng_source* source, int64_t row) {
+  return source->w.shape[0] - row < 16 ? source->w.shape[0] - row : 16;
+}
+
+static infeng_status pack_float(const infeng_source* source, const void* state, int64_t row, void* panel,
                                 infeng_worker* worker) {
   float* out = panel;
-  (void)worker;
+  const int64_t k = source->w.shape[1];
+  (void)state, (void)worker;
   memset(panel, 0, (size_t)float_bytes((k + 63) / 64 * 64));
-  for (int64_t n = 0; n < rows; n++) {
-    for (int64_t i = 0; i < k; i++) out[i * 16 + n] = w[n * stride + i];
+  for (int64_t n = 0; n < rows_of(source, row); n++) {
+    for (int64_t i = 0; i < k; i++) out[i * 16 + n] = row_of(source, row + n)[i];
   }
   return INFENG_OK;
 }
-static void unpack_float(const void* panel, int64_t g, float w[64][16], int8_t q[64][16], float scale[2][16]) {
-  (void)q, (void)scale;
-  memcpy(w, (const float*)panel + g * 64 * 16, 64 * 64);
+static void unpack_float(const void* panel, int64_t g, infeng_block* out) {
+  memcpy(out->w, (const float*)panel + g * 64 * 16, 64 * 64);
 }
 
 /* For each 64 inputs two lines of scales, then [64][16] int8. */
-static infeng_status pack_integer(const float* w, int64_t stride, int64_t rows, int64_t k, void* panel,
+static infeng_status pack_integer(const infeng_source* source, const void* state, int64_t row, void* panel,
                                   infeng_worker* worker) {
+  const int64_t k = source->w.shape[1];
+  (void)state;
   memset(panel, 0, (size_t)integer_bytes((k + 63) / 64 * 64));
   for (int64_t i = 0; i < k; i += 32) {
     char* group = (char*)panel + i / 64 * (16 + 2) * 64;
-    for (int64_t n = 0; n < rows; n++) {
+    for (int64_t n = 0; n < rows_of(source, row); n++) {
+      const float* w = row_of(source, row + n) + i;
       float most = 0;
       const int64_t count = k - i < 32 ? k - i : 32;
-      for (int64_t j = 0; j < count; j++) most = fmaxf(most, fabsf(w[n * stride + i + j]));
+      for (int64_t j = 0; j < count; j++) most = fmaxf(most, fabsf(w[j]));
       if (most > 1e6f) {
         snprintf(worker->message, (size_t)worker->message_size, "%g is too large", (double)most);
         return INFENG_OUT_OF_RANGE;
       }
       ((float*)group)[i % 64 / 32 * 16 + n] = most / 127;
       for (int64_t j = 0; j < count && most > 0; j++) {
-        ((int8_t*)group)[128 + (i % 64 + j) * 16 + n] = (int8_t)rintf(w[n * stride + i + j] * (127 / most));
+        ((int8_t*)group)[128 + (i % 64 + j) * 16 + n] = (int8_t)rintf(w[j] * (127 / most));
       }
     }
   }
   return INFENG_OK;
 }
-static void unpack_integer(const void* panel, int64_t g, float w[64][16], int8_t q[64][16], float scale[2][16]) {
+static void unpack_integer(const void* panel, int64_t g, infeng_block* out) {
   const char* group = (const char*)panel + g * (16 + 2) * 64;
-  (void)w;
-  memcpy(scale, group, 128);
-  memcpy(q, group + 128, 64 * 16);
+  memcpy(out->scale, group, 128);
+  memcpy(out->q, group + 128, 64 * 16);
 }
 
 static infeng_format floats = {.struct_size = sizeof floats,
@@ -66,6 +76,9 @@ static infeng_format integers = {.struct_size = sizeof integers,
                                  .name = "toy-int8-g32",
                                  .act_format = INFENG_ACT_INT8_G64,
                                  .group = 32,
+                                 .low = -127,
+                                 .high = 127,
+                                 .scale_type = INFENG_F32,
                                  .panel_bytes = integer_bytes,
                                  .pack = pack_integer,
                                  .unpack = unpack_integer};
@@ -114,7 +127,17 @@ infeng_status infeng_library(const infeng_host* host, infeng_library_desc* out) 
 #if defined(BAD_NAME)
   floats.name = "int8-row";
 #elif defined(BAD_GROUP)
-  integers.group = 16;
+  integers.group = 24;
+#elif defined(BAD_SUPERBLOCK)
+  integers.superblock = 96;
+#elif defined(BAD_INTEGERS)
+  integers.high = 200;
+#elif defined(BAD_SCALE)
+  integers.scale_type = INFENG_BF16;
+#elif defined(BAD_END)
+  integers.end = free;
+#elif defined(BAD_SIZE)
+  floats.struct_size = offsetof(infeng_format, write);
 #elif defined(BAD_FUNCTION)
   floats.unpack = NULL;
 #endif

@@ -89,7 +89,12 @@ def test_an_error_of_the_library_s_packing_names_the_format_and_its_reason(libra
     [
         ("CLASH", f"weight format {INTEGERS}: another library brought one of this name with other panels"),
         ("BAD_NAME", "weight format int8-row: is the name of one of the core's own formats"),
-        ("BAD_GROUP", f"weight format {INTEGERS}: reads activation 2 with 16 inputs for a scale"),
+        ("BAD_GROUP", f"weight format {INTEGERS}: reads activation 2 with 24 inputs for a scale"),
+        ("BAD_SUPERBLOCK", f"weight format {INTEGERS}: has a superblock of 96 inputs over groups of 32"),
+        ("BAD_INTEGERS", f"weight format {INTEGERS}: has integers from -127 to 200"),
+        ("BAD_SCALE", f"weight format {INTEGERS}: has scales of type 3"),
+        ("BAD_END", f"weight format {INTEGERS}: has one of the functions `begin` and `end`"),
+        ("BAD_SIZE", "a weight format says that it has 88 bytes"),
         ("BAD_FUNCTION", f"weight format {FLOATS}: has no function `unpack`"),
     ],
 )

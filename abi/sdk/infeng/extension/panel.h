@@ -4,6 +4,7 @@
 #define INFENG_EXTENSION_PANEL_H
 
 #include <cstdint>
+#include <numeric>
 
 namespace infeng {
 
@@ -13,7 +14,7 @@ inline constexpr int64_t kLine = 64;   // bytes
 
 using Group = float[kGroup][kLanes];  // x[k][n]
 
-// 64 inputs of 16 outputs in an integer format: q[k][n], and scale[h][n] of their one or two groups.
+// 64 inputs of 16 outputs in an integer format: q[k][n], and scale[s][n] of their steps, parts that share a scale.
 using Integers = int8_t (*)[kLanes];
 using Scales = float (*)[kLanes];
 using ConstIntegers = const int8_t (*)[kLanes];
@@ -27,6 +28,8 @@ struct CodeGrid {
   bool half;  // scales are fp16, else f32
 
   constexpr int64_t groups(int64_t k) const { return group == 0 ? 1 : (k + group - 1) / group; }
+  // Inputs of a step, the part of 64 inputs that shares a scale.
+  constexpr int64_t step() const { return group == 0 ? kGroup : std::gcd(group, kGroup); }
 };
 
 // Whether an fp16 is infinite or NaN.

@@ -1,0 +1,1 @@
+"""A weight format with minima for INF-ENG; the library beside this file holds it."""
