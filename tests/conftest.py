@@ -27,7 +27,7 @@ settings.register_profile("suite", max_examples=examples(100), deadline=None)
 settings.load_profile("suite")
 
 
-LONG = {"e2e", "docs", "kernels", "calibrate", "cli", "engine", "fair", "bench", "serve"}
+LONG = {"e2e", "docs", "kernels", "calibrate", "cli", "engine", "fair", "bench", "report", "serve"}
 """Folders with few but slow tests: whole engines, compilers, servers."""
 
 LONGEST = "test_sanitizers.py"  # one test, which compiles the executor twice

@@ -84,7 +84,7 @@ class Execution:
         if self._late is None or runs is None or not (always or self._in_flight.streams.nobody_wants(self._late[0])):
             return
         executable.cancel()
-        with suppress(InfengError):  # nobody waits for it
+        with suppress(InfengError):  # no request wants the result
             self.finish(executable, runs)
 
     def _begin(self, batch: Batch) -> None:

@@ -89,6 +89,7 @@ def test_the_listed_requirements_equal_those_of_the_wheels() -> None:
         ("infeng_processors", "plugins/processors"),
         ("infeng_profile", "plugins/profile"),
         ("infeng_ray", "plugins/ray"),
+        ("infeng_report", "plugins/report"),
         ("infeng_simulate", "plugins/simulate"),
         ("infeng_suffix", "plugins/suffix"),
     ],

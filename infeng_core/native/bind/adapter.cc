@@ -1,11 +1,12 @@
 // Python bindings of adapters: arrays become the borrowed bytes of an AdapterSpec, which Adapter checks and copies.
 #include "program/adapter.h"
 
+#include <infeng/extension/error.h>
+
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include "bind/bindings.h"
-#include "error.h"
 #include "program/program.h"
 #include "vocabulary/names.h"
 

@@ -1,8 +1,9 @@
 // Python bindings that copy whole KV blocks while no step runs.
+#include <infeng/extension/error.h>
+
 #include <vector>
 
 #include "bind/bindings.h"
-#include "error.h"
 #include "program/kv_cache.h"
 #include "program/program.h"
 

@@ -1,8 +1,9 @@
 // Translates infeng::Error to Python's NativeError, with its code as an attribute.
+#include <infeng/extension/error.h>
+
 #include <cstring>
 
 #include "bind/bindings.h"
-#include "error.h"
 
 namespace py = pybind11;
 

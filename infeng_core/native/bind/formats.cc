@@ -1,4 +1,6 @@
 // Python bindings of weight formats: what each stores, and its panels read and checked.
+#include <infeng/extension/error.h>
+#include <infeng/extension/panel_buffer.h>
 #include <infeng/extension/panel_threads.h>
 #include <pybind11/numpy.h>
 
@@ -7,7 +9,6 @@
 
 #include "bind/bindings.h"
 #include "bind/records.h"
-#include "error.h"
 #include "vocabulary/names.h"
 #include "weights/formats.h"
 #include "weights/panels.h"
@@ -18,29 +19,6 @@ using namespace py::literals;
 
 namespace infeng {
 namespace {
-
-// Panels of a buffer: panel `first` and every `step`-th after it.
-class Panels {
- public:
-  Panels(const py::buffer_info& info, int64_t offset, int64_t first, int64_t step, int64_t count, int64_t bytes)
-      : first_(first), step_(step), bytes_(bytes) {
-    const int64_t size = int64_t(info.size) * info.itemsize;
-    if (offset < 0 || first < 0 || step < 1 || count < 0 || offset > size) {
-      fail(kBad, "offset, first panel and step must lie inside the buffer");
-    }
-    const int64_t room = (size - offset) / bytes;  // whole panels
-    if (count > 0 && (first >= room || (count - 1) > (room - 1 - first) / step)) {
-      fail(kBad, "the buffer holds ", room, " panels, too few");
-    }
-    base_ = static_cast<uint8_t*>(info.ptr) + offset;
-  }
-
-  uint8_t* at(int64_t p) const { return base_ + (first_ + p * step_) * bytes_; }
-
- private:
-  uint8_t* base_;
-  int64_t first_, step_, bytes_;
-};
 
 py::array_t<float> unpack(const std::string& format, const py::buffer& data, int64_t offset, int64_t panels, int64_t k,
                           int64_t first_panel, int64_t panel_step) {

@@ -1,3 +1,5 @@
+#include <infeng/extension/error.h>
+
 #include <pybind11/stl.h>
 
 #include <optional>
@@ -5,7 +7,6 @@
 
 #include "bind/bindings.h"
 #include "bind/records.h"
-#include "error.h"
 #include "library/library.h"
 #include "machine/device.h"
 #include "program/problem.h"

@@ -1,9 +1,10 @@
 // Python bindings of Pool, Arena, Weight and KvCache.
+#include <infeng/extension/error.h>
+
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include "bind/bindings.h"
-#include "error.h"
 #include "program/kv_cache.h"
 #include "program/pool.h"
 #include "vocabulary/names.h"

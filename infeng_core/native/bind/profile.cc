@@ -1,4 +1,6 @@
 // Python bindings of profiles: structs become NumPy's structured arrays.
+#include <infeng/extension/error.h>
+
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -6,7 +8,6 @@
 
 #include "bind/bindings.h"
 #include "bind/records.h"
-#include "error.h"
 #include "program/program.h"
 #include "vocabulary/names.h"
 

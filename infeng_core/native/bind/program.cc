@@ -1,4 +1,6 @@
 // Python bindings of Program: arrays and lists become the plain types of program.h.
+#include <infeng/extension/error.h>
+
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -9,7 +11,6 @@
 
 #include "bind/bindings.h"
 #include "bind/records.h"
-#include "error.h"
 #include "program/program.h"
 #include "vocabulary/names.h"
 

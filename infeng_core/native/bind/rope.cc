@@ -2,6 +2,8 @@
 // machines and versions, so the functions are our own, with the reductions and coefficients of fdlibm (Sun
 // Microsystems, 1993: e_log.c, e_exp.c, e_rem_pio2.c, k_sin.c, k_cos.c). They use only + - * / of IEEE doubles, so
 // every CPU computes the same bits.
+#include <infeng/extension/error.h>
+
 #include <pybind11/numpy.h>
 
 #include <bit>
@@ -10,7 +12,6 @@
 
 #include "bind/bindings.h"
 #include "bind/records.h"
-#include "error.h"
 
 namespace py = pybind11;
 

@@ -1,4 +1,6 @@
 // Python bindings of sampling; arrays have one entry per row.
+#include <infeng/extension/error.h>
+
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -7,7 +9,6 @@
 #include <tuple>
 
 #include "bind/bindings.h"
-#include "error.h"
 #include "sampling/philox.h"
 #include "sampling/sampling.h"
 

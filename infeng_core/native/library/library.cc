@@ -1,5 +1,7 @@
 #include "library/library.h"
 
+#include <infeng/extension/error.h>
+
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -10,7 +12,6 @@
 #include <mutex>
 #include <set>
 
-#include "error.h"
 #include "machine/cpu.h"
 #include "machine/device.h"
 #include "machine/fpstate.h"

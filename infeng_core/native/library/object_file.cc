@@ -1,8 +1,9 @@
 // Checks of an ELF file's headers before it is mapped.
+#include <infeng/extension/error.h>
+
 #include <cstring>
 #include <fstream>
 
-#include "error.h"
 #include "library/library.h"
 
 #if defined(__linux__)

@@ -1,6 +1,6 @@
 #include "machine/device.h"
 
-#include "error.h"
+#include <infeng/extension/error.h>
 
 namespace infeng {
 namespace {

@@ -1,12 +1,13 @@
 #include "program/adapter.h"
 
+#include <infeng/extension/error.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
 
-#include "error.h"
 #include "program/layout.h"
 #include "program/lora.h"
 #include "program/program.h"

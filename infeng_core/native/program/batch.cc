@@ -1,8 +1,9 @@
 // Copies a step's arrays into the program's memory and checks every value that kernels rely on.
+#include <infeng/extension/error.h>
+
 #include <algorithm>
 #include <cstring>
 
-#include "error.h"
 #include "program/program.h"
 
 namespace infeng {

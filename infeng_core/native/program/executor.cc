@@ -1,9 +1,10 @@
 // One step: the ops run phase by phase, and workers claim ranges of tiles.
+#include <infeng/extension/error.h>
+
 #include <algorithm>
 #include <cstring>
 #include <string>
 
-#include "error.h"
 #include "machine/fpstate.h"
 #include "program/program.h"
 #include "vocabulary/names.h"

@@ -1,7 +1,8 @@
 // Adding the ops of a mixture of experts: the checks of each, and its kernels' argument struct.
+#include <infeng/extension/error.h>
+
 #include <utility>
 
-#include "error.h"
 #include "program/ops.h"
 #include "program/program.h"
 #include "program/tensors.h"

@@ -1,6 +1,7 @@
 #include "program/kv_cache.h"
 
-#include "error.h"
+#include <infeng/extension/error.h>
+
 #include "vocabulary/cache_formats.h"
 
 namespace infeng {

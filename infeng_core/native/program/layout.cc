@@ -1,10 +1,11 @@
 #include "program/layout.h"
 
+#include <infeng/extension/error.h>
+
 #include <map>
 #include <mutex>
 #include <tuple>
 
-#include "error.h"
 #include "machine/fpstate.h"
 #include "vocabulary/names.h"
 #include "weights/arena.h"

@@ -1,11 +1,12 @@
 #include "program/lora.h"
 
+#include <infeng/extension/error.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <utility>
 
-#include "error.h"
 #include "program/program.h"
 
 namespace infeng {

@@ -1,8 +1,9 @@
 // The common parts of all ops: operands, kernels and epilogues, each checked when an op is added.
+#include <infeng/extension/error.h>
+
 #include <algorithm>
 #include <utility>
 
-#include "error.h"
 #include "program/program.h"
 #include "program/tensors.h"
 #include "vocabulary/names.h"

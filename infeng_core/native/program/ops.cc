@@ -1,10 +1,11 @@
 // Adding the ops of a program: the checks of each, and its kernels' argument struct.
+#include <infeng/extension/error.h>
+
 #include <algorithm>
 #include <cfloat>
 #include <cstring>
 #include <utility>
 
-#include "error.h"
 #include "program/ops.h"
 #include "program/program.h"
 #include "program/tensors.h"

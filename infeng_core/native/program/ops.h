@@ -1,9 +1,9 @@
 // Helpers of the functions that add ops.
 #pragma once
 
-#include <cstdint>
+#include <infeng/extension/error.h>
 
-#include "error.h"
+#include <cstdint>
 
 namespace infeng {
 

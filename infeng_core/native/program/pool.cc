@@ -1,5 +1,7 @@
 #include "program/pool.h"
 
+#include <infeng/extension/error.h>
+
 #include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -11,7 +13,6 @@
 #include <thread>
 #include <utility>
 
-#include "error.h"
 #include "machine/cpu.h"
 #include "machine/fpstate.h"
 #include "program/futex.h"

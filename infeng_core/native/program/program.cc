@@ -1,12 +1,13 @@
 // Values and scratch memory of a program; ops.cc adds the ops, batch.cc takes a step's arrays.
 #include "program/program.h"
 
+#include <infeng/extension/error.h>
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <utility>
 
-#include "error.h"
 #include "program/layout.h"
 #include "vocabulary/names.h"
 

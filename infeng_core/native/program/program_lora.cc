@@ -1,9 +1,10 @@
 // The adapter part of Program: SHRINK, LORA steps, and ops that run in slices of rows with a replaced weight.
+#include <infeng/extension/error.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
-#include "error.h"
 #include "program/program.h"
 #include "program/tensors.h"
 #include "vocabulary/names.h"

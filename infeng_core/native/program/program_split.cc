@@ -1,9 +1,10 @@
 // A program whose experts are computed on a device and on the host (split.h): its layers, and the rows that go from one
 // side to the other.
+#include <infeng/extension/error.h>
+
 #include <algorithm>
 #include <utility>
 
-#include "error.h"
 #include "program/program.h"
 
 namespace infeng {

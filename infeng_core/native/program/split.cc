@@ -1,9 +1,10 @@
 #include "program/split.h"
 
+#include <infeng/extension/error.h>
+
 #include <algorithm>
 #include <utility>
 
-#include "error.h"
 #include "program/experts.h"
 #include "weights/arena.h"
 

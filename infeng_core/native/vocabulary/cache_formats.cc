@@ -1,6 +1,7 @@
 #include "vocabulary/cache_formats.h"
 
-#include "error.h"
+#include <infeng/extension/error.h>
+
 #include "weights/arena.h"
 
 namespace infeng {

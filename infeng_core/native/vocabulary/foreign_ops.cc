@@ -1,13 +1,13 @@
 #include "vocabulary/foreign_ops.h"
 
+#include <infeng/extension/error.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <deque>
 #include <mutex>
 #include <utility>
-
-#include "error.h"
 
 namespace infeng {
 namespace {

@@ -1,8 +1,9 @@
 #include "vocabulary/names.h"
 
+#include <infeng/extension/error.h>
+
 #include <optional>
 
-#include "error.h"
 #include "vocabulary/cache_formats.h"
 #include "vocabulary/op_kinds.h"
 #include "weights/formats.h"

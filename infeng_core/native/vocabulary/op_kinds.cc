@@ -1,6 +1,7 @@
 #include "vocabulary/op_kinds.h"
 
-#include "error.h"
+#include <infeng/extension/error.h>
+
 #include "vocabulary/foreign_ops.h"
 
 namespace infeng {

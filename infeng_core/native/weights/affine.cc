@@ -1,7 +1,7 @@
 // int4-a256 and int4-a128.
+#include <infeng/extension/error.h>
 #include <infeng/extension/panel_affine.h>
 
-#include "error.h"
 #include "weights/formats.h"
 
 namespace infeng {

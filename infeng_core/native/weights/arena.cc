@@ -1,5 +1,7 @@
 #include "weights/arena.h"
 
+#include <infeng/extension/error.h>
+
 #include <sys/mman.h>
 
 #include <cerrno>
@@ -7,8 +9,6 @@
 #include <cstdio>
 #include <cstring>
 #include <utility>
-
-#include "error.h"
 
 namespace infeng {
 namespace {

@@ -1,7 +1,7 @@
 // f32 and bf16.
+#include <infeng/extension/error.h>
 #include <infeng/extension/panel_floats.h>
 
-#include "error.h"
 #include "weights/formats.h"
 
 namespace infeng {

@@ -1,12 +1,12 @@
 #include "weights/formats.h"
 
+#include <infeng/extension/error.h>
+
 #include <algorithm>
 #include <cstring>
 #include <deque>
 #include <mutex>
 #include <tuple>
-
-#include "error.h"
 
 namespace infeng {
 namespace {

@@ -1,9 +1,9 @@
 // int8-row, int8-g32, int4-g64 and int4-g32.
+#include <infeng/extension/error.h>
 #include <infeng/extension/panel_integers.h>
 
 #include <cmath>
 
-#include "error.h"
 #include "weights/formats.h"
 
 namespace infeng {

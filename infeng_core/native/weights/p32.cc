@@ -1,11 +1,11 @@
 // int4-p32, int5-p32 and int6-p32.
+#include <infeng/extension/error.h>
 #include <infeng/extension/panel_p32.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 
-#include "error.h"
 #include "weights/formats.h"
 
 namespace infeng {

@@ -1,5 +1,7 @@
 #include "weights/pages.h"
 
+#include <infeng/extension/error.h>
+
 #include <sys/mman.h>
 
 #include <cerrno>
@@ -9,8 +11,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
-
-#include "error.h"
 
 namespace infeng {
 namespace {

@@ -1,8 +1,9 @@
 #include "weights/weight.h"
 
+#include <infeng/extension/error.h>
+
 #include <utility>
 
-#include "error.h"
 #include "weights/arena.h"
 #include "weights/formats.h"
 

@@ -31,7 +31,6 @@ VERBS = {
     "drafts": "measure drafters in turn on texts with given answers: edits, an agent's calls, prose",
     "serve": "measure an engine, or a server, under traffic: latencies, goodput, fairness",
     "memory": "measure what memory models take, beside what was said before they were made",
-    "report": "write a self-contained page of tables and charts from result files",
     "roofline": "measure what this machine can do: DRAM bandwidth and int8 peak",
 }  # verb -> help
 
@@ -100,16 +99,14 @@ class _LazyParser(Parser):
 def _run(name: str, arguments: argparse.Namespace) -> int:
     """Run a verb after resolving its model and checking that its output files can be written."""
     from infeng_bench import options
-    from infeng_bench.reports import results
+    from infeng_bench.reports import pages, results
     from infeng_bench.stats import gates
 
     options.settle_model(arguments)
     results.require_places(arguments)
     gates.parse(getattr(arguments, "gate", ()))  # raises before the measurement
     if getattr(arguments, "report", None):
-        from infeng_bench.reports import charts
-
-        charts.Figures()  # raises before the measurement if Plotly is missing
+        pages.pages()  # raises before the measurement
     return verb(name).run(arguments)
 
 

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class BenchVerb(NamedTuple):
-    """A verb of `infeng bench`."""
+    """A verb of `infeng bench`.
+
+    The module of the verb `report` also has ``page(found)``: the HTML of named results, for ``-o`` of the other verbs.
+    """
 
     help: str
     module: str  # has ``configure(parser)`` and ``run(arguments)``; imported when the verb's arguments are parsed
@@ -32,7 +35,7 @@ class Peers(Protocol):
 
     @property
     def parts(self) -> Sequence[str]:
-        """Those that are no engines but a part of one."""
+        """The peers that implement a part of an engine only."""
 
     def compare(self, arguments: argparse.Namespace, works: Sequence[Work], pairs: int) -> int:
         """Measure works on the engines of ``--engines`` in turn; write, print and return the exit status."""
@@ -58,6 +61,7 @@ class Peers(Protocol):
 OF_WHEELS = {
     **dict.fromkeys(("zipf", "compare", "peers"), "infeng-peers"),
     **dict.fromkeys(("simulate", "hybrid"), "infeng-simulate"),
+    "report": "infeng-report",
 }
 """Verbs that other wheels of the project bring, so that an error names the one to install."""
 

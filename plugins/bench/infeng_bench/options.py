@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from infeng_bench import beside
 from infeng_bench.models import shapes
-from infeng_bench.reports import results
+from infeng_bench.reports import pages, results
 from infeng_bench.reports.results import OURS
 from infeng_bench.stats import contention, gates
 from infeng_core.api import EngineConfig, UsageError, add_config_options, config_from
@@ -229,9 +229,7 @@ def deliver(result: Mapping[str, Any], arguments: argparse.Namespace, lines: Ite
     if arguments.csv:
         results.write_csv(arguments.csv, result)
     if arguments.report:
-        from infeng_bench.reports import page
-
-        results.write_text(arguments.report, page.page([(str(result["kind"]), result)]))
+        results.write_text(arguments.report, pages.pages().page([(str(result["kind"]), result)]))
         print(f"{arguments.report}: the page", file=sys.stderr)
     for one in outcomes:
         print(gates.sentence(one), file=sys.stderr)
@@ -304,15 +302,15 @@ def _short(value: float | None, factor: float) -> str:
     return f"{value * factor:,.0f}" if abs(value * factor) >= 1000 else f"{value * factor:.3g}"
 
 
-def _number(text: str, wanted: str, most: float = math.inf) -> float:
+def number(text: str, wanted: str, most: float = math.inf) -> float:
     """Read a number above 0 and at most ``most``; raises ArgumentTypeError that says ``wanted``."""
     try:
-        number = float(text)
+        found = float(text)
     except ValueError:
-        number = 0.0
-    if not 0 < number <= most:
+        found = 0.0
+    if not 0 < found <= most:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of {wanted}")
-    return number
+    return found
 
 
 def _whole(text: str, least: int) -> int:
@@ -333,29 +331,19 @@ def natural(text: str) -> int:
 
 def seconds(text: str) -> float:
     """Read a number of seconds above 0."""
-    return _number(text, "seconds above 0", sys.float_info.max)
+    return number(text, "seconds above 0", sys.float_info.max)
 
 
 def rate(text: str) -> float:
     """Read a number of requests a second above 0, or inf."""
-    return _number(text, "requests a second above 0, or inf")
-
-
-def giga(text: str) -> float:
-    """Read a number of GB/s above 0, in bytes per second."""
-    return 1e9 * _number(text, "GB/s above 0", 1e9)
-
-
-def tera(text: str) -> float:
-    """Read a number of TMAC/s above 0, in multiply-adds per second."""
-    return 1e12 * _number(text, "TMAC/s above 0", 1e6)
+    return number(text, "requests a second above 0, or inf")
 
 
 def up_to(most: float) -> Callable[[str], float]:
     """Return what reads a number from 0 to ``most``."""
 
     def read(text: str) -> float:
-        return 0.0 if text in ("0", "0.0") else _number(text, f"0 to {most:g}", most)
+        return 0.0 if text in ("0", "0.0") else number(text, f"0 to {most:g}", most)
 
     return read
 

@@ -124,7 +124,10 @@ def memory_of(pid: int | str, field: str) -> int:
 
 
 def clean(more: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment variables and ``more``, without those that would misdirect another Python."""
+    """Return this process's environment variables and ``more``.
+
+    Variables that change where another Python finds its modules are left out.
+    """
     kept = {
         name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     }

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
-from infeng_bench.reports import html
-from infeng_bench.reports.charts import Figures
+from infeng_report import html
+from infeng_report.charts import Figures
 
 from infeng_nightly.changes import changes
 from infeng_nightly.figures import OURS, Figure
@@ -74,7 +74,7 @@ class Drawing:
     """Draws the figures of a history as lines over time: a colour per processor, a dash per engine."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
-        """Sort the figures of the runs into lines. Raises UsageError if Plotly is not installed."""
+        """Sort the figures of the runs into lines."""
         self.figures = Figures()
         self.processors = list(dict.fromkeys(run.processor for run in runs))
         self.engines = [OURS, *sorted({one.engine for run in runs for one in run.figures} - {OURS})]

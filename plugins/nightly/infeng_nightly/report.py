@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from infeng_bench.api import columns
-from infeng_bench.reports.units import digits
+from infeng_report.units import digits
 
 from infeng_nightly.judging import Judgement
 

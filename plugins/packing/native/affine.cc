@@ -1,12 +1,12 @@
 // int4-a256 and int4-a128: w = d[n] * s u - e[n] * t, with bytes s and t for every 32 inputs of an output, and fp16 d
 // and e for every superblock of 256 or 128.
+#include <infeng/extension/error.h>
 #include <infeng/extension/panel_affine.h>
 
 #include <algorithm>
 #include <bit>
 
 #include "codes.h"
-#include "error.h"
 #include "packers.h"
 #include "quantize_affine.h"
 

@@ -1,12 +1,11 @@
 #include "codes.h"
 
+#include <infeng/extension/error.h>
 #include <infeng/extension/half.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-
-#include "error.h"
 
 namespace infeng {
 namespace {

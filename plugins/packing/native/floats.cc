@@ -1,7 +1,7 @@
 // f32 and bf16: weights as they are, or rounded to the nearest bf16, ties to even.
+#include <infeng/extension/error.h>
 #include <infeng/extension/panel_floats.h>
 
-#include "error.h"
 #include "packers.h"
 
 namespace infeng {

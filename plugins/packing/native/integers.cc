@@ -1,11 +1,11 @@
 // int8-row, int8-g32, int4-g64 and int4-g32: integers with one scale per output, or per group of its inputs.
+#include <infeng/extension/error.h>
 #include <infeng/extension/panel_integers.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 
-#include "error.h"
 #include "packers.h"
 #include "quantize.h"
 

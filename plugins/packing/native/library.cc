@@ -1,6 +1,6 @@
 #include "library.h"
 
-#include "error.h"
+#include <infeng/extension/error.h>
 
 namespace infeng {
 

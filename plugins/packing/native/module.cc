@@ -1,4 +1,6 @@
 // Python bindings of packing: rows of f32, f16 or bf16 to 16-row panels, and codes that a quantizer chose.
+#include <infeng/extension/error.h>
+#include <infeng/extension/panel_buffer.h>
 #include <infeng/extension/panel_threads.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -10,7 +12,6 @@
 #include <string>
 
 #include "codes.h"
-#include "error.h"
 #include "library.h"
 #include "packers.h"
 
@@ -64,29 +65,6 @@ Source source_of(const py::array& array, bool bf16) {
   }
   return {static_cast<const char*>(array.data()), array.shape(0), array.shape(1), array.strides(0), element};
 }
-
-// Panels of a buffer: panel `first` and every `step`-th after it.
-class Panels {
- public:
-  Panels(const py::buffer_info& info, int64_t offset, int64_t first, int64_t step, int64_t count, int64_t bytes)
-      : first_(first), step_(step), bytes_(bytes) {
-    const int64_t size = int64_t(info.size) * info.itemsize;
-    if (offset < 0 || first < 0 || step < 1 || count < 0 || offset > size) {
-      fail(kBad, "offset, first panel and step must lie inside the buffer");
-    }
-    const int64_t room = (size - offset) / bytes;  // whole panels
-    if (count > 0 && (first >= room || (count - 1) > (room - 1 - first) / step)) {
-      fail(kBad, "the buffer holds ", room, " panels, too few");
-    }
-    base_ = static_cast<uint8_t*>(info.ptr) + offset;
-  }
-
-  uint8_t* at(int64_t p) const { return base_ + (first_ + p * step_) * bytes_; }
-
- private:
-  uint8_t* base_;
-  int64_t first_, step_, bytes_;
-};
 
 // Throws Error "not_finite" naming row and column of a value of the source.
 void require_finite(const Source& s, int threads) {

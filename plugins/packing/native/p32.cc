@@ -1,4 +1,5 @@
 // int4-p32, int5-p32 and int6-p32: w = d[n] * s (u - z), with integers s and z for every 32 inputs of an output.
+#include <infeng/extension/error.h>
 #include <infeng/extension/panel_p32.h>
 
 #include <algorithm>
@@ -6,7 +7,6 @@
 #include <cmath>
 #include <vector>
 
-#include "error.h"
 #include "packers.h"
 #include "quantize_p32.h"
 

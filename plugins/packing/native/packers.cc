@@ -1,6 +1,6 @@
 #include "packers.h"
 
-#include "error.h"
+#include <infeng/extension/error.h>
 
 namespace infeng {
 namespace {

@@ -1,12 +1,11 @@
 #include "source.h"
 
+#include <infeng/extension/error.h>
 #include <infeng/extension/half.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
-
-#include "error.h"
 
 namespace infeng {
 namespace {

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from infeng_bench.load.outcomes import Outcomes, latencies_of, rates
 from infeng_bench.load.requests import Job, Served
-from infeng_bench.load.workload import Workload
 from infeng_bench.reports.results import OURS
 from infeng_bench.stats import paired
 from infeng_bench.stats.contention import judged
 from infeng_bench.stats.summary import spread
 
 from infeng_peers.process import EngineProcess
+from infeng_peers.workload import Workload
 
 Rounds = Mapping[str, Mapping[str, Sequence[Served]]]  # by engine and variant, one per round
 

@@ -28,7 +28,7 @@ class Beside:
 
     @property
     def parts(self) -> Sequence[str]:
-        """Those that are no engines but a part of one."""
+        """The peers that implement a part of an engine only."""
         return known.PARTS
 
     def compare(self, arguments: argparse.Namespace, works: Sequence[Work], pairs: int) -> int:

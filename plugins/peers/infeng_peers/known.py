@@ -24,7 +24,7 @@ NAMES = (  # every known engine
     "transformers",
     "vllm_cpu",
 )
-PARTS = ("kt_kernel",)  # peers that are no engines but a part of one, which a verb of its own measures
+PARTS = ("kt_kernel",)  # peers that implement a part of an engine only; a verb of its own measures each
 
 Commands = list[list[str]]
 

@@ -17,6 +17,8 @@ from infeng_bench.load.requests import Job, Served
 from infeng_bench.processes import ChildProcess
 from infeng_bench.stats.contention import NOTHING, Mark
 
+from infeng_peers import messages
+
 SHOWN = 120  # characters of an invalid answer in an error
 
 
@@ -71,9 +73,9 @@ class EngineProcess(ChildProcess):
 
     def serve(self, jobs: Sequence[Job], places: int) -> Served:
         """Answer ``jobs``, at most ``places`` at a time; raises PeerError, also if a request lacks tokens."""
-        answer = self.ask({"serve": {"requests": [job.to_dict() for job in jobs], "places": places}}, "serving")
+        answer = self.ask({"serve": {"requests": [messages.of_job(job) for job in jobs], "places": places}}, "serving")
         try:
-            served = Served.of(jobs, answer)
+            served = messages.served_of(jobs, answer)
         except (KeyError, TypeError, ValueError) as error:
             raise self.error(f"serving: its answer is incomplete ({type(error).__name__}: {error})") from error
         for number, reply in enumerate(served.replies):

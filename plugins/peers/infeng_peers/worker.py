@@ -20,7 +20,6 @@ from typing import IO, TYPE_CHECKING, Any
 from infeng_bench.engine.place import InProcess
 from infeng_bench.engine.running import perform
 from infeng_bench.engine.work import Work
-from infeng_bench.load.requests import Job
 from infeng_bench.models.token_costs import costs
 from infeng_bench.reports import results
 from infeng_bench.reports.machine import kernel_features
@@ -28,6 +27,7 @@ from infeng_bench.stats.summary import spread
 
 from infeng_core import api
 from infeng_core.api import InfengError, UsageError, add_config_options, config_from
+from infeng_peers import messages
 from infeng_peers.adapter_set import AdapterSet
 
 if TYPE_CHECKING:
@@ -133,12 +133,12 @@ def measured(engine: Engine, work: Work, seed: int, uses: Sequence[str] = ()) ->
 def served(engine: Engine, wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Answer requests and return their traces; raises UsageError for a request of another form."""
     try:
-        jobs = [Job.from_dict(request) for request in wanted["requests"]]
+        jobs = [messages.job_of(request) for request in wanted["requests"]]
         places = int(wanted["places"])
     except (KeyError, TypeError, ValueError) as error:
         remedy = 'send {"serve": {"requests": [{"at": 0, "prompt": [1, 2], "new": 3, "adapter": null}], "places": 4}}'
         raise UsageError("requests", f"not in the form that is expected ({error})", remedy) from error
-    return InProcess(engine).serve(jobs, places).to_dict()
+    return messages.of_served(InProcess(engine).serve(jobs, places))
 
 
 def _request(line: str) -> dict[str, Any]:

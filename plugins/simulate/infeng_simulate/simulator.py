@@ -16,7 +16,7 @@ from infeng_bench.costs.activity import Activity
 from infeng_bench.costs.machine import Machine
 from infeng_bench.costs.step_costs import Step
 from infeng_bench.engine.place import reason
-from infeng_bench.load.outcomes import Gaps, Outcomes
+from infeng_bench.load.outcomes import Outcomes
 from infeng_bench.load.traffic import ABSENT, Arrival, Traffic
 
 from infeng_core.api import InfengError, PluginError, Request, SamplingParams
@@ -29,6 +29,7 @@ from infeng_core.api.engines import (
     Segment,
     rows_of_prompt,
 )
+from infeng_simulate.gaps import HistogramGaps
 from infeng_simulate.virtual_adapters import VirtualRegistry
 
 ORIGIN = 1.0  # the scheduler's time at the beginning of the run: 0 means "never" to it
@@ -70,7 +71,7 @@ class _Loop:
     clients: float
     registry: VirtualRegistry
     outcomes: Outcomes
-    gaps: Gaps  # of the outcomes
+    gaps: HistogramGaps  # of the outcomes
     activity: Activity
     only_orders: bool  # see ``_only_orders``
     may_preempt: bool
@@ -148,7 +149,7 @@ def simulate(
     limits = machine.limits
     registry = VirtualRegistry(machine.max_adapters, machine.costs.adapter_load)
     activity = Activity(min(limits.max_segments, limits.max_samples), limits.kv_blocks)
-    scheduler, outcomes, gaps = schedulers.make(), Outcomes.empty(traffic), Gaps()
+    scheduler, outcomes, gaps = schedulers.make(), Outcomes.empty(traffic), HistogramGaps()
     outcomes.gaps = gaps
     arrivals = enumerate(traffic)
     coming = next(arrivals, None)

@@ -5,6 +5,8 @@
 // Names are SHAPE/rows:R/base, SHAPE/rows:R/STORAGE/rank:R/fused and .../unfused. Counters: GMAC/s of the linear alone,
 // bytes of weight and adapters a second, and lora_tax: the time over that of the base, less one, where the base was
 // measured in the same run.
+#include <infeng/extension/error.h>
+
 #include <benchmark/benchmark.h>
 
 #include <chrono>
@@ -12,7 +14,6 @@
 #include <map>
 #include <memory>
 
-#include "error.h"
 #include "lora_case.h"
 #include "machine/cpu.h"
 

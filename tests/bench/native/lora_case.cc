@@ -1,12 +1,12 @@
 #include "lora_case.h"
 
+#include <infeng/extension/error.h>
 #include <infeng/ops/tensor.h>
 
 #include <algorithm>
 #include <cstring>
 #include <random>
 
-#include "error.h"
 #include "program/layout.h"
 #include "vocabulary/names.h"
 

@@ -1,6 +1,8 @@
 // Runs the executor with real kernels from many threads at once; meant for sanitizers (make sanitize).
 //
 // usage: native_stress libinfeng_reference.so
+#include <infeng/extension/error.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -8,7 +10,6 @@
 #include <random>
 #include <thread>
 
-#include "error.h"
 #include "program/program.h"
 
 using namespace infeng;

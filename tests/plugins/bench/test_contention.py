@@ -141,19 +141,6 @@ def test_a_comparison_on_a_busy_machine_keeps_its_figures_and_shows_no_ratio(sch
     schema(results.record("compare", {**TOLD, **one}, work=work, **COMMON))
 
 
-def test_a_report_says_why_it_shows_no_ratio(tmp_path: Path) -> None:
-    pytest.importorskip("plotly", reason="reports draw with the package plotly, which is not installed here")
-    for name, waits in (("busy", BUSY), ("quiet", QUIET)):
-        one = compared(waits)
-        work = one.pop("work")
-        results.write(tmp_path / f"{name}.json", results.record("compare", {**TOLD, **one}, work=work, **COMMON))
-        out = tmp_path / f"{name}.html"
-        assert main(["bench", "report", str(tmp_path / f"{name}.json"), "-o", str(out)]) == 0
-        text = out.read_text()
-        assert ("withheld: peer&#x27;s threads waited 34%" in text) == (name == "busy")
-        assert ("against peer" in text) == (name == "quiet")
-
-
 def test_every_verb_states_contention_below_its_table(capsys: pytest.CaptureFixture[str]) -> None:
     result = {"measurements": [{"contention": judged({"infeng": [BUSY]})}, {}]}
     options.deliver(result, argparse.Namespace(json=None, csv=None, report=None), ["a table"])

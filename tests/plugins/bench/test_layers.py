@@ -5,11 +5,14 @@ from pathlib import Path
 
 import infeng_bench
 import infeng_peers
+import infeng_report
 import infeng_simulate
 import pytest
 
 ROOT = Path(infeng_bench.__file__).parent
 STANDALONE = ("serve", "slots", "llama_rows", "oracle_torch", "oracle_kt_kernel")
+BROUGHT = ("infeng_peers", "infeng_report", "infeng_simulate")
+"""The packages of wheels that bring verbs."""
 LOWEST = ("stats", "reports/machine.py", "load/arrivals.py", "models/cache.py")
 
 
@@ -39,10 +42,11 @@ def files(*places: str) -> list[Path]:
 
 def test_the_wheels_know_each_other_one_way() -> None:
     for path in ROOT.rglob("*.py"):
-        assert not any(name.startswith(("infeng_peers", "infeng_simulate")) for name in imported(path)), path
-    for package, other in ((infeng_peers, "infeng_simulate"), (infeng_simulate, "infeng_peers")):
+        assert not any(name.startswith(BROUGHT) for name in imported(path)), path
+    for package in (infeng_peers, infeng_report, infeng_simulate):
+        others = tuple(name for name in BROUGHT if name != package.__name__)
         for path in Path(package.__file__).parent.rglob("*.py"):
-            assert not any(name.startswith(other) for name in imported(path)), path
+            assert not any(name.startswith(others) for name in imported(path)), path
 
 
 def test_only_the_command_imports_the_verbs() -> None:

@@ -1,14 +1,14 @@
 """The options that all verbs of `infeng bench` share."""
 
 import argparse
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from infeng_bench import command
+from infeng_bench.hookspecs import BenchVerb, infeng_bench_verbs
 
+from infeng_core.api import Plugins
 from infeng_core.cli import main
 
 WITH_MODEL = [name for name in command.verbs() if name not in ("peers", "report", "roofline", "memory")]
@@ -106,18 +106,15 @@ def test_help_shows_defaults_of_options_but_not_of_flags(capsys: pytest.CaptureF
     assert "False" not in shown and "[]" not in shown
 
 
-def test_a_report_is_written_beside_the_json(tiny_config: Path, tmp_path: Path) -> None:
-    pytest.importorskip("plotly")
-    out, page = tmp_path / "out.json", tmp_path / "page.html"
-    sizes = ("--rows", "1", "--context", "16", "--steps", "2", "--pairs", "1", "--roofline", "none", "-t", "1")
-    assert main(["bench", "decode", str(tiny_config), *sizes, "--json", str(out), "-o", str(page)]) == 0
-    assert json.loads(out.read_text())["measurements"][0]["work"] in page.read_text()
-
-
+@pytest.mark.parametrize("brought", [{}, {"other": {"report": BenchVerb("another verb of that name", "json")}}])
 def test_a_report_that_cannot_be_drawn_is_an_error_before_the_measurement(
-    tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    brought: dict[str, Any],
+    tiny_config: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    monkeypatch.setattr(Plugins, "answers", lambda self, hook: brought if hook is infeng_bench_verbs else {})
     monkeypatch.setattr(command.verb("decode"), "run", lambda arguments: pytest.fail("it ran"))
     assert main(["bench", "decode", str(tiny_config), "--report", str(tmp_path / "page.html")]) == 2
-    assert "infeng-bench[report]" in capsys.readouterr().err
+    assert "install the wheel infeng-report" in capsys.readouterr().err

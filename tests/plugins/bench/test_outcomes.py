@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from infeng_bench.load import outcomes
 from infeng_bench.load.kinds import Load
-from infeng_bench.load.outcomes import Gaps, Outcomes, Targets
+from infeng_bench.load.outcomes import Outcomes, Targets
 from infeng_bench.load.traffic import draw
 from infeng_bench.stats import fairness, summary
 
@@ -56,31 +56,6 @@ def test_refused_requests_reduce_goodput_and_are_counted_by_reason() -> None:
 def test_without_answers_there_are_no_rates() -> None:
     figures = outcomes.figures(Outcomes.empty(draw(Load.parse("poisson:rate=1"), 3, 0, 2048)), Targets())
     assert figures == {"completed": 0, "refused": {}, "starved": 0}
-
-
-def test_gaps_keep_mean_and_deviation_exactly_and_quantiles_within_their_bins() -> None:
-    gaps = Gaps()
-    gaps.add(0.010, 90)
-    gaps.add(0.020, 9)
-    gaps.add(1.0)
-    values = np.array([0.010] * 90 + [0.020] * 9 + [1.0])
-    figures = gaps.figures()
-    assert len(gaps) == 100
-    assert figures["mean_itl_ms"] == pytest.approx(1000 * values.mean())
-    assert figures["std_itl_ms"] == pytest.approx(1000 * values.std())
-    assert figures["median_itl_ms"] == pytest.approx(10, rel=0.003)
-    assert figures["p99_itl_ms"] == pytest.approx(20, rel=0.003)
-    assert gaps.quantile(1.0) == pytest.approx(1.0, rel=0.003)
-    assert not Gaps().figures()
-
-
-@pytest.mark.parametrize("times", [[0.1, 0.1001, 0.1002], [0.1, 0.11, 0.15], []])
-def test_gaps_added_in_bulk_count_like_single_gaps(times: list[float]) -> None:
-    single, together = Gaps(), Gaps()
-    for seconds in times:
-        single.add(seconds, 3)
-    together.add_all(times, 3)
-    assert together.figures() == pytest.approx(single.figures())
 
 
 def test_a_request_beyond_ten_median_waits_and_its_target_has_starved() -> None:

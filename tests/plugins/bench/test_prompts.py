@@ -1,75 +1,17 @@
-"""Prompts from sets, files and chance."""
+"""Random prompts, and the lines of files."""
 
-import gzip
-import json
-from itertools import islice
 from pathlib import Path
 
-import pytest
 from infeng_bench.load import prompts
 
-from infeng_core.errors import UsageError
+
+def test_random_ids_are_those_of_their_seed_and_index() -> None:
+    first = prompts.random_ids(9, 1, 2, 300)
+    assert len(first) == 9 and first == prompts.random_ids(9, 1, 2, 300)
+    assert first not in (prompts.random_ids(9, 1, 3, 300), prompts.random_ids(9, 2, 2, 300))
 
 
-def lines(path: Path, *entries: object) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(entry) + "\n" for entry in entries)
-    if path.suffix == ".gz":
-        path.write_bytes(gzip.compress(text.encode()))
-    else:
-        path.write_text(text)
-    return path
-
-
-def test_known_sets_are_found_in_the_folder_and_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines(tmp_path / "HumanEval.jsonl.gz", {"task_id": "1", "prompt": "def f():"}, {"prompt": "def g():"})
-    lines(tmp_path / "eval" / "gsm8k_test.jsonl", {"question": "How many?", "answer": "5"})
-    lines(tmp_path / "more" / "specbench.jsonl", {"turns": ["first", "second"]})
-    assert prompts.texts("humaneval", str(tmp_path)) == ["def f():", "def g():"]
-    monkeypatch.setenv(prompts.VARIABLE, str(tmp_path))
-    assert prompts.texts("gsm8k", None) == ["How many?"]
-    assert prompts.texts("specbench", None) == ["first"]
-
-
-def test_a_file_of_prompts_is_found_by_its_path(tmp_path: Path) -> None:
-    assert prompts.texts(str(lines(tmp_path / "own.jsonl", {"text": "x"}, {"instruction": "y"})), None) == ["x", "y"]
-    plain = tmp_path / "plain.txt"
-    plain.write_text("one\n\ntwo\n")
-    assert prompts.texts(str(plain), None) == ["one", "two"]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "text"),
-    [
-        ("bad.jsonl", b"{", "bad.jsonl:1: not JSON"),
-        ("bad.jsonl", b'{"prompt": "x"}\n[1]\n', "bad.jsonl:2: it has no prompt"),
-        ("bad.jsonl", b'{"prompt": 5}\n', "name it prompt or question"),
-        ("bad.jsonl.gz", b"no gzip", "cannot be read as text"),
-        ("bad.txt", b"\xff\xfe\xfa", "cannot be read as text"),
-        ("empty.txt", b"\n\n", "it has no prompt"),
-    ],
-)
-def test_a_file_without_prompts_is_named(tmp_path: Path, name: str, content: bytes, text: str) -> None:
-    path = tmp_path / name
-    path.write_bytes(content)
-    with pytest.raises(UsageError, match=text.replace(".", r"\.")):
-        prompts.texts(str(path), None)
-
-
-def test_the_error_of_a_missing_set_names_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(prompts.VARIABLE, raising=False)
-    with pytest.raises(UsageError, match=r"give --data DIR or set INFENG_BENCH_DATA"):
-        prompts.texts("gsm8k", None)
-    with pytest.raises(UsageError, match=r"has no gsm8k_test\.jsonl"):
-        prompts.texts("gsm8k", str(tmp_path))
-    with pytest.raises(UsageError, match=r"(?i)did you mean `gsm8k`"):
-        prompts.texts("gsm8", str(tmp_path))
-
-
-def test_every_prompt_is_used_once_before_any_repeats() -> None:
-    found = list(islice(prompts.shuffled([[1], [2], [3]], seed=5), 6))
-    assert sorted(found[:3]) == sorted(found[3:]) == [[1], [2], [3]]
-    assert found == list(islice(prompts.shuffled([[1], [2], [3]], seed=5), 6))
-    assert prompts.random_ids(9, 1, 2, 300) == prompts.random_ids(9, 1, 2, 300) != prompts.random_ids(9, 1, 3, 300)
-    assert str(prompts.random_lengths("random:5:9")) == "5:9"
-    assert prompts.random_lengths("gsm8k") is None
+def test_lines_of_a_file_are_kept_as_they_are_without_empty_ones(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"text": "x"}\n\n  two\n')
+    assert prompts.lines(str(path), None) == ['{"text": "x"}', "two"]

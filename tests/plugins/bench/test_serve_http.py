@@ -214,6 +214,7 @@ def test_the_same_requests_go_to_the_engine_to_our_server_and_to_a_peer(
         (["--clients", "1,2"], "with --http only"),
         (["--http", "--url", "http://localhost:1"], "starts a server of its own"),
         (["--http"], "give --synthetic NAME or --model PATH"),
+        (["--http", "--synthetic", "tinyllama-1.1b", "--adapters", "2", "--alpha", "nan"], "alpha is 'nan'"),
     ],
 )
 def test_conflicting_options_are_an_error_with_a_remedy(

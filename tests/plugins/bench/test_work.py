@@ -48,16 +48,6 @@ def test_a_bad_text_is_an_error_that_helps(text: str, said: str) -> None:
     assert said in str(caught.value)
 
 
-def test_ranges_are_works_whose_numbers_double() -> None:
-    found = [str(work) for work in Work.several("decode:rows=1..64,context=512")]
-    assert found == [f"decode:rows={rows},context=512" for rows in (1, 2, 4, 8, 16, 32, 64)]
-    assert [work.context for work in Work.several("prefill:context=1024..20000")] == [1024, 2048, 4096, 8192, 16384]
-    assert len(Work.several("decode:rows=1..4,context=16..32")) == 6
-    assert Work.several("decode:rows=3") == [Work("decode", 3)]
-    with pytest.raises(UsageError, match=r"8\.\.4 is no range"):
-        Work.several("decode:rows=8..4")
-
-
 def test_tokens_and_positions_of_a_work_are_counted() -> None:
     assert Work.parse("decode:rows=3,context=100,steps=8").tokens == 24
     assert Work.parse("decode:rows=3,context=100,steps=8").positions == 109

@@ -13,7 +13,6 @@ import pytest
 from nightly_parts import COST, LOSS, Nights, run_of, steady
 
 pytest.importorskip("infeng_nightly", reason="the nightly wheel is not installed")
-pytest.importorskip("plotly", reason="the page is drawn with the package plotly, which is not installed here")
 
 from infeng_nightly import dashboard, history, night
 from infeng_nightly.history import Run

@@ -7,10 +7,10 @@ import pytest
 from infeng_bench.load.arrivals import Arrival, Lengths
 from infeng_bench.load.outcomes import Outcomes, latencies_of, rates
 from infeng_bench.load.requests import Job, Reply, Served
-from infeng_bench.load.workload import Workload
 from infeng_bench.stats.summary import covered
 from infeng_peers import adapter_comparison
 from infeng_peers.adapter_comparison import trial, variant
+from infeng_peers.workload import Workload
 
 
 def served(pace: float, adapters: str = "aab", ids: int = 0) -> Served:

@@ -14,8 +14,9 @@ from infeng_bench.stats.contention import Waits
 from infeng_peers import comparison, environment, known
 from infeng_peers.comparison import Round
 from infeng_peers.process import EngineProcess
+from infeng_peers.verbs.compare import several
 
-from infeng_core.api import EngineConfig
+from infeng_core.api import EngineConfig, UsageError
 from infeng_core.cli import main
 from infeng_core.files import cache_root
 
@@ -308,3 +309,13 @@ def test_formats_of_one_model_are_measured_in_turn(
 def test_a_format_is_named_once(tiny_config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "decode", str(tiny_config), "--format", "int8-row,int8-row", "--roofline", "none"]) == 2
     assert "names one twice" in capsys.readouterr().err
+
+
+def test_ranges_are_works_whose_numbers_double() -> None:
+    found = [str(work) for work in several("decode:rows=1..64,context=512")]
+    assert found == [f"decode:rows={rows},context=512" for rows in (1, 2, 4, 8, 16, 32, 64)]
+    assert [work.context for work in several("prefill:context=1024..20000")] == [1024, 2048, 4096, 8192, 16384]
+    assert len(several("decode:rows=1..4,context=16..32")) == 6
+    assert several("decode:rows=3") == [Work("decode", 3)]
+    with pytest.raises(UsageError, match=r"8\.\.4 is no range"):
+        several("decode:rows=8..4")

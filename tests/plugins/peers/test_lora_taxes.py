@@ -119,7 +119,6 @@ def test_every_engine_is_measured_with_and_without_the_same_adapters(
 
 
 def test_the_page_has_a_row_for_each_engine(fake: Any, undisturbed: None, tiny_config: Path, tmp_path: Path) -> None:
-    pytest.importorskip("plotly", reason="draws with the package plotly, which is not installed here")
     out = tmp_path / "page.html"
     assert taxes(tiny_config, "-o", str(out)) == 0
     text = out.read_text()

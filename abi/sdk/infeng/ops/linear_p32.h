@@ -212,9 +212,44 @@ struct P32Core {
       return panels;
   }
 
+  // Fetches the next chunk, panel by panel, while the blocks of rows multiply this one. Each block fetches equally many
+  // lines in each of its groups, because a core waits if it has too many fetches in flight.
+  struct Fetch {
+    const uint8_t* panel;
+    int64_t bytes;  // from panel to panel
+    int of_panel;   // lines of a panel
+    int each;       // lines of a group
+    int line = 0;   // of the panel, the next one
+
+    // The lines of one group: those that are left of a panel, and the first ones of the panel behind it.
+    struct Lines {
+      const uint8_t* at;
+      const uint8_t* behind;
+      int left;
+      int count;
+
+      template <class V>
+      INFENG_INLINE void fetch(int l) const {
+        if (l < count) V::prefetch((l < left ? at : behind) + l * kLine);
+      }
+    };
+
+    INFENG_INLINE Lines next() {
+      const int left = of_panel - line;
+      const Lines lines{panel + line * kLine, panel + bytes - left * kLine, left, each};
+      line += each;
+      if (line >= of_panel) {
+        line -= of_panel;
+        panel += bytes;
+      }
+      return lines;
+    }
+  };
+
   template <SubScaled V>
   static void blocks(const LinearTile& t, int64_t groups) {
-    const int64_t bytes = t.weight.panel_bytes;
+    constexpr int kMost = V::kScaledRows, kLeast = smallest_block(kMost, V::kPackedMost + 1);
+    const int64_t bytes = t.weight.panel_bytes, turns = ceil_div(t.rows, kMost);
     if (t.fresh) factor<V, BiasedLines<V>>(t, groups);
     for_panels<kPanels>(t.panels, [&](int64_t p, auto count) {
       constexpr int P = count.value, S = panels_at_once<V>(P);
@@ -226,13 +261,12 @@ struct P32Core {
         const uint8_t* ahead = end < groups ? panel + Format::lines_at(end) - Format::lines_at(g)
                                             : (next ? next : panel) + Format::lines_at(0) - Format::lines_at(g);
         unpack<V>(t, panel, P, g, end);
-        int fetched = 0;
-        constexpr int kMost = V::kScaledRows, kLeast = smallest_block(kMost, V::kPackedMost + 1);
+        const int lines = int(Format::lines_at(end) - Format::lines_at(g)) / kLine;
+        Fetch fetch{ahead + Format::lines_at(g) + Format::kFetchFrom, bytes, lines,
+                    int(ceil_div(P * lines, turns * (end - g)))};
         balanced_blocks<kMost, kLeast>(int(t.rows), [&](int m, auto rows) {
           constexpr int M = rows.value;
-          float* cur = t.cur + m * kTileWidth + p * kLanes;
-          block<V, M, S>(t, P, m, g, end, groups, cur, ahead + fetched * bytes, fetched < P);
-          ++fetched;
+          block<V, M, S>(t, P, m, g, end, groups, t.cur + m * kTileWidth + p * kLanes, fetch);
         });
       }
     });
@@ -248,27 +282,27 @@ struct P32Core {
       }
   }
 
-  // Adds unpacked groups [g0, g1) to cur for M rows and `panels` panels, S at a time; fetches the lines at `ahead` if
-  // `fetches`.
+  // Adds unpacked groups [g0, g1) to cur for M rows and `panels` panels, S at a time.
   template <ScaledLines V, int M, int S>
   static INFENG_NOINLINE void block(const LinearTile& t, int panels, int64_t row, int64_t g0, int64_t g1,
-                                    int64_t groups, float* cur, const uint8_t* ahead, bool fetches) {
-    constexpr int kShare = (Format::kFetchLines * S + kPanels - 1) / kPanels;  // lines of a group that S panels fetch
+                                    int64_t groups, float* cur, Fetch& fetch) {
     const bool exact = sums_rows(t);
     Rows<M> in(t, row, g0, groups);
     Totals<V, M> totals;
     for (int64_t g = g0; g < g1; ++g, in.advance()) {
       const Unpacked* from = (const Unpacked*)t.scratch;
-      const uint8_t* fetch = ahead + Format::lines_at(g) + Format::kFetchFrom;
+      const auto lines = fetch.next();
+      const int share = int(ceil_div(lines.count * S, panels));  // that S panels fetch
+      int fetched = 0;
       float* to = cur;
       totals.next = totals.of;
       totals.begins = exact || begins(t, g);
       totals.ends = exact || ends(t, g, groups);
       t.feed.template step<V>();
       INFENG_ROLLED
-      for (int p = 0; p < panels; p += S, from += S, to += S * kLanes, fetch += kShare * kLine)
+      for (int p = 0; p < panels; p += S, from += S, to += S * kLanes, fetched += share)
         add<V, M, S>(in, from, g - g0, to, totals, exact, [&](int l) INFENG_INLINE_LAMBDA {
-          if (l < kShare && fetches) V::prefetch(fetch + l * kLine);
+          if (l < share) lines.template fetch<V>(fetched + l);
         });
     }
   }
@@ -276,8 +310,7 @@ struct P32Core {
   // The same over biased lines; S is all panels.
   template <BiasedLines V, int M, int S>
   static INFENG_NOINLINE void block(const LinearTile& t, int, int64_t row, int64_t g0, int64_t g1, int64_t groups,
-                                    float* cur, const uint8_t* ahead, bool fetches) {
-    constexpr int kShare = (Format::kFetchLines * S + kPanels - 1) / kPanels;
+                                    float* cur, Fetch& fetch) {
     const Unpacked* from = (const Unpacked*)t.scratch;
     const int64_t wide = t.in.group / kGroup;
     Rows<M> in(t, row, g0, groups);
@@ -288,11 +321,12 @@ struct P32Core {
         INFENG_EACH (p, S) acc[m][p] = V::iset(in.minus[m]);
       for (const int64_t end = min_of(g + wide, g1); g < end; ++g, in.advance()) {
         const uint8_t* w[S];
-        const uint8_t* fetch = ahead + Format::lines_at(g) + Format::kFetchFrom;
+        const auto lines = fetch.next();
         INFENG_EACH (p, S) w[p] = from[p].lines[g - g0];
         t.feed.template step<V>();
         V::template add_biased<M, S>(acc, w, in.x, [&](int l) INFENG_INLINE_LAMBDA {
-          if (l < kShare && fetches) V::prefetch(fetch + l * kLine);
+          lines.template fetch<V>(l);
+          lines.template fetch<V>(l + 16);
         });
       }
       put<V, M, S>(acc, scale, cur, sums_rows(t));

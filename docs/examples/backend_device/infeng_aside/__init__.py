@@ -99,7 +99,7 @@ class Device:
         return self.finish(self.start(batch))
 
     def start(self, batch: Batch) -> Future[Result]:
-        """Queue a step behind one that nobody waited for; the thread reads copies of the batch's arrays."""
+        """Queue a step, also after one that was never finished; the thread reads copies of the arrays."""
         own = Batch(*(part.copy() if isinstance(part, np.ndarray) else part for part in batch))
         return self._thread.submit(self._compute, own)
 

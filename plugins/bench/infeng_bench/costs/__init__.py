@@ -1,1 +1,1 @@
-"""What the steps of an engine cost: measured, fitted, kept, shipped."""
+"""What the steps of an engine cost: measured, fitted, shipped."""

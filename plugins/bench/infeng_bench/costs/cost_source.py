@@ -1,22 +1,15 @@
-"""The source of step costs: measured here and cached, shipped with this wheel, or read from a file."""
+"""The source of step costs: measured here, shipped with this wheel, or read from a file."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
-from infeng_bench import options
-from infeng_bench.costs import calibration, step_costs
+from infeng_bench.costs import step_costs
 from infeng_bench.costs.step_costs import StepCosts
-from infeng_bench.models.cache import digest
-from infeng_bench.models.model_shape import ModelShape
-from infeng_bench.reports import machine
-from infeng_core.api import EngineConfig, cache_root, require_own
 from infeng_core.api.formats import ModelConfig, layout
 
 MEASURE, DEFAULT = "measure", "default"
-VERSION = 1  # part of the cache key; raised when the measurement changes
 
 
 def add_costs(parser: argparse.ArgumentParser) -> None:
@@ -26,23 +19,14 @@ def add_costs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--costs", default=MEASURE, metavar="C", help=help)
 
 
-def find(arguments: argparse.Namespace, config: EngineConfig, shape: ModelShape) -> StepCosts:
-    """Return the costs of ``--costs``; raises UsageError for a file without costs.
+def find(arguments: argparse.Namespace, shape: ModelConfig, measured: Callable[[], StepCosts]) -> StepCosts:
+    """Return the costs of ``--costs`` for a model of ``shape``; raises UsageError for a file without costs.
 
-    The shipped costs are scaled by the model's multiply-adds per token.
+    measured: returns those of ``measure``. The shipped costs are scaled by the model's multiply-adds per token.
     """
     if arguments.costs == DEFAULT:
-        return shipped(shape.config)
-    if arguments.costs != MEASURE:
-        return StepCosts.read(arguments.costs)
-    place = _place(arguments, config, shape)
-    require_own(place)
-    if place.is_file():
-        return StepCosts.read(place)
-    measured = _measured(arguments, config)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    measured.write(place)
-    return measured
+        return shipped(shape)
+    return measured() if arguments.costs == MEASURE else StepCosts.read(arguments.costs)
 
 
 def shipped(shape: ModelConfig) -> StepCosts:
@@ -59,19 +43,3 @@ def macs_per_token(shape: ModelConfig) -> int:
     head = "embed" if shape.tie_embeddings else "lm_head"
     tensors = layout(shape).tensors
     return sum(tensor.panels * 16 * tensor.k for tensor in tensors if tensor.name != "embed" or head == "embed")
-
-
-def _measured(arguments: argparse.Namespace, config: EngineConfig) -> StepCosts:
-    from infeng_core.api import Engine
-
-    path = options.model_directory(arguments, config.model.format)
-    with Engine(config=options.config(arguments, model__path=path)) as engine:
-        return calibration.measure(engine)
-
-
-def _place(arguments: argparse.Namespace, config: EngineConfig, shape: ModelShape) -> Path:
-    """Return the cache file of this engine's costs on this machine."""
-    settings = {name: str(value) for name, value in config.values().items() if name != "model.path"}
-    facts: list[Any] = [VERSION, shape.name, str(arguments.model), settings, options.threads(arguments)]
-    facts += [machine.machine()["cpu"], machine.features(), machine.versions()]
-    return cache_root() / "bench" / "costs" / f"{digest(facts, 12)}.json"

@@ -23,10 +23,14 @@ def own_arguments(arguments: argparse.Namespace, source: Path, threads: int) -> 
         model = [str(synthetic.native_directory(arguments.synthetic, arguments.format or FORMAT))]
     else:
         model = [str(source), *(["--set", f"model.format={arguments.format}"] if arguments.format else [])]
-    settings = ["--manifest", arguments.manifest] if arguments.manifest else []
-    settings += [word for text in arguments.assignments for word in ("--set", text)]
-    settings += ["--strict"] if arguments.strict else []
-    return [*model, "--threads", str(threads), *settings]
+    return [*model, "--threads", str(threads), *setting_words(arguments)]
+
+
+def setting_words(arguments: argparse.Namespace) -> list[str]:
+    """Return the words of a command line for the user's manifest and settings."""
+    words = ["--manifest", arguments.manifest] if arguments.manifest else []
+    words += [word for text in arguments.assignments for word in ("--set", text)]
+    return words + (["--strict"] if arguments.strict else [])
 
 
 def make_room(arguments: argparse.Namespace, places: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -14,7 +13,6 @@ KINDS = {"decode": ("rows", "context", "steps"), "prefill": ("rows", "context")}
 
 STEPS = 32
 MOST = 1 << 24  # largest number accepted; a larger one is a typing error
-RANGE = re.compile(r"\b([0-9]+)\.\.([0-9]+)\b")
 FIRST_ID = 3  # ids below are special tokens in the tokenizers of Llamas
 
 
@@ -31,18 +29,6 @@ class Work:
     rows: int = 1
     context: int = 1024
     steps: int = STEPS
-
-    @staticmethod
-    def several(text: str) -> list[Work]:
-        """Read a work whose numbers may be ranges ``LOW..HIGH``, doubled from step to step; errors as in ``parse``."""
-        found = RANGE.search(text)
-        if found is None:
-            return [Work.parse(text)]
-        low, high = int(found[1]), int(found[2])
-        if not 1 <= low <= high <= MOST:
-            raise UsageError(f"work {text!r}", f"{found[0]} is no range", f"give two numbers from 1 to {MOST}")
-        numbers = [low << doublings for doublings in range((high // low).bit_length())]
-        return [work for n in numbers for work in Work.several(f"{text[: found.start()]}{n}{text[found.end() :]}")]
 
     @staticmethod
     def parse(text: str) -> Work:

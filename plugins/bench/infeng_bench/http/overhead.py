@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
+import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,12 +19,12 @@ from infeng_bench.engine.command_line import make_room
 from infeng_bench.engine.place import InProcess
 from infeng_bench.engine.session import Session
 from infeng_bench.http import overhead_figures
-from infeng_bench.http.paired import both
+from infeng_bench.http.paired import PairedEngines, both
 from infeng_bench.http.server_process import ServerProcess
 from infeng_bench.load import load_options
-from infeng_bench.load.arrivals import Lengths
+from infeng_bench.load.kinds import Load
 from infeng_bench.load.requests import Job, Served
-from infeng_bench.load.workload import Workload
+from infeng_bench.load.traffic import draw
 from infeng_bench.models import adapters
 from infeng_bench.reports import results
 from infeng_bench.reports.results import OURS
@@ -70,14 +70,12 @@ def run(arguments: argparse.Namespace) -> int:
     begin = time.monotonic()
     clients = arguments.clients or list(CLIENTS)
     options.model_name(arguments)
-    prompts = Lengths("uniform", *[arguments.prompt] * 2)
-    load = Workload(1, arguments.new, arguments.alpha, False, arguments.seed, math.inf, prompts)
+    loads = {named: _load(arguments, named) for named in (0, arguments.adapters)}
     shape = arguments.synthetic or arguments.model
     loras = adapters.random_adapters(shape, arguments.adapters, arguments.rank, arguments.targets)
     make_room(arguments, max(clients))
-    kinds = [(), tuple(loras)] if loras else [()]
     sides = 2 + bool(arguments.peer)
-    bar = tqdm(total=len(clients) * len(kinds) * sides * (arguments.pairs + 1), unit="round", disable=None)
+    bar = tqdm(total=len(clients) * len(loads) * sides * (arguments.pairs + 1), unit="round", disable=None)
     found: list[dict[str, Any]] = []
     result: dict[str, Any] = {}
     settings = {**load_options.AS_SERVED, "kv_cache__prefix": False}
@@ -87,11 +85,11 @@ def run(arguments: argparse.Namespace) -> int:
         inside = InProcess(ours.session.engine)
         for count in clients:
             with _peer(arguments, loras, count) as others:
-                for names in kinds:
-                    mine = replace(load, requests=count * arguments.each)
+                for named, load in loads.items():
                     turns: list[Side] = [inside, ours.server, *others]
-                    rounds = _rounds(turns, mine, names, ours.vocab, count, arguments.pairs, bar)
-                    found.append(overhead_figures.figures(count, len(names), rounds))
+                    requests = functools.partial(_requests, load, count * arguments.each, arguments.seed, ours)
+                    rounds = _rounds(turns, requests, count, arguments.pairs, bar)
+                    found.append(overhead_figures.figures(count, named, rounds))
             result = _record(arguments, ours.session, found, time.monotonic() - begin)
             options.keep(result, arguments)
     shown = options.table(overhead_figures.TABLE, overhead_figures.lines(found))
@@ -112,24 +110,28 @@ def _peer(arguments: argparse.Namespace, loras: Mapping[str, Path], places: int)
         server.close()
 
 
+def _load(arguments: argparse.Namespace, adapters: int) -> Load:
+    """Return the load of requests that come at once; adapters: how many there are, 0 for the base alone."""
+    kind = f"zipf:alpha={arguments.alpha},adapters={adapters}," if adapters else "poisson:"
+    return Load.parse(f"{kind}rate=inf,prompt={arguments.prompt},output={arguments.new}")
+
+
+def _requests(load: Load, count: int, seed: int, ours: PairedEngines, number: int) -> list[Job]:
+    """Return the requests of a round."""
+    return list(draw(load, count, seed + number, ours.context).jobs(ours.vocab))
+
+
 def _rounds(
-    sides: Sequence[Side],
-    load: Workload,
-    names: Sequence[str],
-    vocab: int,
-    clients: int,
-    count: int,
-    bar: tqdm[Any],
+    sides: Sequence[Side], requests: Callable[[int], list[Job]], clients: int, count: int, bar: tqdm[Any]
 ) -> overhead_figures.Rounds:
     """Serve each round's requests on all sides, A B C and then C B A, after short requests that warm up."""
-    positions = 1 << 30  # lengths are already checked
-    short = [replace(job, new=min(job.new, WARM)) for job in load.jobs(0, names, vocab, positions)[:clients]]
+    short = [replace(job, new=min(job.new, WARM)) for job in requests(0)[:clients]]
     for side in sides:
         side.serve(short, clients)
         bar.update()
     found: dict[str, list[Served]] = {side.name: [] for side in sides}
     for number in range(1, count + 1):
-        jobs = load.jobs(number, names, vocab, positions)
+        jobs = requests(number)
         for side in sides if number % 2 else reversed(sides):
             found[side.name].append(side.serve(jobs, clients))
             bar.update()

@@ -11,7 +11,7 @@ from typing import Any
 from infeng_inspect.api import OneOp
 
 from infeng_bench import options
-from infeng_bench.kernels.programs import Choice, Choices, KernelProgram
+from infeng_bench.kernels.programs import Choice, KernelProgram
 from infeng_bench.models.model_shape import ModelShape
 from infeng_core.api import UsageError, unknown_key_remedy
 from infeng_core.api import kernels as kernels_api
@@ -86,18 +86,30 @@ def copies_for(linear: Linear, rows: int, footprint: int) -> int:
 
 
 def subject(
-    linear: Linear, choice: Choice, copies: int, rows: int, pool: kernels_api.Pool, choices: Choices, like: OneOp | None
+    linear: Linear,
+    choice: Choice,
+    copies: int,
+    rows: int,
+    pool: kernels_api.Pool,
+    reference: kernels_api.Library,
+    like: OneOp | None,
+    *epilogues: str,
+    **more: Any,
 ) -> KernelProgram:
-    """Return a program of ``copies`` linears on ``rows`` random rows. like: an op whose weights it shares."""
+    """Return a program of ``copies`` linears on ``rows`` random rows. like: an op whose weights it shares.
+
+    more: further arguments of ``OneOp``.
+    """
     op = OneOp(
-        case(linear, rows),
+        case(linear, rows, *epilogues),
         choice.kernel,
-        choices.reference,
+        reference,
         [[(rows, 0)]],
         pool=pool,
         calls=copies,
         copies=copies,
         like=like,
+        **more,
     )
     return KernelProgram(choice.name, op)
 

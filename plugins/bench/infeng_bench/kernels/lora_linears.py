@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from infeng_inspect.api import OneOp, RandomAdapters
 
-from infeng_bench.kernels.linears import Linear, case
+from infeng_bench.kernels import linears
+from infeng_bench.kernels.linears import Linear
 from infeng_bench.kernels.programs import Choice, KernelProgram
 from infeng_core.api import kernels as kernels_api
 from infeng_core.api.formats import ModelConfig, Part, layout
@@ -80,16 +81,7 @@ def subject(
     if kernels.shrink is not None:
         parts = [(part.first_panel, part.panel_step, part.panels) for part in adapted.parts]
         adapters = RandomAdapters(adapted.storage, min(adapted.adapters, rows), adapted.rank, parts)
-    op = OneOp(
-        case(linear, rows, *(["lora"] if adapters and kernels.epilogue is None else [])),
-        kernels.linear.kernel,
-        reference,
-        [[(rows, 0)]],
-        adapters=adapters,
-        others=[choice.kernel for choice in (kernels.shrink, kernels.epilogue) if choice is not None],
-        pool=pool,
-        calls=copies,
-        copies=copies,
-        like=like,
-    )
-    return KernelProgram(kernels.linear.name, op)
+    others = [choice.kernel for choice in (kernels.shrink, kernels.epilogue) if choice is not None]
+    fused = ["lora"] if adapters and kernels.epilogue is None else []
+    more = {"adapters": adapters, "others": others}
+    return linears.subject(linear, kernels.linear, copies, rows, pool, reference, like, *fused, **more)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,68 +32,17 @@ class Targets:
     """A request starved if its wait for the first step exceeds ``ttft`` and this many times the median wait."""
 
 
-class Gaps:
-    """Inter-token latencies: exact count, mean and deviation, and quantiles with an error of 0.25%.
-
-    A histogram of fixed size: bins are a factor of 1.005 wide, from a microsecond to more than a day.
-    """
-
-    _LOW, _STEP, _BINS = 1e-6, math.log(1.005), 5120
-
-    def __init__(self) -> None:
-        """Make an empty histogram."""
-        self._counts = [0] * self._BINS
-        self._total, self._sum, self._squares = 0, 0.0, 0.0
-
-    def add(self, seconds: float, count: int = 1) -> None:
-        """Add a latency ``count`` times."""
-        self._counts[self._bin(seconds)] += count
-        self._total += count
-        self._sum += seconds * count
-        self._squares += seconds * seconds * count
-
-    def add_all(self, ascending: Sequence[float], count: int) -> None:
-        """Add each latency ``count`` times."""
-        if not ascending:
-            return
-        edge = -math.inf
-        for seconds in ascending:
-            if seconds >= edge:
-                place = self._bin(seconds)
-                edge = self._LOW * math.exp((place + 1) * self._STEP)
-            self._counts[place] += count
-        self._total += len(ascending) * count
-        self._sum += sum(ascending) * count
-        self._squares += sum([seconds * seconds for seconds in ascending]) * count
-
-    def _bin(self, seconds: float) -> int:
-        return min(int(math.log(max(seconds, self._LOW) / self._LOW) / self._STEP), self._BINS - 1)
-
-    def __len__(self) -> int:
-        return self._total
-
-    def quantile(self, share: float) -> float:
-        """Return the quantile ``share`` (0 to 1) in seconds, as the middle of its bin."""
-        place = int(np.searchsorted(np.cumsum(self._counts), max(1.0, share * self._total)))
-        return self._LOW * math.exp((place + 0.5) * self._STEP)
+class Gaps(Protocol):
+    """The inter-token latencies of all requests."""
 
     def figures(self) -> dict[str, float]:
         """Return ``{mean,median,std,p99}_itl_ms``; {} without latencies."""
-        if not self._total:
-            return {}
-        mean = self._sum / self._total
-        return {
-            "mean_itl_ms": 1000 * mean,
-            "median_itl_ms": 1000 * self.quantile(0.5),
-            "std_itl_ms": 1000 * math.sqrt(max(0.0, self._squares / self._total - mean * mean)),
-            "p99_itl_ms": 1000 * self.quantile(0.99),
-        }
 
 
 class ExactGaps:
     """Inter-token latencies of requests whose number is small."""
 
-    def __init__(self, replies: Sequence[Reply]) -> None:
+    def __init__(self, replies: Sequence[Reply] = ()) -> None:
         """Take the times between two steps that gave a request tokens."""
         self._seconds = [
             late - early for one in replies for early, late in pairwise(one.times) if one.is_done and late > early
@@ -118,7 +67,7 @@ class Outcomes:
     is_done: NDArray[np.bool_]  # whether the answer was complete
     refused: dict[str, int] = field(default_factory=dict)  # number of unanswered requests by reason
     refusals: list[float] = field(default_factory=list)  # seconds until each refusal
-    gaps: Gaps | ExactGaps = field(default_factory=Gaps)
+    gaps: Gaps = field(default_factory=ExactGaps)
 
     @staticmethod
     def of(replies: Sequence[Reply], traffic: Traffic | None = None, *, is_closed: bool = False) -> Outcomes:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from infeng_bench.stats.contention import NOTHING, Waits
 
@@ -22,15 +21,6 @@ class Job:
     priority: int = 0
     temperature: float = 0.0
     seed: int | None = None
-
-    @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> Job:
-        """Read the form of ``to_dict``; raises KeyError, TypeError or ValueError for another form."""
-        return Job(float(data["at"]), [int(token) for token in data["prompt"]], int(data["new"]), data["adapter"])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of a request for an engine's process, which answers greedily."""
-        return {"at": self.at, "prompt": list(self.prompt), "new": self.new, "adapter": self.adapter}
 
 
 @dataclass(slots=True, eq=False)
@@ -84,22 +74,3 @@ class Served:
     def tokens(self) -> int:
         """All new tokens."""
         return sum(reply.count for reply in self.replies)
-
-    @staticmethod
-    def of(jobs: Sequence[Job], answer: Mapping[str, Any]) -> Served:
-        """Read the form of ``to_dict``; raises KeyError, TypeError or ValueError for another form."""
-        replies = []
-        for job, one in zip(jobs, answer["requests"], strict=True):
-            sent, times, ids = float(one["admitted"]), list(one["times"]), list(one["ids"])
-            replies.append(Reply(job, sent, sent, times, len(times), ids, ended=times[-1] if times else sent))
-        return Served(replies, float(answer["seconds"]), float(answer["cpu_seconds"]), int(answer["peak_rss_bytes"]))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON of an engine's process."""
-        return {
-            "requests": [{"admitted": one.sent, "times": one.times, "ids": one.ids} for one in self.replies],
-            "seconds": self.seconds,
-            "tokens_per_s": self.tokens / self.seconds,
-            "cpu_seconds": self.cpu_seconds,
-            "peak_rss_bytes": self.peak_rss_bytes,
-        }

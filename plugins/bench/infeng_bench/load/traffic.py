@@ -227,7 +227,8 @@ def _adapters(load: Load, count: int, seed: int) -> tuple[Sequence[str], Ints]:
 def weights(count: int, alpha: float) -> list[float]:
     """Return the probabilities of ``count`` choices: the k-th, from 0, has weight 1 / (k + 1) ** alpha."""
     raw = [(k + 1) ** -alpha for k in range(count)]
-    return [weight / sum(raw) for weight in raw]
+    total = sum(raw)
+    return [weight / total for weight in raw]
 
 
 def choices(requests: int, adapters: int, alpha: float, include_base: bool, seed: int) -> NDArray[np.int64]:

@@ -18,6 +18,7 @@ from infeng_bench import options
 from infeng_bench.engine.closed_loop import Answered, Asked, answered
 from infeng_bench.engine.running import MeasurementError
 from infeng_bench.engine.session import Session, opened
+from infeng_bench.load.traffic import weights
 from infeng_bench.models import packed_adapters
 from infeng_bench.stats.paired import upper_bound
 from infeng_bench.stats.summary import latencies, percentile
@@ -87,9 +88,8 @@ def _facts(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _drawn(arguments: argparse.Namespace) -> list[int]:
     """Return the number of each request's adapter."""
-    weights = 1.0 / np.arange(1, arguments.count + 1) ** arguments.zipf
-    rng = np.random.default_rng(arguments.seed)
-    return [int(number) for number in rng.choice(arguments.count, arguments.requests, p=weights / weights.sum())]
+    rng, shares = np.random.default_rng(arguments.seed), weights(arguments.count, arguments.zipf)
+    return [int(number) for number in rng.choice(arguments.count, arguments.requests, p=shares)]
 
 
 def _folder(session: Session, arguments: argparse.Namespace, drawn: Sequence[int]) -> tuple[Path, int]:

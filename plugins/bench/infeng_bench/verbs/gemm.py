@@ -83,7 +83,7 @@ class _Bench:
         ours: list[programs.KernelProgram] = []
         for kernel in kernels:
             like = ours[0].op if ours else None
-            ours.append(linears.subject(linear, kernel, copies, rows, self._pool, self._choices, like))
+            ours.append(linears.subject(linear, kernel, copies, rows, self._pool, self._choices.reference, like))
         theirs = [subject for oracle in others for subject in oracle.linear(linear, rows, copies)]
         facts = {"linear": linear.name, "n": linear.n, "k": linear.k, "rows": rows}
         macs = rows * linear.n * linear.k

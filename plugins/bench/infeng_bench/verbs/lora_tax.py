@@ -20,6 +20,7 @@ from infeng_bench.models import adapters
 from infeng_bench.reports.results import OURS
 from infeng_bench.stats import paired
 from infeng_bench.stats.contention import Mark, judged, withheld
+from infeng_core.api.kernels import A_FORMATS
 
 NAME = "lora-tax"
 
@@ -27,7 +28,6 @@ PAIRS = 20
 CONTEXT = {"decode": 512, "prefill": 1024}
 STEPS = 8
 SIDES = ("without", "with")
-STORAGES = ("int8", "int8t4", "bf16", "f32")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -35,8 +35,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add(parser, "--adapters", options.positive, 4, "N", "row i uses adapter i mod N")
     options.add_adapters(parser)
     parser.add_argument("--dora", action="store_true", help="adapters with magnitudes")
-    help = f"of A and B: {', '.join(STORAGES)} (default: int8)"
-    parser.add_argument("--storage", choices=STORAGES, metavar="S", help=help)
+    help = f"of A and B: {', '.join(A_FORMATS)} (default: int8)"
+    parser.add_argument("--storage", choices=A_FORMATS, metavar="S", help=help)
     parser.add_argument("--phase", choices=sorted(KINDS), default="decode", metavar="P", help="decode or prefill")
     help = "tokens of each sequence (default: decode 512, prefill 1024)"
     parser.add_argument("--context", type=options.positive, metavar="N", help=help)

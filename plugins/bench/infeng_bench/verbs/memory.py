@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from infeng_bench import options
-from infeng_bench.engine.command_line import FORMAT
+from infeng_bench.engine.command_line import FORMAT, setting_words
 from infeng_bench.models import shapes, synthetic
 from infeng_bench.processes import INFENG
 from infeng_bench.reports import results
@@ -104,7 +104,7 @@ def _one(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _said(place: _Place, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the forecast of the commands for a model that consists of config.json and a tokenizer."""
-    format = ("--format", arguments.format, *_assembly(arguments))
+    format = ("--format", arguments.format, *setting_words(arguments))
     convert = _told([*INFENG, "convert", str(place.source), str(place.made), "--dry-run", *format, "--json"])
     [model] = _told([*INFENG, "models", str(place.source), *format, *_settings(arguments), "--json"])
     if "memory_bytes" not in model:
@@ -125,7 +125,7 @@ def _why_not(said: Mapping[str, Any], place: _Place, arguments: argparse.Namespa
 
 def _measured(said: Mapping[str, Any], place: _Place, arguments: argparse.Namespace) -> dict[str, Any]:
     """Make the model, run it, and return the memory of both."""
-    format = ("--format", arguments.format, *_assembly(arguments))
+    format = ("--format", arguments.format, *setting_words(arguments))
     packed = _told([*CHILD, "pack", str(place.source), "--dest", str(place.made), *format])
     ran = _told([*CHILD, "run", str(place.made), "--new", str(NEW), *format, *_settings(arguments)])
     return {
@@ -136,12 +136,6 @@ def _measured(said: Mapping[str, Any], place: _Place, arguments: argparse.Namesp
         "convert_ratio": packed["grown_bytes"] / said["convert_bytes"],
         "ratio": ran["measured_bytes"] / said["memory_bytes"],
     }
-
-
-def _assembly(arguments: argparse.Namespace) -> list[str]:
-    words = ["--manifest", arguments.manifest] if arguments.manifest else []
-    words += ["--strict"] if arguments.strict else []
-    return words + [word for text in arguments.assignments for word in ("--set", text)]
 
 
 def _settings(arguments: argparse.Namespace) -> list[str]:

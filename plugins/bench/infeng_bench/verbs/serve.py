@@ -129,11 +129,8 @@ def _costs(arguments: argparse.Namespace, session: Session) -> StepCosts | None:
     """Return the step costs for a rate of ``auto``; None for another load."""
     if arguments.clients or not arguments.load.needs_capacity:
         return None
-    if arguments.costs == cost_source.DEFAULT:
-        return cost_source.shipped(session.engine.model.config)
-    if arguments.costs != cost_source.MEASURE:
-        return StepCosts.read(arguments.costs)
-    return calibration.measure(session.engine)
+    engine = session.engine
+    return cost_source.find(arguments, engine.model.config, lambda: calibration.measure(engine))
 
 
 def _drawn(arguments: argparse.Namespace, context: int, machine: Machine | None) -> Traffic:

@@ -16,11 +16,12 @@ from infeng_peft.api import convert_adapter
 
 from infeng_bench import options
 from infeng_bench.engine.running import MeasurementError, greedy
-from infeng_bench.engine.session import Session, opened
+from infeng_bench.engine.session import opened
 from infeng_bench.engine.work import Work
 from infeng_bench.models.adapters import peft_directory
 from infeng_bench.stats.summary import percentile, spread
 from infeng_core.api import Engine, Stream
+from infeng_core.api.kernels import A_FORMATS
 
 NAME = "swap"
 
@@ -41,8 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add(parser, "--rows", options.positive, 4, "N", "sequences that decode")
     options.add(parser, "--context", options.positive, 128, "N", "tokens of each")
     options.add_adapters(parser)
-    storages = ("int8", "int8t4", "bf16", "f32")
-    parser.add_argument("--storage", choices=storages, default="int8", help="of A and B in memory")
+    parser.add_argument("--storage", choices=A_FORMATS, default="int8", help="of A and B in memory")
     help = "what is read: converted, or as PEFT saves it"
     parser.add_argument("--source", choices=("artifact", "peft"), default="artifact", help=help)
     options.add_measurement(parser, ROUNDS)
@@ -64,13 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
         figures |= {"rank": arguments.rank, "targets": arguments.targets, "source": arguments.source}
         figures |= {"storage": arguments.storage, "rows": arguments.rows, "context": arguments.context}
         figures["adapter_bytes"] = engine.adapters.infos()[0].bytes
-        result = _record(session, figures, arguments)
+        figures["work"] = str(Work("decode", arguments.rows, arguments.context, SETTLE))
+        result = session.record(NAME, figures, seed=arguments.seed, rounds=arguments.rounds)
     return options.deliver(result, arguments, options.columns(_table(figures)))
-
-
-def _record(session: Session, figures: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
-    work = str(Work("decode", arguments.rows, arguments.context, SETTLE))
-    return session.record(NAME, {**figures, "work": work}, seed=arguments.seed, rounds=arguments.rounds)
 
 
 def _directory(engine: Engine, arguments: argparse.Namespace, index: int, folder: Path) -> Path:
@@ -86,7 +82,7 @@ def _idle(engine: Engine, index: int) -> float:
     """Return the seconds of a load in an idle engine."""
     name = f"swap{index % 2}"
     engine.submit([1], greedy(1), adapter=name).result()
-    return _seconds(engine, name)
+    return engine.adapters[name].load_seconds or 0.0
 
 
 def _measure(engine: Engine, arguments: argparse.Namespace) -> tuple[list[float], list[Swap]]:
@@ -128,25 +124,17 @@ def _swap(engine: Engine, name: str) -> Swap:
     begin = time.perf_counter()
     request = engine.submit([1], greedy(1), adapter=name)
     steps = []
-    while not _is_resident(engine, name):
+    while engine.adapters[name].state != "resident":
         steps.append(_step(engine))
     wait = time.perf_counter() - begin
     request.result()
-    return Swap(_seconds(engine, name), wait, tuple(steps))
+    return Swap(engine.adapters[name].load_seconds or 0.0, wait, tuple(steps))
 
 
 def _step(engine: Engine) -> float:
     begin = time.perf_counter()
     engine.step()
     return time.perf_counter() - begin
-
-
-def _is_resident(engine: Engine, name: str) -> bool:
-    return any(info.name == name and info.state == "resident" for info in engine.adapters.infos())
-
-
-def _seconds(engine: Engine, name: str) -> float:
-    return next(info.load_seconds or 0.0 for info in engine.adapters.infos() if info.name == name)
 
 
 def _figures(plain: list[float], swaps: list[Swap], idle: list[float]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -10,16 +11,18 @@ from typing import Any
 
 from infeng_bench import options
 from infeng_bench.engine.command_line import FORMAT, make_room
-from infeng_bench.engine.work import Work
+from infeng_bench.engine.work import MOST, Work
 from infeng_bench.reports.results import OURS
 from infeng_bench.stats.contention import withheld
 from tqdm import tqdm
 
+from infeng_core.api import UsageError
 from infeng_peers import comparison, exports, lineup
 
 NAME = "compare"
 
 PAIRS = 20
+RANGE = re.compile(r"\b([0-9]+)\.\.([0-9]+)\b")
 WIDTH = 19  # of the column of engines
 
 
@@ -34,7 +37,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    return against(arguments, [one for text in arguments.work for one in Work.several(text)], arguments.pairs)
+    return against(arguments, [one for text in arguments.work for one in several(text)], arguments.pairs)
+
+
+def several(text: str) -> list[Work]:
+    """Read a work whose numbers may be ranges ``LOW..HIGH``, doubled from step to step; errors as in ``Work.parse``."""
+    found = RANGE.search(text)
+    if found is None:
+        return [Work.parse(text)]
+    low, high = int(found[1]), int(found[2])
+    if not 1 <= low <= high <= MOST:
+        raise UsageError(f"work {text!r}", f"{found[0]} is no range", f"give two numbers from 1 to {MOST}")
+    numbers = [low << doublings for doublings in range((high // low).bit_length())]
+    return [work for n in numbers for work in several(f"{text[: found.start()]}{n}{text[found.end() :]}")]
 
 
 def against(arguments: argparse.Namespace, works: Sequence[Work], pairs: int) -> int:

@@ -16,9 +16,7 @@ from typing import Any
 
 from infeng_bench import beside, options
 from infeng_bench.engine.command_line import FORMAT, make_room
-from infeng_bench.load import prompts
 from infeng_bench.load.arrivals import trace
-from infeng_bench.load.workload import Workload
 from infeng_bench.models import adapters
 from infeng_bench.reports.results import OURS
 from infeng_inspect.api import shape_and_formats
@@ -26,9 +24,10 @@ from tqdm import tqdm
 
 from infeng_core.api import EngineConfig, Plugins, UsageError
 from infeng_core.api.formats import ModelConfig, format_lookup
-from infeng_peers import adapter_comparison, exports, known, lineup
+from infeng_peers import adapter_comparison, exports, known, lineup, prompt_texts
 from infeng_peers.process import EngineProcess
 from infeng_peers.verbs import zipf_options
+from infeng_peers.workload import Workload
 
 NAME = "zipf"
 
@@ -122,10 +121,10 @@ def _sizes(file: Path) -> ModelConfig:
 
 
 def _workload(arguments: argparse.Namespace, source: Path, context: int) -> Workload:
-    lengths = prompts.random_lengths(arguments.prompts)
+    lengths = prompt_texts.random_lengths(arguments.prompts)
     texts: list[list[int]] = []
     if lengths is None and not arguments.trace:
-        texts = _encoded(prompts.texts(arguments.prompts, arguments.data), source)
+        texts = _encoded(prompt_texts.texts(arguments.prompts, arguments.data), source)
     arrived = []
     if arguments.trace:
         arrived = trace(arguments.trace, arguments.num_requests, arguments.speed, context)

@@ -32,10 +32,10 @@ TABLE = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     for name, default, what in (("pcie", "25", "the link"), ("dram", "90", "memory"), ("hbm", "1000", "GPU memory")):
-        options.add(parser, f"--{name}", options.giga, default, "GB/s", f"bandwidth of {what} that is reached")
+        options.add(parser, f"--{name}", _giga, default, "GB/s", f"bandwidth of {what} that is reached")
     for name, default in (("cpu", "3"), ("gpu", "100")):
         help = f"int8 multiply-adds per second that the {name.upper()} reaches, in tera"
-        options.add(parser, f"--{name}-macs", options.tera, default, "TMAC/s", help)
+        options.add(parser, f"--{name}-macs", _tera, default, "TMAC/s", help)
     options.add(parser, "--gpu-experts", options.natural, 0, "N", "experts of each layer that the GPU has room for")
     options.add(parser, "--rows", options.counts, "1,4,16,64,256", "R,R", "rows of a step")
     told = "; ".join(f"{name}: {what}" for name, what in POLICIES.items())
@@ -85,3 +85,13 @@ def _policies(text: str) -> list[str]:
     if not names or not POLICIES.keys() >= set(names):
         raise argparse.ArgumentTypeError(f"{text!r} is not of {', '.join(POLICIES)}")
     return names
+
+
+def _giga(text: str) -> float:
+    """Read a number of GB/s above 0, in bytes per second."""
+    return 1e9 * options.number(text, "GB/s above 0", 1e9)
+
+
+def _tera(text: str) -> float:
+    """Read a number of TMAC/s above 0, in multiply-adds per second."""
+    return 1e12 * options.number(text, "TMAC/s above 0", 1e6)

@@ -27,6 +27,7 @@ from infeng_core.api import POLICIES, EngineConfig, Plugins, UsageError
 from infeng_core.api.engines import Limits, Schedulers
 from infeng_core.api.formats import ModelConfig, format_lookup
 from infeng_core.api.kernels import KvCache, detect
+from infeng_simulate import measured_costs
 from infeng_simulate.simulator import PreemptedError, Simulation, simulate
 from infeng_simulate.verbs import fleet
 
@@ -73,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     policies = list(dict.fromkeys(arguments.policies or [config.scheduler.use]))
     for name in policies:
         plugins.get(POLICIES, name)  # raises for an unknown name
-    costs = cost_source.find(arguments, config, shape)
+    costs = cost_source.find(arguments, shape.config, lambda: measured_costs.kept(arguments, config, shape))
     engine = Machine(limits(config, shape.config), costs, config.adapters.most_resident, arguments.invocation)
     traffic = draw(arguments.load, arguments.requests, arguments.seed, _context(engine.limits), engine.capacity)
     found = _all(arguments, policies, traffic, engine)

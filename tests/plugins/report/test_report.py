@@ -3,16 +3,21 @@
 import html
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from infeng_bench.reports import results, sentences
-from report_parts import ceilings, compared, compared_over_rows_and_context, compared_twice, gemms, swept
+from infeng_bench.engine.work import Work
+from infeng_bench.reports import results
+from infeng_bench.stats.contention import Waits
+from infeng_peers import comparison
+from infeng_peers.comparison import Round
+from infeng_report import sentences
+from report_parts import COMMON, TOLD, ceilings, compared, compared_over_rows_and_context, compared_twice, gemms, swept
 
 from infeng_core.cli import main
-
-NO_PLOTLY = "draws with the package plotly, which is not installed here"
 
 
 @pytest.fixture
@@ -24,7 +29,6 @@ def files(tmp_path: Path) -> list[Path]:
 
 
 def test_the_page_holds_every_result_and_needs_no_network(files: list[Path], tmp_path: Path) -> None:
-    pytest.importorskip("plotly", reason=NO_PLOTLY)
     out = tmp_path / "report.html"
     assert main(["bench", "report", *map(str, files), "-o", str(out)]) == 0
     text = out.read_text(encoding="utf-8")
@@ -43,7 +47,6 @@ def test_the_page_holds_every_result_and_needs_no_network(files: list[Path], tmp
 
 
 def test_the_table_shows_ratio_and_bound(files: list[Path], tmp_path: Path) -> None:
-    pytest.importorskip("plotly", reason=NO_PLOTLY)
     out = tmp_path / "report.html"
     assert main(["bench", "report", str(files[0]), "-o", str(out)]) == 0
     row = next(
@@ -57,7 +60,6 @@ def test_the_table_shows_ratio_and_bound(files: list[Path], tmp_path: Path) -> N
 
 
 def test_rows_and_contexts_have_a_chart_each(tmp_path: Path, schema: Any) -> None:
-    pytest.importorskip("plotly", reason=NO_PLOTLY)
     result, file, out = compared_over_rows_and_context(), tmp_path / "sweep.json", tmp_path / "report.html"
     schema(result)
     results.write(file, result)
@@ -69,7 +71,6 @@ def test_rows_and_contexts_have_a_chart_each(tmp_path: Path, schema: Any) -> Non
 
 
 def test_a_sweep_of_adapters_is_a_table_and_a_chart(tmp_path: Path, schema: Any) -> None:
-    pytest.importorskip("plotly", reason=NO_PLOTLY)
     result, file, out = swept(), tmp_path / "zipf.json", tmp_path / "report.html"
     schema(result)
     results.write(file, result)
@@ -97,7 +98,6 @@ KINDS = {
 
 @pytest.mark.parametrize("verb", KINDS)
 def test_every_kind_begins_with_a_sentence_and_folds_its_tables(verb: str, tiny_config: Path, tmp_path: Path) -> None:
-    pytest.importorskip("plotly", reason=NO_PLOTLY)
     out, file = tmp_path / "report.html", tmp_path / "result.json"
     pairs = [] if verb == "throughput" else ["--pairs", "2"]
     call = ["bench", verb, *KINDS[verb], "--synthetic", str(tiny_config), "-t", "1", *pairs, "--json", str(file)]
@@ -116,8 +116,40 @@ def test_every_kind_begins_with_a_sentence_and_folds_its_tables(verb: str, tiny_
     assert ("Processor by core" in text) == bool(result.get("core_use"))
 
 
-def test_a_result_without_its_usual_figures_still_has_a_page(tmp_path: Path) -> None:
-    pytest.importorskip("plotly", reason=NO_PLOTLY)
+def test_a_report_is_written_beside_the_json(tiny_config: Path, tmp_path: Path) -> None:
+    out, page = tmp_path / "out.json", tmp_path / "page.html"
+    sizes = ("--rows", "1", "--context", "16", "--steps", "2", "--pairs", "1", "--roofline", "none", "-t", "1")
+    assert main(["bench", "decode", str(tiny_config), *sizes, "--json", str(out), "-o", str(page)]) == 0
+    assert json.loads(out.read_text())["measurements"][0]["work"] in page.read_text()
+
+
+def test_a_measurement_runs_before_the_library_of_charts_is_loaded(tiny_config: Path, tmp_path: Path) -> None:
+    script = (
+        "import sys\n"
+        "from infeng_bench.verbs import timed_works\n"
+        "from infeng_core.cli import main\n"
+        "timed_works.run = lambda arguments: print('plotly' in sys.modules, 'infeng_report' in sys.modules) or 0\n"
+        f"sys.exit(main(['bench', 'decode', {str(tiny_config)!r}, '-o', {str(tmp_path / 'page.html')!r}]))\n"
+    )
+    ended = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout.split()) == (0, ["False", "True"]), ended.stderr
+
+
+def test_a_report_says_why_it_shows_no_ratio(tmp_path: Path) -> None:
+    for name, waits in (("busy", Waits(ran=0.66, waited=0.34)), ("quiet", Waits(ran=0.99, waited=0.01))):
+        told = {"infeng": Waits(ran=0.99, waited=0.01), "peer": waits}
+        rounds = [Round({"infeng": 50.0, "peer": 10.0}, {"infeng": 1.0, "peer": 1.0}, told)] * 5
+        one = comparison.compared(Work("decode"), rounds, {"infeng": {}, "peer": {}}, None)
+        work = one.pop("work")
+        results.write(tmp_path / f"{name}.json", results.record("compare", {**TOLD, **one}, work=work, **COMMON))
+        out = tmp_path / f"{name}.html"
+        assert main(["bench", "report", str(tmp_path / f"{name}.json"), "-o", str(out)]) == 0
+        text = out.read_text()
+        assert ("withheld: peer&#x27;s threads waited 34%" in text) == (name == "busy")
+        assert ("against peer" in text) == (name == "quiet")
+
+
+def test_a_result_without_its_usual_figures_still_has_a_sentence() -> None:
     for kind in sentences.SENTENCES:
         assert sentences.headline({"kind": kind, "model": "m", "threads": 2}) == f"{kind} m, 2 threads."
     assert sentences.headline({"kind": "none of these", "model": "<b>"}) == "none of these <b>."
@@ -152,6 +184,5 @@ def test_a_file_without_a_result_is_named(
 def test_a_page_that_cannot_be_written_is_an_error(
     files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("plotly", reason=NO_PLOTLY)
     assert main(["bench", "report", str(files[0]), "-o", str(tmp_path / "none" / "report.html")]) == 2
     assert "its folder is not there" in capsys.readouterr().err

@@ -6,11 +6,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from infeng_bench.reports import charts, html, results
+from infeng_bench.reports import results
 from infeng_bench.reports.results import measurements
-from infeng_bench.reports.sentences import headline, title
-from infeng_bench.reports.units import label, shown
 from infeng_bench.stats.contention import warnings, withheld
+
+from infeng_report import charts, html
+from infeng_report.sentences import headline, title
+from infeng_report.units import label, shown
 
 TITLE = "INF-ENG benchmarks"
 FACTS = ("schema", "kind", "time", "kernels", "machine", "features", "versions")

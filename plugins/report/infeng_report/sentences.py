@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from infeng_bench.reports.results import measurements
-from infeng_bench.reports.units import digits, shown
 from infeng_bench.stats.contention import withheld
+
+from infeng_report.units import digits, shown
 
 Result = Mapping[str, Any]
 

@@ -12,6 +12,8 @@ from infeng_bench.load.kinds import Load
 from infeng_bench.load.requests import Job
 from infeng_bench.load.traffic import choices, draw
 
+from infeng_peers import prompt_texts
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -35,7 +37,7 @@ class Workload:
         """
         seed = self.seed + number
         first = number * self.requests
-        texts = list(islice(prompts.shuffled(self.texts, self.seed), first, first + self.requests))
+        texts = list(islice(prompt_texts.shuffled(self.texts, self.seed), first, first + self.requests))
         wanted = self._arrivals(seed, context, texts)
         every = [*names, None]
         chosen = choices(len(wanted), len(names), self.alpha, self.include_base, seed)

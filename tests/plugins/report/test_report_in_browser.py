@@ -10,13 +10,11 @@ from typing import Any
 
 import browser_parts
 import pytest
-from infeng_bench.reports import html
-from infeng_bench.reports.charts import Figures
+from infeng_report import html
+from infeng_report.charts import Figures
 from report_parts import ceilings, compared, compared_twice, gemms, swept
 
 from infeng_core.cli import main
-
-pytest.importorskip("plotly", reason="reports draw with the package plotly, which is not installed here")
 
 CHARTS = {"compare": 2, "gemm": 1, "roofline": 0, "simulate": 3, "zipf": 3}
 """Of a page of one result: a comparison has its ratios and its rates; other kinds have tables alone."""

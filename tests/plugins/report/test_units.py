@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from infeng_bench.reports import units
+from infeng_report import units
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
-// Errors of the native code: a short code for programs and a text for people.
-#pragma once
+// Errors of extension modules: a short code for programs and a text for people. Python gets them as NativeError.
+// SPDX-License-Identifier: Apache-2.0
+#ifndef INFENG_EXTENSION_ERROR_H
+#define INFENG_EXTENSION_ERROR_H
 
 #include <infeng/abi.h>
 
@@ -55,3 +57,5 @@ inline const char* status_code(infeng_status status) {
 }
 
 }  // namespace infeng
+
+#endif  // INFENG_EXTENSION_ERROR_H

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-
 from infeng_bench.engine.work import Work
 from infeng_bench.load.outcomes import QUANTILES
 from infeng_bench.reports.results import OURS, measurements
 from infeng_bench.stats.contention import withheld
-from infeng_core.api import UsageError
+from plotly.graph_objects import Figure
+from plotly.io import to_html
+from plotly.offline import get_plotlyjs
+from plotly.subplots import make_subplots
 
 BAR_HEIGHT = 26  # pixels
 DASHES = ("solid", "dash", "dot", "dashdot")  # one per engine of a chart
@@ -23,23 +25,11 @@ Line = tuple[str, list[int], Sequence[Mapping[str, float]], str]
 """A name, the places of its points, the readings at each, and its dashes."""
 
 
-def missing(error: ImportError) -> UsageError:
-    """Return the error of a package that is not installed."""
-    return UsageError("report", f"{error.name} is not installed", "pip install 'infeng-bench[report]'")
-
-
 class Figures:
-    """Draws charts as parts of one HTML page. Raises UsageError if Plotly is not installed."""
+    """Draws charts as parts of one HTML page."""
 
     def __init__(self) -> None:
-        """Import Plotly."""
-        try:
-            import plotly.graph_objects as plotly
-            import plotly.io as output
-        except ImportError as error:
-            raise missing(error) from error
-        self._plotly = plotly
-        self._output = output
+        """Begin a page without charts."""
         self._drawn = 0
 
     @property
@@ -47,8 +37,6 @@ class Figures:
         """Plotly's script, which a page needs once before its charts; "" if no chart was drawn."""
         if not self._drawn:
             return ""
-        from plotly.offline import get_plotlyjs
-
         return f"<script>{get_plotlyjs()}</script>"
 
     def of(self, result: Mapping[str, Any]) -> list[str]:
@@ -81,7 +69,7 @@ class Figures:
             for one in measurements(result)
             if "ratios" in one and not withheld(one)
         ]
-        figure = self._plotly.Figure()
+        figure = Figure()
         for peer in dict.fromkeys(peer for _, one in named for peer in one["ratios"]):
             shown = [(label, one) for label, one in named if peer in one["ratios"]]
             ratios = [one["ratios"][peer] for _, one in shown]
@@ -132,7 +120,7 @@ class Figures:
 
     def _bars(self, title: str, works: Sequence[str], rates: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
         """Return a chart of spreads of tokens/s by work, with a bar per engine."""
-        figure = self._plotly.Figure()
+        figure = Figure()
         for name, spreads in rates.items():
             figure.add_bar(
                 x=[_text(work) for work in works],
@@ -152,7 +140,7 @@ class Figures:
         taxes = [100 * (pair["with"] / pair["without"] - 1) for pair in result.get("pairs", ()) if pair["without"] > 0]
         if not taxes or withheld(result):
             return [bars]
-        figure = self._plotly.Figure()
+        figure = Figure()
         figure.add_scatter(x=list(range(1, len(taxes) + 1)), y=taxes, mode="markers", name="a pair")
         figure.add_hline(y=100 * result["lora_tax"], line_dash="dot", line_color="grey")
         figure.add_hrect(
@@ -179,7 +167,7 @@ class Figures:
             "step during a load": result["swap_itl"],
         }
         spreads = [{**dict.fromkeys(("min", "max"), one["median"]), **one} for one in shown.values()]
-        figure = self._plotly.Figure()
+        figure = Figure()
         figure.add_bar(
             y=list(shown),
             x=[one["median"] for one in spreads],
@@ -196,7 +184,7 @@ class Figures:
     def latencies(self, result: Mapping[str, Any]) -> str:
         """Return a chart of the time to first token by number of adapters: median and p99, a line per engine."""
         shown = measurements(result)
-        figure = self._plotly.Figure()
+        figure = Figure()
         for number, name in enumerate(shown[0].get("engines") or {"": None}):
             for kind, dash in (("median", "solid"), ("p99", "dot")):
                 points = [(_what(one), (one["engines"][name] if name else one).get(f"{kind}_ttft_ms")) for one in shown]
@@ -216,7 +204,7 @@ class Figures:
     def cores(self, result: Mapping[str, Any]) -> str:
         """Return a chart of how busy each core was, all programs together."""
         used: Mapping[str, Mapping[str, float]] = result["core_use"]
-        figure = self._plotly.Figure()
+        figure = Figure()
         for name, label in (("busy", "busy"), ("stolen", "taken by the host")):
             figure.add_bar(
                 x=[f"core {_text(core)}" for core in used], y=[100 * one[name] for one in used.values()], name=label
@@ -260,7 +248,7 @@ class Figures:
 
     def _spreads(self, title: str, x: Mapping[str, Any], y: str, lines: Sequence[Line]) -> str:
         """Return a chart of lines whose points have a smallest and a largest reading. x: the axis. y: its title."""
-        figure = self._plotly.Figure()
+        figure = Figure()
         for name, places, spreads, dash in lines:
             medians = [one["median"] for one in spreads]
             style = {"mode": "lines+markers", "line_dash": dash, "error_y": _error_of(spreads)}
@@ -273,7 +261,7 @@ class Figures:
         """Return a chart of each engine's tax with its bounds, beside the share of its adapters' bytes."""
         engines: Mapping[str, Mapping[str, Any]] = result["engines"]
         names = [_text(name) for name in engines]
-        figure = self._plotly.Figure()
+        figure = Figure()
         if not withheld(result):
             taxes = [100 * one["lora_tax"] for one in engines.values()]
             above = [100 * one["lora_tax_high"] - tax for one, tax in zip(engines.values(), taxes, strict=True)]
@@ -301,7 +289,7 @@ class Figures:
 
     def gemm(self, result: Mapping[str, Any]) -> str:
         """Return the roofline chart of linears: GMAC/s over MAC per byte, under the limits of memory and arithmetic."""
-        figure = self._plotly.Figure()
+        figure = Figure()
         points = [(one["gmacs_per_s"] * 1e9 / one["bytes_per_s"], one) for one in result["measurements"]]
         for kernel in dict.fromkeys(one["kernel"] for _, one in points):
             own = [(density, one) for density, one in points if one["kernel"] == kernel]
@@ -331,7 +319,7 @@ class Figures:
     def simulate(self, result: Mapping[str, Any]) -> list[str]:
         """Return charts of TTFT over the share of the requests, of p99 TTFT by tenant, and of the queue."""
         policies: Mapping[str, Any] = result["policies"]
-        curves, tenants, queue = (self._plotly.Figure() for _ in range(3))
+        curves, tenants, queue = (Figure() for _ in range(3))
         for policy, one in policies.items():
             name = _text(policy)
             curves.add_scatter(x=[100 * share for share in QUANTILES], y=one["ttft_curve_ms"], name=name, mode="lines")
@@ -356,15 +344,13 @@ class Figures:
 
     def panels(self, rows: int) -> Any:
         """Return an empty figure with panels one below the other, over one axis."""
-        from plotly.subplots import make_subplots
-
         return make_subplots(rows=rows, cols=1, shared_xaxes=True, vertical_spacing=0.08)
 
     def drawn(self, figure: Any) -> str:
         """Return a figure as a part of a page."""
         self._drawn += 1
         figure.update_layout(margin={"t": 60, "b": 60}, template="plotly_white")
-        text: str = self._output.to_html(figure, include_plotlyjs=False, full_html=False)
+        text: str = to_html(figure, include_plotlyjs=False, full_html=False)
         return text
 
 
