@@ -84,7 +84,7 @@ $(STAMPS)/plugin-%: $(STAMPS)/wheel-% | $(STAMPS)/core
 ifneq ($(filter demo,$(MAKECMDGOALS)),)
 $(info the demo needs the core, conversion, a small model and, for this processor, the kernels: $(or $(KERNELS),of the core))
 endif
-demo: $(call installed,core $(KERNELS:%=plugin-%) plugin-packing plugin-inspect plugin-convert plugin-peft plugin-doctor plugin-demo)
+demo: $(call installed,core $(KERNELS:%=plugin-%) plugin-packing plugin-inspect plugin-convert plugin-peft plugin-tokenizers plugin-run plugin-doctor plugin-demo)
 	@"$(BIN)/infeng" demo
 
 # Minutes on two cores after the build: the fast suite 14, the slow one 20. What proves the same on more sizes is nightly.

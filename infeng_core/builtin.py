@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 from infeng_core.plug.hookspecs import (
     Backend,
-    Command,
     KernelLibrary,
     LogitProcessorFactory,
     ObserverFactory,
     PolicyFactory,
-    RunOptions,
     TokenizerFactory,
 )
 from infeng_core.plug.markers import hookimpl
@@ -31,11 +29,10 @@ def infeng_kernel_libraries() -> list[KernelLibrary]:
 
 @hookimpl
 def infeng_tokenizers() -> dict[str, TokenizerFactory]:
-    """Built-in tokenizers."""
-    from infeng_core.requests.hftokenizer import HfTokenizer
+    """The built-in tokenizer, which reads token ids."""
     from infeng_core.requests.idstokenizer import IdsTokenizer
 
-    return {"hf": HfTokenizer, "ids": IdsTokenizer}
+    return {"ids": IdsTokenizer}
 
 
 @hookimpl
@@ -86,19 +83,3 @@ def infeng_observers() -> dict[str, ObserverFactory]:
     from infeng_core.telemetry.observers import LogObserver
 
     return {"log": lambda config: LogObserver()}
-
-
-@hookimpl
-def infeng_run_options() -> dict[str, RunOptions]:
-    """The option that selects a logit processor of any plugin."""
-    from infeng_core.cli.processors import ProcessorOptions
-
-    return {"processors": ProcessorOptions()}
-
-
-@hookimpl
-def infeng_commands() -> list[Command]:
-    """The built-in command; its module imports the engine only inside ``run``."""
-    from infeng_core.cli.run import Run
-
-    return [Run()]

@@ -9,9 +9,10 @@ from typing import Any
 
 import tiny_model
 from infeng_chat.model import ModelTemplate
+from infeng_tokenizers.api import HfTokenizer
 from tokenizers import AddedToken
 
-from infeng_core.api import EngineConfig, HfTokenizer, Tokenizer
+from infeng_core.api import EngineConfig, Tokenizer
 
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<|eot|>", "[TOOL_CALLS]", "<|message|>", "<|channel|>", "<|start|>")
 

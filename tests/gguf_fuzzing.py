@@ -27,18 +27,18 @@ from infeng_convert.api import parse_config
 MEMORY = 4 << 30
 SLOWEST = 20.0  # seconds for one file, on a busy machine
 EDGES = [0, 1, 2, 7, 31, 32, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**60, 2**63, 2**64 - 1]
-READERS = ["infeng_core.formats", "infeng_gguf", "infeng_core.models", "infeng_core.requests.hftokenizer"]
+READERS = ["infeng_core.formats", "infeng_gguf", "infeng_core.models", "infeng_tokenizers"]
 
 
 def open_model(path: Path) -> None:
     """Open a file as a model as an engine does: metadata, all tensors packed in their formats, tokenizer."""
     from infeng_convert.packing import gather_vector, pack_tensor
     from infeng_gguf.checkpoint import GgufCheckpoint
+    from infeng_tokenizers.api import HfTokenizer
 
     from infeng_core.formats.format_choice import BASE, FormatChoice
     from infeng_core.formats.quant import builtin_format
     from infeng_core.formats.shards import aligned_bytes
-    from infeng_core.requests.hftokenizer import HfTokenizer
 
     checkpoint = GgufCheckpoint(path)
     formats = checkpoint.formats(FormatChoice("int8-row", {}, frozenset({BASE})), builtin_format)
@@ -150,7 +150,7 @@ def instrument() -> None:
     import atheris  # type: ignore[import-not-found,unused-ignore]
 
     with atheris.instrument_imports(include=READERS):
-        import infeng_core.requests.hftokenizer  # noqa: F401
+        import infeng_tokenizers.hftokenizer  # noqa: F401
 
 
 def main() -> None:

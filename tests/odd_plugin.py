@@ -16,7 +16,7 @@ from infeng_core.plug.markers import hookimpl
 from infeng_core.scheduling.fcfs import FirstCome
 from infeng_core.formats.quant import QuantFormat
 from infeng_core.backends.native.executable import NativeBackend
-from infeng_core.requests.hftokenizer import HfTokenizer
+from infeng_tokenizers.api import HfTokenizer
 
 class Odd(Exception): pass
 class Tokenizer(HfTokenizer): pass

@@ -60,7 +60,7 @@ from infeng_core.plug.hookspecs import (
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.markers import hookimpl, hookspec
 from infeng_core.plug.plugin import API_VERSION
-from infeng_core.requests.hftokenizer import HfTokenizer
+from infeng_core.requests.detokenizer import StreamingDetokenizer
 from infeng_core.requests.output import Event, Output
 from infeng_core.requests.processors import Adjustment, Forcing, LogitProcessor, LogitProcessors, Vocabulary
 from infeng_core.requests.request import Adapters, Completion, Logprob, Request, SamplingParams, Timings, Usage
@@ -74,12 +74,12 @@ __all__ = [
     "ADAPTER_READERS", "API_VERSION", "BACKENDS", "BASE", "FILE_ERRORS", "LOCATORS", "POLICIES", "TOKENIZERS",
     "AdapterChange", "AdapterDirectoryFactory", "AdapterError", "AdapterInfo", "AdapterTotals", "Adapters",
     "Adjustment", "Command", "Completion", "ConverterFactory", "Detokenizer", "EndedError", "Engine", "EngineConfig",
-    "Event", "Forcing", "HfTokenizer", "Hook", "InfengError", "KernelError", "KernelLibrary", "Load", "LogitProcessor",
+    "Event", "Forcing", "Hook", "InfengError", "KernelError", "KernelLibrary", "Load", "LogitProcessor",
     "LogitProcessorFactory", "LogitProcessors", "Logprob", "ManifestError", "ModelError", "NativeError",
     "ObserverFactory", "Output", "OverloadedError", "PluginError", "Plugins", "PolicyFactory", "PrefixStoreFactory",
-    "Request", "RequestError", "ResourceError", "RunOptions", "SamplingParams", "Stream", "Timings", "Tokenizer",
-    "TokenizerFactory", "Usage", "UsageError", "Vocabulary", "__version__", "add_config_options", "available_bytes",
-    "bytes_of", "cache_root", "config_from", "get_logger", "hookimpl", "hookspec", "load_config", "model_file",
-    "own_file", "printable", "read_bytes", "read_into", "read_json", "read_own", "read_text", "require_own",
-    "require_trusted", "say", "unknown_key_remedy", "without_controls",
+    "Request", "RequestError", "ResourceError", "RunOptions", "SamplingParams", "Stream", "StreamingDetokenizer",
+    "Timings", "Tokenizer", "TokenizerFactory", "Usage", "UsageError", "Vocabulary", "__version__",
+    "add_config_options", "available_bytes", "bytes_of", "cache_root", "config_from", "get_logger", "hookimpl",
+    "hookspec", "load_config", "model_file", "own_file", "printable", "read_bytes", "read_into", "read_json",
+    "read_own", "read_text", "require_own", "require_trusted", "say", "unknown_key_remedy", "without_controls",
 ]  # fmt: skip

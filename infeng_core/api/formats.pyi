@@ -93,8 +93,6 @@ from infeng_core.models.weights import (
     layout,
 )
 from infeng_core.settings.config import SCHEMA, WEIGHT_FORMATS, default_of
-from infeng_core.tokenizerjson.document import merges_of, read_settings, steps_of
-from infeng_core.tokenizerjson.library import opened as open_tokenizer
 
 __all__ = [
     "BUILTIN", "BUILT_IN", "CACHE_REMEDY", "CHAT_TEMPLATES", "CONFIG_FILES", "CONVERTED_TEMPLATES", "FORMAT_MAJOR",
@@ -108,8 +106,7 @@ __all__ = [
     "brought_by", "builtin_format", "check_sizes", "choose", "converter_of", "decoder", "decoder_graph", "default_of",
     "describe_families", "distrusted", "fail_safetensors", "families", "find", "format_lookup", "format_misfit",
     "format_over", "gigabytes", "inverse_frequencies", "is_artifact", "is_name", "is_native", "is_router", "layout",
-    "locate", "merges_of", "model_bounds", "open_tokenizer", "opened", "packer", "parse_json", "read_manifest",
-    "read_native", "read_settings", "reading", "reads", "require_memory", "rope_kind", "rope_parameters", "rotated",
-    "rotated_inputs", "safetensors_header", "show", "steps_of", "to_bf16", "token_ids", "use_families",
-    "variable_formats", "widened", "writes", "yamltree",
+    "locate", "model_bounds", "opened", "packer", "parse_json", "read_manifest", "read_native", "reading", "reads",
+    "require_memory", "rope_kind", "rope_parameters", "rotated", "rotated_inputs", "safetensors_header", "show",
+    "to_bf16", "token_ids", "use_families", "variable_formats", "widened", "writes", "yamltree",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The command line: ``infeng <command>``. Commands come from plugins, the built-in ones included."""
+"""The command line: ``infeng <command>``. Commands come from plugins; the core has none."""
 
 from __future__ import annotations
 

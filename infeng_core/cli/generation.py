@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from infeng_core.requests.parameters import SAMPLING, Kind
@@ -13,7 +13,6 @@ from infeng_core.settings.config import SCHEMA, WEIGHT_FORMATS, default_of
 
 if TYPE_CHECKING:
     from infeng_core.requests.request import SamplingParams
-    from infeng_core.requests.tokenizer import Tokenizer
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -88,21 +87,12 @@ def sampling_fields(arguments: argparse.Namespace) -> dict[str, Any]:
 def sampling_params(arguments: argparse.Namespace, **defaults: Any) -> SamplingParams:
     """Return the given sampling parameters; others come from ``defaults``, or else from the library.
 
-    ``drop_bad_words`` adds bad words later, since they need the model's tokenizer.
+    ``drop_bad_words`` of infeng-processors adds bad words later, since they need the model's tokenizer.
     """
     from infeng_core.requests.request import SamplingParams
 
     given = {name: value for name, value in sampling_fields(arguments).items() if name != "bad_words"}
     return SamplingParams(**{**defaults, **given})
-
-
-def drop_bad_words(arguments: argparse.Namespace, params: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
-    """Return ``params`` with the words of ``--bad-words``; raises RequestError."""
-    if not arguments.bad_words:
-        return params
-    from infeng_core.requests.bad_words import bad_words
-
-    return replace(params, bad_words_ids=bad_words(arguments.bad_words, tokenizer))
 
 
 def _ids(text: str) -> list[int]:

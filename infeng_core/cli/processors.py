@@ -1,36 +1,16 @@
-"""Logit processors from options: ``--logit-processor``, and the options that plugins add."""
+"""The options that plugins add to commands: the logit processors and the fields of requests that they select."""
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from infeng_core.cli.generation import sampling_fields
-from infeng_core.errors import UsageError
 from infeng_core.plug.hookspecs import RunOptions
 
 
-class ProcessorOptions(RunOptions):
-    """``--logit-processor NAME=JSON``."""
-
-    def add(self, parser: argparse.ArgumentParser, command: str) -> None:
-        """Add the option."""
-        text = "a logit processor of a plugin, with its argument; repeats, and they act in this order"
-        parser.add_argument("--logit-processor", action="append", default=[], metavar="NAME=JSON", help=text)
-
-    def processors(self, arguments: argparse.Namespace) -> Sequence[tuple[str, object]]:
-        """Return the named processors in order; raises UsageError."""
-        return tuple(named(arguments.logit_processor).items())
-
-    def fields(self, arguments: argparse.Namespace) -> Mapping[str, object]:
-        """Return the same processors as the field of a request; raises UsageError."""
-        found = named(arguments.logit_processor)
-        return {"logit_processors": found} if found else {}
-
-
-def groups(arguments: argparse.Namespace) -> Iterable[RunOptions]:
+def option_groups(arguments: argparse.Namespace) -> Iterable[RunOptions]:
     """Return the groups of options that plugins added to a command."""
     found: Iterable[RunOptions] = getattr(arguments, "run_options", ())
     return found
@@ -38,29 +18,12 @@ def groups(arguments: argparse.Namespace) -> Iterable[RunOptions]:
 
 def processors_of(arguments: argparse.Namespace) -> tuple[tuple[str, Any], ...]:
     """Return the logit processors that the options select; raises UsageError for an invalid value."""
-    return tuple(pair for group in groups(arguments) for pair in group.processors(arguments))
+    return tuple(pair for group in option_groups(arguments) for pair in group.processors(arguments))
 
 
 def request_fields(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the values of all options, sampling included, as fields of a request to a server; raises UsageError."""
     fields = sampling_fields(arguments)
-    for group in groups(arguments):
+    for group in option_groups(arguments):
         fields |= group.fields(arguments)
     return fields
-
-
-def named(texts: Iterable[str]) -> dict[str, Any]:
-    """Return the arguments of ``--logit-processor`` by their names; raises UsageError."""
-    found: dict[str, Any] = {}
-    for text in texts:
-        name, equals, argument = text.partition("=")
-        what = f"--logit-processor {name}"
-        if not equals or not name:
-            raise UsageError(what, "it has no argument", """give its name and JSON: choice='["yes", "no"]'""")
-        if name in found:
-            raise UsageError(what, "it is given twice", "give it once")
-        try:
-            found[name] = json.loads(argument)
-        except (ValueError, RecursionError) as error:
-            raise UsageError(what, f"its argument is no JSON: {error}", """give such as '["yes", "no"]'""") from None
-    return found

@@ -142,7 +142,7 @@ class Plugins:
         return sorted({name for p in self.manifests if p.usable for name in p.names(kind)})
 
     def commands(self) -> dict[str, str]:
-        """Return every command with its help; on a contested name the core's wins, then the plugin that sorts first."""
+        """Return every command with its help; on a contested name the plugin that sorts first wins."""
         result: dict[str, str] = {}
         for plugin in self.manifests:
             for name, help in plugin.manifest.commands.items() if plugin.usable and plugin.manifest else ():

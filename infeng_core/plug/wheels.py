@@ -27,12 +27,13 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
         "plugins": "infeng-doctor",
         "quality": "infeng-quality",
         "ray": "infeng-ray",
+        "run": "infeng-run",
         "serve": "infeng-serve",
         "top": "infeng-serve",
         "unpack": "infeng-convert",
     },
     "adapter_directories": {"folders": "infeng-peft"},
-    "adapter_readers": {"gguf": "infeng-gguf", "peft": "infeng-peft"},
+    "adapter_readers": {"first_version": "infeng-peft", "gguf": "infeng-gguf", "peft": "infeng-peft"},
     "kernel_checks": {"trial": "infeng-inspect"},
     "drafters": {"ngram": "infeng-suffix", "suffix": "infeng-suffix"},
     "locators": {"gguf": "infeng-gguf", "hub": "infeng-convert"},
@@ -44,10 +45,16 @@ WHEELS: Mapping[str, Mapping[str, str]] = {
     "model_readers": {"gguf": "infeng-gguf", "huggingface": "infeng-convert"},
     "model_writers": {"gguf": "infeng-gguf"},
     "prefix_stores": {"disk": "infeng-prefix-store"},
-    "run_options": {"grammar": "infeng-grammar", "profile": "infeng-profile", "server": "infeng-client"},
+    "run_options": {
+        "grammar": "infeng-grammar",
+        "processors": "infeng-processors",
+        "profile": "infeng-profile",
+        "server": "infeng-client",
+    },
     "quantizers": {"gptq": "infeng-calibrate", "nearest": "infeng-convert"},
     "sources": {},  # a hook of infeng-convert
     "policies": {"fair": "infeng-fair"},
+    "tokenizers": {"hf": "infeng-tokenizers"},
 }
 """By the kind of ``provides`` in a plugin.yaml, then by name. A test compares it with the plugins of the project."""
 
@@ -63,6 +70,7 @@ CLOSE = ("onednn",)
 """Its libraries whose results are only close, which a manifest must ask for."""
 
 OPTIONS: Mapping[str, str] = {
+    "--logit-processor": "processors",
     "--profile": "profile",
     "--profile-stacks": "profile",
     "--server": "server",

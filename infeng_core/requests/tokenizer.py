@@ -23,8 +23,8 @@ class Detokenizer(Protocol):
 class Tokenizer(Protocol):
     """Text to ids and back. Factories are registered by name through the hook ``infeng_tokenizers``.
 
-    A tokenizer with a method ``token_bytes(token: int) -> bytes``, as HfTokenizer has, gives a server's clients the
-    bytes of tokens that are parts of a character, or special.
+    A tokenizer with a method ``token_bytes(token: int) -> bytes``, as that of the wheel infeng-tokenizers has, gives a
+    server's clients the bytes of tokens that are parts of a character, or special.
     """
 
     @property

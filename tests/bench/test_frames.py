@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from infeng_demo import model_dir
 from infeng_serve.protocol import chat, completions, responses
+from infeng_tokenizers.api import HfTokenizer
 from protocol_parts import context_of
 
-from infeng_core.api import EngineConfig, Event, HfTokenizer, Logprob
+from infeng_core.api import EngineConfig, Event, Logprob
 
 EVENTS = [
     Event(0, f" word{i}", (i + 5,), None, (Logprob(i + 5, -0.5, ((i + 5, -0.5), (6, -1.0))),)) for i in range(500)

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from infeng_grammar.processor import Grammars
+from infeng_tokenizers.api import HfTokenizer
 
-from infeng_core.api import EngineConfig, HfTokenizer, RequestError, Vocabulary
+from infeng_core.api import EngineConfig, RequestError, Vocabulary
 
 DATA = Path(os.environ.get("INFENG_TEST_DATA", ""))
 

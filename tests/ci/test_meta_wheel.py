@@ -33,7 +33,9 @@ PLAIN = {
     "infeng-packing",
     "infeng-processors",
     "infeng-profile",
+    "infeng-run",
     "infeng-suffix",
+    "infeng-tokenizers",
 }
 NOT_TO_RUN = {"infeng-abi"}  # headers, for building kernels
 

@@ -90,8 +90,10 @@ def test_the_listed_requirements_equal_those_of_the_wheels() -> None:
         ("infeng_profile", "plugins/profile"),
         ("infeng_ray", "plugins/ray"),
         ("infeng_report", "plugins/report"),
+        ("infeng_run", "plugins/run"),
         ("infeng_simulate", "plugins/simulate"),
         ("infeng_suffix", "plugins/suffix"),
+        ("infeng_tokenizers", "plugins/tokenizers"),
     ],
 )
 def test_a_wheel_has_every_module_of_its_package(package: str, folder: str) -> None:

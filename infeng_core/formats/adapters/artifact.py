@@ -13,32 +13,34 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.errors import AdapterError
+from infeng_core.errors import AdapterError, InfengError
 from infeng_core.files import parse_json
 from infeng_core.formats.adapters.bounds import MAX_INVOCATION, MAX_RANK
 from infeng_core.formats.adapters.image import AdapterImage, Pieces, rotation_of
-from infeng_core.formats.adapters.migrate_v1 import migrate
 from infeng_core.formats.adapters.packed import AdapterDtype, PackedAdapter
+from infeng_core.formats.adapters.readers import AdapterReader
 from infeng_core.formats.adapters.snapshot import Snapshot, read_settled
-from infeng_core.formats.adapters.snapshot import digest as digest_of
 from infeng_core.formats.adapters.spec import A_FORMAT, AdapterSpec, PartSpec, rank_multiple
 from infeng_core.formats.adapters.target_modules import EMBED, HEAD, base_tensor, target_modules
+from infeng_core.formats.providers import CORE, Providers
 from infeng_core.formats.rotation import LARGEST, SIZE
 from infeng_core.formats.safetensors import Header
 from infeng_core.formats.tensors import LoadedModel
-from infeng_core.log import get_logger
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.typed_fields import Fields, show
+from infeng_core.plug.hookspecs import ADAPTER_READERS
 
 FILE = "infeng_adapter.safetensors"
 MAJOR = 2
 VERSION = (MAJOR, 1)  # of the format that is written
+FIRST = "first_version"
+"""The adapter reader for artifacts in version 1, which are laid out otherwise."""
+
 SMALL = 1 << 20
 """Bytes of an adapter that is read and placed in about a millisecond."""
 
 MAX_SCALING = 1e12  # alpha is at most 1e6 in an adapter_config.json
 AGAIN = "convert the adapter again: infeng convert-adapter PEFT DEST --model MODEL --force"
-_log = get_logger(__name__)
 SHAPE_FIELDS = (
     "family",
     "hidden",
@@ -112,8 +114,35 @@ def _read_header(files: Snapshot, path: Path) -> tuple[Artifact, Header]:
     return artifact, found
 
 
-def load_artifact(directory: Path, model: LoadedModel, dtype: AdapterDtype, scale: float) -> PackedAdapter:
-    """Load an artifact over ``model``; raises AdapterError if it is damaged or does not fit."""
+def load_artifact(
+    directory: Path, model: LoadedModel, dtype: AdapterDtype, scale: float, providers: Providers = CORE
+) -> PackedAdapter:
+    """Load an artifact over ``model``; raises AdapterError if it is damaged or does not fit.
+
+    providers: with the reader of the format's version 1, for artifacts in it.
+    """
+    artifact, pieces, data = read_pieces(directory, model, dtype, scale)
+    if artifact.major == 1:
+        return _reader_of_first(directory, providers).load(directory, model, dtype, scale, 0)
+    image = AdapterImage(artifact.spec.scaled(scale), pieces, data, artifact.digest, artifact.base_name)
+    return image.adapter(model, directory)
+
+
+def _reader_of_first(directory: Path, providers: Providers) -> AdapterReader:
+    try:
+        return providers.get(ADAPTER_READERS, FIRST)
+    except InfengError as error:
+        why, remedy = "is in version 1 of its format", f"{AGAIN}; or {error.remedy}"
+        raise AdapterError(f"{directory / FILE}", why, remedy) from None
+
+
+def read_pieces(
+    directory: Path, model: LoadedModel, dtype: AdapterDtype, scale: float
+) -> tuple[Artifact, Pieces, NDArray[np.uint8]]:
+    """Return an artifact with its pieces and bytes, in the layout of its version.
+
+    Raises AdapterError if it is damaged or does not fit the model, the storage or the scale.
+    """
     path = directory / FILE
 
     def read(files: Snapshot) -> tuple[Artifact, Pieces, NDArray[np.uint8], str]:
@@ -125,12 +154,7 @@ def load_artifact(directory: Path, model: LoadedModel, dtype: AdapterDtype, scal
     artifact, pieces, data, digest = read_settled(directory, read)
     if digest != artifact.digest:
         raise AdapterError(f"{path}", "does not match its checksum: it was changed or damaged", AGAIN)
-    if artifact.major == 1:
-        _log.info("an adapter of format 1.x is laid out anew at each load", adapter=f"{path}", remedy=AGAIN)
-        pieces, data = migrate(pieces, data)
-        digest = digest_of(data)
-    image = AdapterImage(artifact.spec.scaled(scale), pieces, data, digest, artifact.base_name)
-    return image.adapter(model, directory)
+    return artifact, pieces, data
 
 
 def _parse(fields: Fields) -> Artifact:

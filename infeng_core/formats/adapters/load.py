@@ -40,7 +40,7 @@ def load_adapter(
         raise AdapterError(f"{reference}", f"cannot be scaled by {scale}", f"give a scale of at most {MAX_MAGNITUDE:g}")
     path, reader = find_adapter(reference, providers)
     if reader is None:
-        return load_artifact(path, model, dtype, scale)
+        return load_artifact(path, model, dtype, scale, providers)
     return reader.load(path, model, dtype, scale, cache)
 
 

@@ -6,8 +6,6 @@ rows that matter most are put where 8 bits are, at rank rows 0, 8, 16 and so on;
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -52,41 +50,6 @@ def expanded(panels: Bytes) -> Bytes:
     return np.concatenate([panels[:, :HEAD], out.reshape(len(panels), -1)], axis=1)
 
 
-def compressed(panels: Bytes) -> Bytes:
-    """Return panels of int8-row, (panels, bytes), whose tails are in [-8, 7], as panels of this storage."""
-    q = panels[:, HEAD:].reshape(len(panels), -1, 2 * LINES, LANES, 4)
-    nibbles = q - np.uint8(ZERO)
-    nibbles[..., ::ROWS, :] = q[..., ::ROWS, :] >> 4
-    lines = np.empty((*q.shape[:2], LINES + 1, GROUP), np.uint8)
-    lines[:, :, :LINES] = _joined(nibbles).reshape(*q.shape[:2], LINES, GROUP)
-    lower = _joined(q[..., ::ROWS, :] & np.uint8(15))  # (panels, groups, 8, 2, 4)
-    lines[:, :, LINES] = lower.swapaxes(2, 3).reshape(*q.shape[:2], GROUP)
-    return np.concatenate([panels[:, :HEAD], lines.reshape(len(panels), -1)], axis=1)
-
-
-def unpack_b(b: Bytes) -> NDArray[np.int8]:
-    """Return the numbers of a B, (panels, blocks, 72), as int8 (panels, rank, 16)."""
-    blocks: NDArray[Any] = np.empty((*b.shape[:2], ROWS, LANES), np.int8)
-    blocks[:, :, 0] = b[:, :, :LANES].view(np.int8)
-    tails = b[:, :, LANES:].reshape(*b.shape[:2], ROWS - 1, LANES // 2)
-    blocks[:, :, 1:] = np.concatenate([tails & 15, tails >> 4], axis=3).astype(np.int8) - np.int8(8)
-    return blocks.reshape(len(b), ROWS * b.shape[1], LANES)
-
-
-def pack_b(q: NDArray[np.int8], out: Bytes) -> None:
-    """Lay out (panels, rank, 16), whose tails are in [-8, 7], in ``out``, (panels, blocks, 72)."""
-    blocks = q.reshape(len(q), q.shape[1] // ROWS, ROWS, LANES)
-    out[:, :, :LANES] = blocks[:, :, 0].view(np.uint8)
-    tails = (blocks[:, :, 1:] + np.int8(8)).astype(np.uint8)
-    halves = tails[..., : LANES // 2] | tails[..., LANES // 2 :] << 4
-    out[:, :, LANES:] = halves.reshape(*blocks.shape[:2], BLOCK - LANES)
-
-
 def _halves(both: Bytes) -> Bytes:
     """Return the lower halves of bytes and behind them, along the third axis, the upper ones."""
     return np.concatenate([both & np.uint8(15), both >> 4], axis=2)
-
-
-def _joined(halves: Bytes) -> Bytes:
-    joined: Bytes = halves[:, :, :LINES] | halves[:, :, LINES:] << np.uint8(4)
-    return joined

@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from infeng_tokenizers.api import read_settings
+
 from infeng_convert import sentencepiece, tiktoken
-from infeng_core.api.formats import read_settings
 
 MADE = "tokenizer.json"
 SOURCE = "tokenizer.model"

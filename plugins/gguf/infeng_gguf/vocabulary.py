@@ -9,9 +9,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 from infeng_convert.api import BYTE, BYTE_PIECE, CONTROL, NORMAL, SPACE, UNKNOWN, UNUSED, USER_DEFINED, Splitting
+from infeng_tokenizers.api import merges_of, open_tokenizer, read_settings, steps_of
 
 from infeng_core.api import ModelError
-from infeng_core.api.formats import merges_of, open_tokenizer, read_settings, show, steps_of
+from infeng_core.api.formats import show
 from infeng_gguf.pretokenizers import GPT2, SPLITTINGS
 
 TEMPLATE_NAME = re.compile(r"[\w.-]{1,64}")

@@ -6,10 +6,11 @@ import json
 from typing import Any
 
 import numpy as np
+from infeng_tokenizers.api import HfTokenizer
 from llguidance import LLTokenizer
 from numpy.typing import NDArray
 
-from infeng_core.api import HfTokenizer, RequestError, Vocabulary, model_file, read_bytes
+from infeng_core.api import RequestError, Vocabulary, model_file, read_bytes
 
 
 class Tokens:
@@ -19,7 +20,7 @@ class Tokens:
         """Read the model's tokenizer.json; raises RequestError without one, or without an end-of-text token."""
         if not isinstance(vocabulary.tokenizer, HfTokenizer):
             why = "the engine's tokenizer does not give the text of its tokens"
-            raise RequestError("grammar", why, "use the model's tokenizer.json (tokenizer.use: huggingface)")
+            raise RequestError("grammar", why, "use the model's tokenizer.json (tokenizer.use: hf)")
         if not vocabulary.ends:
             why = "the model has no end-of-text token, and a constrained text needs one"
             raise RequestError("grammar", why, "set eos_token_id in its config.json")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api.adapters import A_FORMAT, unpack_tails
+from infeng_core.api.adapters import A_FORMAT, tail_layout
 from infeng_core.api.engines import unpack_stacked
 from infeng_core.api.formats import TensorSpec, layout
 
@@ -28,6 +28,7 @@ Real = NDArray[np.float64]
 Rounded = Callable[[str], Rounding | None]
 
 INTEGERS = ("int8", "int8t4")
+LANES, ROWS = tail_layout.LANES, tail_layout.ROWS
 """Storages of adapters whose A reads int8 activations."""
 
 
@@ -89,6 +90,15 @@ def _of_tensor(
         change = _change(a[rows], scaling, lora, slice(part.rows), int8_input=dtype in INTEGERS)
         found[module] = replace(change, rounding=rounding)
     return found
+
+
+def unpack_tails(b: NDArray[np.uint8]) -> NDArray[np.int8]:
+    """Return the numbers of a B, (panels, blocks, 72), as int8 (panels, rank, 16)."""
+    blocks: NDArray[Any] = np.empty((*b.shape[:2], ROWS, LANES), np.int8)
+    blocks[:, :, 0] = b[:, :, :LANES].view(np.int8)
+    tails = b[:, :, LANES:].reshape(*b.shape[:2], ROWS - 1, LANES // 2)
+    blocks[:, :, 1:] = np.concatenate([tails & 15, tails >> 4], axis=3).astype(np.int8) - np.int8(8)
+    return blocks.reshape(len(b), ROWS * b.shape[1], LANES)
 
 
 def _change(a: Real, scaling: Real, part: LoraPart, rows: slice, *, int8_input: bool) -> Change:

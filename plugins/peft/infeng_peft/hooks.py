@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 @hookimpl
 def infeng_adapter_readers() -> dict[str, AdapterReader]:
-    """The reader of PEFT directories."""
+    """The reader of PEFT directories, and that of version 1 of the engine's own format."""
+    from infeng_peft.first_version import FirstVersionReader
     from infeng_peft.reader import PeftReader
 
-    return {"peft": PeftReader()}
+    return {"first_version": FirstVersionReader(), "peft": PeftReader()}
 
 
 @hookimpl

@@ -12,9 +12,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api.adapters import TAIL_ROWS, Tails, compressed_tails, pack_tails
+from infeng_core.api.adapters import tail_layout
 from infeng_core.api.formats import PANEL_ROWS, builtin_format, to_bf16, widened
 from infeng_peft.weights import Floats
+
+BLOCK, GROUP, HEAD, LANES, LINES, ROWS, ZERO = (
+    tail_layout.BLOCK,
+    tail_layout.GROUP,
+    tail_layout.HEAD,
+    tail_layout.LANES,
+    tail_layout.LINES,
+    tail_layout.ROWS,
+    tail_layout.ZERO,
+)
 
 TOP = 8.0
 """How much larger than the tails the columns of B are that have 8 bits; A is divided by it. All share the scale of
@@ -25,7 +35,7 @@ CLIPPED = np.linspace(1.0, 0.35, 12, dtype=np.float32)
 """Scales that are tried, as fractions of the one under which nothing is clipped."""
 
 
-class TailFormat(Tails):
+class TailFormat(tail_layout.Tails):
     """Panels of ``int8t4``, with the rounding that fills them."""
 
     def pack(self, rows: Floats, out: NDArray[np.uint8]) -> None:
@@ -37,7 +47,24 @@ class TailFormat(Tails):
         plain = np.empty(panels * format.panel_bytes(k), np.uint8)
         codes, scales = _rounded(lanes, np.ones(1, np.float32), is_top=_tops(len(lanes))[:, None])
         format.pack_codes(codes, scales[:, None], plain)
-        out[:] = compressed_tails(plain.reshape(panels, -1)).reshape(-1)
+        out[:] = compressed(plain.reshape(panels, -1)).reshape(-1)
+
+
+def compressed(panels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return panels of int8-row, (panels, bytes), whose tails are in [-8, 7], as panels of this storage."""
+    q = panels[:, HEAD:].reshape(len(panels), -1, 2 * LINES, LANES, 4)
+    nibbles = q - np.uint8(ZERO)
+    nibbles[..., ::ROWS, :] = q[..., ::ROWS, :] >> 4
+    lines = np.empty((*q.shape[:2], LINES + 1, GROUP), np.uint8)
+    lines[:, :, :LINES] = _joined(nibbles).reshape(*q.shape[:2], LINES, GROUP)
+    lower = _joined(q[..., ::ROWS, :] & np.uint8(15))  # (panels, groups, 8, 2, 4)
+    lines[:, :, LINES] = lower.swapaxes(2, 3).reshape(*q.shape[:2], GROUP)
+    return np.concatenate([panels[:, :HEAD], lines.reshape(len(panels), -1)], axis=1)
+
+
+def _joined(halves: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    joined: NDArray[np.uint8] = halves[:, :, :LINES] | halves[:, :, LINES:] << np.uint8(4)
+    return joined
 
 
 def decomposed(a: Floats, b: Floats) -> tuple[Floats, Floats]:
@@ -49,7 +76,7 @@ def decomposed(a: Floats, b: Floats) -> tuple[Floats, Floats]:
     left, upper = np.linalg.qr(b.astype(np.float64))
     right, lower = np.linalg.qr(a.T.astype(np.float64))
     u, values, v = np.linalg.svd(upper @ lower.T, full_matrices=False)
-    rank, found = -(-len(a) // TAIL_ROWS) * TAIL_ROWS, len(values)
+    rank, found = -(-len(a) // ROWS) * ROWS, len(values)
     is_top = _tops(rank)
     places = np.concatenate([np.flatnonzero(is_top), np.flatnonzero(~is_top)])[:found]
     lengths = np.where(is_top, TOP, 1.0)[places]
@@ -69,13 +96,22 @@ def quantize_tails(values: Floats, a: Floats, out: NDArray[np.uint8]) -> NDArray
     weights = (weights / (weights.max(initial=0.0) or 1.0)).astype(np.float32)
     lanes = values.transpose(0, 2, 1)  # (panels, 16, rank)
     codes, scales = _rounded(lanes, weights[None, None, :], is_top=_tops(lanes.shape[2])[None, None, :], half=True)
-    pack_tails(np.ascontiguousarray(codes.transpose(0, 2, 1)), out)
+    pack_b(np.ascontiguousarray(codes.transpose(0, 2, 1)), out)
     return to_bf16(scales)
+
+
+def pack_b(q: NDArray[np.int8], out: NDArray[np.uint8]) -> None:
+    """Lay out (panels, rank, 16), whose tails are in [-8, 7], in ``out``, (panels, blocks, 72)."""
+    blocks = q.reshape(len(q), q.shape[1] // ROWS, ROWS, LANES)
+    out[:, :, :LANES] = blocks[:, :, 0].view(np.uint8)
+    tails = (blocks[:, :, 1:] + np.int8(8)).astype(np.uint8)
+    halves = tails[..., : LANES // 2] | tails[..., LANES // 2 :] << 4
+    out[:, :, LANES:] = halves.reshape(*blocks.shape[:2], BLOCK - LANES)
 
 
 def _tops(rank: int) -> NDArray[np.bool_]:
     """Return which rank rows have 8 bits."""
-    found: NDArray[np.bool_] = np.arange(rank) % TAIL_ROWS == 0
+    found: NDArray[np.bool_] = np.arange(rank) % ROWS == 0
     return found
 
 

@@ -1,14 +1,17 @@
-"""Hook of this plugin: its logit processors."""
+"""Hooks of this plugin: its logit processors, and the option that names any."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from infeng_core.api import LogitProcessor, LogitProcessorFactory, Vocabulary, hookimpl
+from infeng_core.api import LogitProcessorFactory, RunOptions, hookimpl
 
-Kind = Callable[[Vocabulary, Any, Sequence[int]], LogitProcessor]
+if TYPE_CHECKING:
+    from infeng_core.api import LogitProcessor, Vocabulary
+
+    Kind = Callable[[Vocabulary, Any, Sequence[int]], LogitProcessor]
 
 
 class Processors:
@@ -31,3 +34,11 @@ def infeng_logit_processors() -> dict[str, LogitProcessorFactory]:
     from infeng_processors.dry import Dry
 
     return {"bad_words": partial(Processors, BadWords), "dry": partial(Processors, Dry)}
+
+
+@hookimpl
+def infeng_run_options() -> dict[str, RunOptions]:
+    """Return the option that names a logit processor of any plugin."""
+    from infeng_processors.options import ProcessorOptions
+
+    return {"processors": ProcessorOptions()}

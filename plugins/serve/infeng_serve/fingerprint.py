@@ -16,8 +16,9 @@ from infeng_serve.settings import Settings
 Fingerprint = Mapping[str, str]
 """Values by the names of what they describe."""
 
-PACKAGES = ("infeng-chat", "infeng-grammar", "infeng-serve")
-"""Packages besides the core that answers depend on: they render prompts, mask tokens and draw seeds."""
+PACKAGES = ("infeng-chat", "infeng-grammar", "infeng-serve", "infeng-tokenizers")
+"""Packages besides the core that answers depend on: they render and encode prompts, mask tokens and draw
+seeds."""
 
 UNKNOWN = "not recorded"
 

@@ -16,6 +16,7 @@ import yaml
 
 from infeng_core import cli
 from infeng_core.machine.cpu import detect
+from infeng_core.plug.manager import Plugins
 from infeng_core.settings.config import OPS, SCHEMA
 
 INFENG = str(Path(sys.executable).parent / "infeng")
@@ -344,9 +345,9 @@ def test_strict_makes_a_broken_plugin_an_error(infeng, workshop, monkeypatch):
 
 
 def test_every_command_has_a_help_text():
-    from infeng_core.builtin import infeng_commands
-
-    for command in infeng_commands():
-        parser = argparse.ArgumentParser()
+    plugins = Plugins.discover()
+    assert "run" in plugins.commands()
+    for name in plugins.commands():
+        command, parser = plugins.command(name), argparse.ArgumentParser()
         command.configure(parser)
         assert command.help and not command.help.endswith(".")

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from convert_parts import load
 
-from infeng_core.errors import ModelError
+from infeng_core.errors import AdapterError, ModelError
 from infeng_core.formats.adapters.artifact import read_artifact
 from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.formats.artifacts.manifest import Manifest, read_manifest
@@ -21,6 +21,7 @@ from infeng_core.formats.quant import builtin_format
 from infeng_core.models.config import ModelConfig
 from infeng_core.models.rope_config import RopeConfig
 from infeng_core.plug.assembly import load_config
+from infeng_core.plug.manager import Plugins
 
 WRITTEN = Path(__file__).parent / "data" / "1.0"
 ID = "7fdd26dfec700e0ca37a3058c14ba0406ae9e165164e2d4f6a6e1d9e6225664c"
@@ -42,10 +43,13 @@ def test_a_directory_of_version_1_0_loads_with_its_id_and_values(mode: str) -> N
 
 
 def test_an_adapter_of_version_1_0_that_is_bound_to_its_base_still_fits_it() -> None:
-    model = load(WRITTEN / "model", load_config())
-    adapter = load_adapter(WRITTEN / "adapter", model, "int8")
+    model, plugins = load(WRITTEN / "model", load_config()), Plugins.discover()
+    adapter = load_adapter(WRITTEN / "adapter", model, "int8", providers=plugins)
     assert read_artifact(WRITTEN / "adapter").id == ADAPTER_ID
     assert adapter.base == ID and adapter.tensors["layers.0.qkv_proj"].parts[0].row_scale is not None
+    plugins.manifests = [found for found in plugins.manifests if found.name != "peft"]
+    with pytest.raises(AdapterError, match=r"is in version 1 of its format: .*; or install the wheel infeng-peft$"):
+        load_adapter(WRITTEN / "adapter", model, "int8", providers=plugins)
 
 
 def test_a_model_is_written_with_the_fields_of_version_1_0_and_needed_newer_ones() -> None:

@@ -240,8 +240,7 @@ def test_the_core_provides_exactly_what_its_plugin_yaml_announces():
     core = plugins.plugin("core")
     for hook in (TOKENIZERS, POLICIES, QUANT_FORMATS, BACKENDS):
         assert sorted(core.names(hook.kind)) == sorted(getattr(builtin, hook.name)())
-    assert plugins.commands().keys() >= core.manifest.commands.keys()
-    assert dict(core.manifest.commands) == {command.name: command.help for command in builtin.infeng_commands()}
+    assert not core.manifest.commands and not hasattr(builtin, "infeng_commands")
 
 
 def test_installed_kernel_plugins_provide_exactly_what_they_announce():

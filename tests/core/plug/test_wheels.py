@@ -27,6 +27,7 @@ from infeng_core.plug.hookspecs import (
     LOGIT_PROCESSORS,
     POLICIES,
     PREFIX_STORES,
+    TOKENIZERS,
     Hook,
 )
 from infeng_core.plug.manager import Plugins
@@ -95,6 +96,7 @@ def test_a_name_that_nobody_provides_is_an_error_before_the_model_is_read(settin
         ("peft", ADAPTER_DIRECTORIES, "folders"),
         ("prefix-store", PREFIX_STORES, "disk"),
         ("suffix", DRAFTERS, "ngram"),
+        ("tokenizers", TOKENIZERS, "hf"),
         ("numpy", BACKENDS, "numpy"),
         ("grammar", LOGIT_PROCESSORS, "grammar"),
         ("calibrate", CALIBRATORS, "text"),
@@ -106,6 +108,26 @@ def test_a_part_of_a_missing_wheel_is_an_error_that_names_the_wheel(plugin: str,
     plugins.manifests = [found for found in plugins.manifests if found.name != plugin]
     with pytest.raises(PluginError, match=f"no plugin provides it: install the wheel infeng-{plugin}$"):
         plugins.get(hook, name)
+
+
+def test_a_model_with_a_tokenizer_json_and_no_wheel_for_it_runs_on_ids_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tiny_model.write(tmp_path / "model")
+    discover = Plugins.discover.__func__  # type: ignore[attr-defined]
+
+    def without(cls: type[Plugins], *given: object) -> Plugins:
+        plugins: Plugins = discover(cls, *given)
+        plugins.manifests = [found for found in plugins.manifests if found.name != "tokenizers"]
+        return plugins
+
+    monkeypatch.setattr(Plugins, "discover", classmethod(without))
+    assert cli.main(["run", str(model), "-p", "x", "-n", "2"]) != 0
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1
+    assert said.err.endswith("tokenizer hf: no plugin provides it: install the wheel infeng-tokenizers\n")
+    assert cli.main(["run", str(model), "--ids", "0 70 71", "-n", "2", "--ignore-eos"]) == 0
+    assert len(capsys.readouterr().out.split()) == 2
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ import tiny_model
 from convert_parts import load
 from infeng_convert import sentencepiece as ours
 from infeng_convert import tiktoken
+from infeng_tokenizers.api import HfTokenizer
 from tokenizers import Tokenizer
 
 from infeng_core.errors import ModelError
 from infeng_core.plug.assembly import load_config
-from infeng_core.requests.hftokenizer import HfTokenizer
 
 WORDS = "the quick brown fox jumps over a lazy dog while seven wizards box and quiz them for pay in Zürich"
 TEXTS = ["the quick brown fox", "  two  spaces ", "", " ", "héllo 你好 🦙\n\tx", "unseen: @#%", "a▁b", "dog</s>dog"]

@@ -16,10 +16,11 @@ from infeng_serve.auth import Keys
 from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.errors import ApiError
 from infeng_serve.protocol.reading import decode
+from infeng_tokenizers.api import HfTokenizer
 from protocol_parts import CALLS, SAID, body_of, context_of, data_of, refusal, scripted, streamed
 from serve_parts import Running, slowed
 
-from infeng_core.api import EngineConfig, HfTokenizer
+from infeng_core.api import EngineConfig
 
 QUESTION = [{"role": "user", "content": "Tom has 3 boxes. How many boxes has Tom?"}]
 WEATHER: Any = {

@@ -15,10 +15,11 @@ from infeng_dialects.ollama.reading import read_chat, read_generate
 from infeng_serve.auth import Keys
 from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.errors import ApiError
+from infeng_tokenizers.api import HfTokenizer
 from protocol_parts import CALLS, SAID, TOOLS, batches, body_of, context_of, refusal, scripted
 from serve_parts import Running, slowed
 
-from infeng_core.api import EngineConfig, HfTokenizer
+from infeng_core.api import EngineConfig
 
 QUESTION = [{"role": "user", "content": "Tom has 3 boxes. How many boxes has Tom?"}]
 GREEDY = {"num_predict": 16, "temperature": 0}

@@ -12,9 +12,9 @@ from infeng_demo import model_dir
 from infeng_gguf.file import GgufFile
 from infeng_gguf.tokenizer import GgufTokenizer
 from infeng_gguf.vocabulary import tokenizer_metadata
+from infeng_tokenizers.api import HfTokenizer
 
 from infeng_core.errors import InfengError, ModelError
-from infeng_core.requests.hftokenizer import HfTokenizer
 from infeng_core.settings.config import EngineConfig
 
 DOCUMENT, SETTINGS = "tokenizer.json", "tokenizer_config.json"

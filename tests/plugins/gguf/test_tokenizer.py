@@ -19,11 +19,11 @@ from infeng_convert.sentencepiece_vocab import BYTE, CONTROL, NORMAL, UNKNOWN, U
 from infeng_gguf.file import GgufFile
 from infeng_gguf.pretokenizers import CASED, SPLITTINGS
 from infeng_gguf.tokenizer import GgufTokenizer
+from infeng_tokenizers.api import HfTokenizer
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
 from infeng_core.errors import ModelError
-from infeng_core.requests.hftokenizer import HfTokenizer
 from infeng_core.settings.config import EngineConfig
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from grammar_parts import MODEL, Make
 from infeng_grammar.processor import Grammars
+from infeng_tokenizers.api import HfTokenizer
 from shared_fixtures import shared_cache
 
-from infeng_core.api import Engine, EngineConfig, HfTokenizer, Vocabulary
+from infeng_core.api import Engine, EngineConfig, Vocabulary
 
 __all__ = ["data", "engine", "grammars", "make", "shared_cache", "spell", "vocabulary"]
 

@@ -12,8 +12,9 @@ import jsonschema
 import pytest
 from grammar_parts import walk
 from infeng_grammar.processor import Grammars
+from infeng_tokenizers.api import HfTokenizer
 
-from infeng_core.api import Engine, EngineConfig, HfTokenizer, Request, RequestError, SamplingParams, Vocabulary
+from infeng_core.api import Engine, EngineConfig, Request, RequestError, SamplingParams, Vocabulary
 
 END = 2
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from infeng_numpy.packed import unpack_tails
 from infeng_peft.packing import pack_stacked
 from infeng_peft.tails import TOP, TailFormat, decomposed, quantize_tails
 from numpy.typing import NDArray
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 from infeng_core._native import NativeError
 from infeng_core.formats.adapters.image import b_shape
 from infeng_core.formats.adapters.stacked import stacked_bytes, unpack_stacked
-from infeng_core.formats.adapters.tails import unpack_b
 from infeng_core.formats.floats import widened
 
 Floats = NDArray[np.float32]
@@ -34,7 +34,7 @@ def stored(a: Floats, b: Floats) -> Floats:
     panels = np.ascontiguousarray(columns.reshape(-1, 16, len(rows)).transpose(0, 2, 1))
     out = np.zeros(b_shape("int8t4", len(panels), len(rows)), np.uint8)
     scales = widened(quantize_tails(panels, rows, out)).reshape(-1)
-    found = unpack_b(out).transpose(0, 2, 1).reshape(len(columns), -1) * scales[:, None]
+    found = unpack_tails(out).transpose(0, 2, 1).reshape(len(columns), -1) * scales[:, None]
     return found @ unpack_stacked(format, data, len(rows), rows.shape[1])
 
 

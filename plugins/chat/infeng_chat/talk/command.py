@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from infeng_processors.api import drop_bad_words
+
 from infeng_core.api import UsageError, add_config_options, config_from, read_json
 from infeng_core.api.servers import (
     adapters_of,
@@ -14,7 +16,6 @@ from infeng_core.api.servers import (
     add_model,
     add_model_options,
     add_sampling_options,
-    drop_bad_words,
     loras,
     model_options,
     processors_of,

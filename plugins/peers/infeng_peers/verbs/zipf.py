@@ -142,7 +142,7 @@ def _workload(arguments: argparse.Namespace, source: Path, context: int) -> Work
 
 
 def _encoded(texts: Sequence[str], source: Path) -> list[list[int]]:
-    from infeng_core.api import HfTokenizer
+    from infeng_tokenizers.api import HfTokenizer
 
     if exports.is_gguf(source):
         why = f"texts are encoded by a tokenizer.json, which is not beside {source.name}"

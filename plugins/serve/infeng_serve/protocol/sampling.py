@@ -7,9 +7,10 @@ from dataclasses import fields
 from typing import Any
 
 from infeng_chat.template import ChatPrompt
+from infeng_processors.api import bad_words
 
 from infeng_core.api import InfengError, RequestError, SamplingParams, Tokenizer, printable
-from infeng_core.api.servers import SAMPLING, bad_words
+from infeng_core.api.servers import SAMPLING
 from infeng_serve.protocol.answer import Context
 from infeng_serve.protocol.errors import invalid, not_supported, of
 from infeng_serve.protocol.parameters import MOST_LIKELY, Choices, Common

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 from infeng_demo import model_dir
 from infeng_serve.protocol.answer import Context
+from infeng_tokenizers.api import HfTokenizer
 from protocol_parts import context_of
 
-from infeng_core.api import Engine, EngineConfig, HfTokenizer
+from infeng_core.api import Engine, EngineConfig
 
 
 @pytest.fixture(scope="session")

@@ -13,10 +13,11 @@ from infeng_serve.protocol.errors import ApiError
 from infeng_serve.rpc import generate_input
 from infeng_serve.rpc.fields import NOT_HERE
 from infeng_serve.rpc.generate_answer import GenerateAnswer
+from infeng_tokenizers.api import HfTokenizer
 from protocol_parts import batches, context_of, scripted
 from smg_grpc_proto import vllm_engine_pb2 as pb
 
-from infeng_core.api import EngineConfig, HfTokenizer, Request, SamplingParams
+from infeng_core.api import EngineConfig, Request, SamplingParams
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Text to ids and back: the published vectors, and streams equal to a full decode."""
+"""Text to ids and back by a tokenizer.json: the published vectors, and streams equal to a full decode."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ import tiny_model
 from drawn import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from infeng_tokenizers.api import HfTokenizer
+from infeng_tokenizers.bounds import growth_bounds
 
 from infeng_core.errors import ModelError, RequestError
 from infeng_core.requests.detokenizer import REPLACEMENT
-from infeng_core.requests.hftokenizer import HfTokenizer
-from infeng_core.requests.idstokenizer import IdsTokenizer
 from infeng_core.settings.config import EngineConfig, TokenizerSection
-from infeng_core.tokenizerjson.bounds import growth_bounds
 
 DATA = os.environ.get("INFENG_TEST_DATA")
 needs_data = pytest.mark.skipif(DATA is None, reason="INFENG_TEST_DATA is not set")
@@ -267,17 +266,6 @@ def test_a_typed_beginning_of_text_is_not_doubled(tmp_path, add_bos):
     assert tokenizer.encode(["<s>abc"], parse_special=False)[0].count(bos) == (add_bos is not False)
 
 
-def test_token_ids_are_a_text_of_their_own():
-    tokenizer = IdsTokenizer(Path(), EngineConfig())
-    assert tokenizer.encode(["1 2,3\n4", ""]) == [[1, 2, 3, 4], []]
-    assert tokenizer.decode([5, 6]) == "5 6"
-    stream = tokenizer.detokenizer([1])
-    assert [stream.push(5), stream.push(6), stream.finish()] == [" 5", " 6", ""]
-    for wrong in ("1 two", "-1", "99999999999", "٣", "1.0"):
-        with pytest.raises(RequestError, match="is not a token id"):
-            tokenizer.encode([wrong])
-
-
 @pytest.mark.parametrize("content", ["", "{", "[1, 2]", '{"model": 3}'])
 def test_a_broken_tokenizer_is_named(tmp_path, content):
     (tmp_path / "tokenizer.json").write_text(content)
@@ -306,7 +294,6 @@ def test_a_text_is_the_bytes_of_its_tokens(sentencepiece, byte_level, text):
 
 def test_an_id_outside_the_vocabulary_has_no_bytes(byte_level):
     assert [byte_level.token_bytes(token) for token in (-1, tiny_model.VOCAB + 9, 2**31, 2**70)] == [b""] * 4
-    assert IdsTokenizer(Path(), EngineConfig()).token_bytes(12) == b"12"
 
 
 @needs_data

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import tiny_model
 from engine_parts import MakeEngine
+from infeng_processors.api import bad_words
 
 from infeng_core import SamplingParams
 from infeng_core.cli import main
-from infeng_core.requests.bad_words import bad_words
 
 GREEDY = ["--temperature", "0", "-n", "12", "--ignore-eos", "-t", "1"]
 PARAMS = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)

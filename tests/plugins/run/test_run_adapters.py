@@ -10,8 +10,6 @@ import pytest
 import tiny_adapter
 
 from infeng_core.cli import main
-from infeng_core.cli.lora import as_text, parse_adapter, parse_lora
-from infeng_core.errors import UsageError
 
 GREEDY = ["--temperature", "0", "-n", "8", "--ignore-eos", "-t", "1"]
 Capture = pytest.CaptureFixture[str]
@@ -118,16 +116,3 @@ def test_a_directory_without_an_adapter_is_named(tiny: Path, capsys: Capture, tm
     assert main(["run", str(tiny), "-p", "x", "--lora", f"a={tmp_path}", *GREEDY]) == 1
     [line] = [line for line in capsys.readouterr().err.splitlines() if str(tmp_path) in line]  # said once
     assert line.startswith("infeng: error: ")
-
-
-def test_paths_may_contain_separators():
-    assert parse_lora("a=x:0.5") == ("a", "x", 0.5)
-    assert parse_lora("a=C:/x=y") == ("a", "C:/x=y", 1.0)
-    assert parse_lora("a=x:-1e-1") == ("a", "x", -0.1)
-    with pytest.raises(UsageError):
-        parse_lora("a=x:inf")
-
-
-@pytest.mark.parametrize("text", ["base", "a", "a*0.5", "a,b", "a*2,b*-0.25"])
-def test_printed_adapters_can_be_parsed_again(text: str):
-    assert as_text(parse_adapter(text)) == text

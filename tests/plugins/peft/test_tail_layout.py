@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+from infeng_numpy.packed import unpack_tails
+from infeng_peft.tails import compressed, pack_b
 
 from infeng_core.formats.adapters.image import b_shape
 from infeng_core.formats.adapters.spec import A_FORMAT, stored_rank
 from infeng_core.formats.adapters.stacked import stacked_bytes, unpack_stacked
-from infeng_core.formats.adapters.tails import Tails, compressed, expanded, pack_b, unpack_b
+from infeng_core.formats.adapters.tails import Tails, expanded
 from infeng_core.formats.quant import BUILTIN
 
 INT8 = BUILTIN["int8-row"]
@@ -39,7 +41,7 @@ def test_blocks_of_b_return_their_numbers(rank: int) -> None:
     q = numbers(max(rank, 1), 5 * 16)[:rank].reshape(rank, 5, 16).transpose(1, 0, 2).copy()
     out = np.zeros(b_shape("int8t4", 5, rank), np.uint8)
     pack_b(q, out)
-    assert np.array_equal(unpack_b(out), q)
+    assert np.array_equal(unpack_tails(out), q)
     assert out.nbytes == 5 * 9 * rank
 
 

@@ -16,23 +16,26 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.cli import emit, say
-from infeng_core.cli.generation import (
+from infeng_processors.api import drop_bad_words
+
+from infeng_core.api import UsageError, add_config_options, config_from, say
+from infeng_core.api.servers import (
+    adapters_of,
+    add_lora_options,
+    add_model,
     add_model_options,
     add_sampling_options,
-    drop_bad_words,
+    as_text,
+    emit,
+    loras,
     model_options,
+    option_groups,
+    processors_of,
     sampling_params,
 )
-from infeng_core.cli.lora import adapters_of, add_lora_options, as_text, loras
-from infeng_core.cli.options import add_config_options, config_from
-from infeng_core.cli.parser import add_model
-from infeng_core.cli.processors import groups, processors_of
-from infeng_core.errors import UsageError
 
 if TYPE_CHECKING:
-    from infeng_core.engine import Engine
-    from infeng_core.requests.request import Completion, Request
+    from infeng_core.api import Completion, Engine, Request
 
 MAX_PROMPT_BYTES = 16 << 20
 """Bytes of a file or of standard input; more than any context takes."""
@@ -65,18 +68,18 @@ class Run:
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Load the model, complete the prompts, print; raises InfengError, KeyboardInterrupt on Ctrl-C."""
-        for group in groups(arguments):
+        for group in option_groups(arguments):
             status = group.run(arguments, partial(read_prompts, arguments))
             if status is not None:
                 return status
-        from infeng_core.requests.request import Request
+        from infeng_core.api import Request
 
         prompts = read_prompts(arguments)
         params = sampling_params(arguments, processors=processors_of(arguments))
         adapters = adapters_of(arguments, len(prompts))
         requests = [Request(prompt, params, adapter=adapter) for prompt, adapter in zip(prompts, adapters, strict=True)]
         config = config_from(arguments, **model_options(arguments), tokenizer__use="ids" if arguments.ids else None)
-        from infeng_core.engine import Engine
+        from infeng_core.api import Engine
 
         begin = time.perf_counter()
         with Engine(config=config) as engine:
@@ -168,7 +171,7 @@ def within(
 ) -> list[Completion]:
     """Do ``work`` on this thread, within the contexts of plugins' options."""
     with ExitStack() as contexts:
-        for group in groups(arguments):
+        for group in option_groups(arguments):
             contexts.enter_context(group.around(arguments, engine))
         return work(stop)
 

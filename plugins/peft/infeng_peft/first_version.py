@@ -1,4 +1,4 @@
-"""Conversion of adapters in version 1 of their format to the present layout.
+"""Engine-native adapters in version 1 of their format, laid out anew at each load.
 
 A last panel with 8 rank rows or fewer becomes a folded one, exactly. The scales of an int8 B, which were float32, are
 rounded to bf16, by up to 2**-8 of them; converting the source again would choose B under the rounded scales.
@@ -6,19 +6,54 @@ rounded to bf16, by up to 2**-8 of them; converting the source again would choos
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.formats.adapters.image import Pieces
-from infeng_core.formats.adapters.stacked import HALF, stacked_panels
-from infeng_core.formats.floats import to_bf16
-from infeng_core.formats.shards import aligned_bytes
-from infeng_core.models.weights import PANEL_ROWS
+from infeng_core.api import get_logger
+from infeng_core.api.adapters import (
+    ARTIFACT_FILE,
+    AdapterDtype,
+    AdapterImage,
+    Pieces,
+    adapter_digest,
+    read_pieces,
+    stacked_panels,
+)
+from infeng_core.api.formats import PANEL_ROWS, LoadedModel, aligned_bytes, to_bf16
 
+if TYPE_CHECKING:
+    from infeng_core.api.engines import PackedAdapter
+
+HALF = PANEL_ROWS // 2  # rank rows of a folded panel
 SCALES = 64  # bytes before the lines of an int8 panel
 LINE = (PANEL_ROWS, 4)  # bytes of each lane in a line of any format
+
+
+_log = get_logger(__name__)
+
+
+class FirstVersionReader:
+    """The reader of adapters in version 1, for the hook."""
+
+    def recognizes(self, path: Path) -> bool:
+        """Return False: the engine recognizes its own format, and asks this reader by its name for version 1."""
+        return False
+
+    def load(
+        self, path: Path, model: LoadedModel, dtype: AdapterDtype, scale: float, cache_bytes: int
+    ) -> PackedAdapter:
+        """Return the adapter in the directory ``path``; raises AdapterError."""
+        artifact, old, data = read_pieces(path, model, dtype, scale)
+        remedy = "convert the adapter again: infeng convert-adapter PEFT DEST --model MODEL --force"
+        _log.info(
+            "an adapter of format 1.x is laid out anew at each load", adapter=f"{path / ARTIFACT_FILE}", remedy=remedy
+        )
+        pieces, data = migrate(old, data)
+        image = AdapterImage(artifact.spec.scaled(scale), pieces, data, adapter_digest(data), artifact.base_name)
+        return image.adapter(model, path)
 
 
 def migrate(old: Pieces, data: NDArray[np.uint8]) -> tuple[Pieces, NDArray[np.uint8]]:

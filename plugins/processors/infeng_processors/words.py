@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from infeng_core.errors import RequestError
-from infeng_core.requests.checks import MOST_BAD_CHARACTERS, MOST_BAD_WORDS
-from infeng_core.requests.tokenizer import Tokenizer
+from infeng_core.api import RequestError
+
+if TYPE_CHECKING:
+    from infeng_core.api import SamplingParams, Tokenizer
 
 
 def bad_words(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
@@ -15,6 +19,8 @@ def bad_words(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ..
 
     Other token sequences with the same text are not included. Raises RequestError.
     """
+    from infeng_core.api.servers import MOST_BAD_CHARACTERS, MOST_BAD_WORDS
+
     if len(words) > MOST_BAD_WORDS:
         raise RequestError("bad_words", f"{len(words)} are more than {MOST_BAD_WORDS}", "give fewer")
     if (length := sum(map(len, words))) > MOST_BAD_CHARACTERS:
@@ -30,6 +36,13 @@ def bad_words(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ..
         # A space that becomes a separate token forbids nothing beyond the word alone.
         found += [spaced] if spaced and len(spaced) == len(plain) and spaced[0] != plain[0] else []
     return tuple(found)
+
+
+def drop_bad_words(arguments: argparse.Namespace, params: SamplingParams, tokenizer: Tokenizer) -> SamplingParams:
+    """Return ``params`` with the words of ``--bad-words``; raises RequestError."""
+    if not arguments.bad_words:
+        return params
+    return replace(params, bad_words_ids=bad_words(arguments.bad_words, tokenizer))
 
 
 def _bare(ids: Sequence[int], tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from infeng_core.errors import ModelError
-from infeng_core.files import AGAIN, parse_json
-from infeng_core.tokenizerjson.charsmap import require_sound
+from infeng_core.api import ModelError
+from infeng_core.api.formats import parse_json
+from infeng_tokenizers.charsmap import require_sound
+
+AGAIN = "download the file again"
 
 MAX_ID = 2**32 - 1
 """Largest id of a token in the library."""

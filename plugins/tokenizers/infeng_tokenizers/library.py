@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.errors import ModelError
-from infeng_core.files import AGAIN
-from infeng_core.tokenizerjson.bounds import MAX_GROWTH, growth_bounds
-from infeng_core.tokenizerjson.document import read, steps_of
+from infeng_core.api import ModelError
+from infeng_tokenizers.bounds import MAX_GROWTH, growth_bounds
+from infeng_tokenizers.document import AGAIN, read, steps_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Fast
@@ -20,7 +19,7 @@ FIRST = ("a", "A", "1", " ", "\n", ".", "-", "\u00e9", "\u4e00")
 """Texts on which each pattern is tried."""
 
 
-def opened(data: bytes, path: Path) -> tuple[Fast, Mapping[str, Any], Mapping[str, float]]:
+def open_tokenizer(data: bytes, path: Path) -> tuple[Fast, Mapping[str, Any], Mapping[str, float]]:
     """Return the tokenizer in ``data``, its document, and the bound on each part's growth of a text.
 
     Raises ModelError naming ``path`` for an invalid tokenizer, and for one that makes texts too long.

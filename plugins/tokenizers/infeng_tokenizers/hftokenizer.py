@@ -1,4 +1,4 @@
-"""The built-in tokenizer: ``tokenizer.json`` of Hugging Face through the ``tokenizers`` library."""
+"""The tokenizer ``hf``: ``tokenizer.json`` of Hugging Face through the ``tokenizers`` library."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infeng_core import files
-from infeng_core.errors import ModelError, RequestError
-from infeng_core.requests.bytelevel import SPACE, byte_level
-from infeng_core.requests.detokenizer import StreamingDetokenizer
-from infeng_core.tokenizerjson.document import MAX_ID, read_settings
-from infeng_core.tokenizerjson.library import CHECK, opened
+from infeng_core.api import ModelError, RequestError, StreamingDetokenizer, model_file, read_bytes
+from infeng_tokenizers.bytelevel import SPACE, byte_level
+from infeng_tokenizers.document import MAX_ID, read_settings
+from infeng_tokenizers.library import CHECK, open_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Fast
 
-    from infeng_core.settings.config import EngineConfig
+    from infeng_core.api import EngineConfig
 
 MAX_CHARACTERS = 1 << 22
 """Characters of one text: more than the longest contexts hold."""
@@ -43,11 +41,11 @@ class HfTokenizer:
         """Read the files; raises ModelError if ``tokenizer.json`` is missing or broken."""
         # The library reads this when it first encodes a list; the first engine of a process decides.
         os.environ.setdefault("RAYON_NUM_THREADS", str(config.tokenizer.threads))
-        self._fast, self._growth = _load(files.model_file(directory, "tokenizer.json"))
+        self._fast, self._growth = _load(model_file(directory, "tokenizer.json"))
         self._plain: Fast | None = None  # the same, with special tokens as text; made at its first use
         self._lock = threading.Lock()
         self._parse_special = config.tokenizer.parse_special
-        settings = _settings(files.model_file(directory, "tokenizer_config.json"))
+        settings = _settings(model_file(directory, "tokenizer_config.json"))
         self._add_bos: bool | None = settings.get("add_bos_token")
         self._bos = self._special_id(settings.get("bos_token"))
         self._eos = self._special_id(settings.get("eos_token"))
@@ -203,9 +201,9 @@ def _load(path: Path) -> tuple[Fast, float]:
         hint = " (tokenizer.model is not read)" if path.with_name("tokenizer.model").is_file() else ""
         remedy = "copy tokenizer.json from the model's page, or pass token ids (--ids, or tokenizer.use: ids)"
         raise ModelError(f"{path}", f"the file is missing{hint}", remedy)
-    fast, _, bounds = opened(files.read_bytes(path), path)
+    fast, _, bounds = open_tokenizer(read_bytes(path), path)
     return fast, max(1.0, bounds["normalizer"] * bounds["pre_tokenizer"] * bounds["post_processor"])
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    return read_settings(files.read_bytes(path), path) if path.is_file() else {}
+    return read_settings(read_bytes(path), path) if path.is_file() else {}

@@ -1,0 +1,3 @@
+"""``infeng run``: a model completes prompts on the command line of INF-ENG."""
+
+__version__ = "0.1.0"
