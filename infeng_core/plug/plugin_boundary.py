@@ -185,7 +185,8 @@ class Held:
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set the object's own attribute."""
+        """Set the object's own attribute, in place of a method that was asked for before."""
+        vars(self).pop(name, None)
         setattr(self._inner, name, value)
 
 

@@ -186,7 +186,8 @@ def test_a_detokenizer_that_fails_ends_its_own_request(make_engine: MakeEngine, 
         return real
 
     engine.tokenizer.detokenizer = made  # type: ignore[method-assign]
-    text = f"request: its text cannot be made \\({type(error).__name__}: .*check the tokenizer"
+    why = f"PluginError: .* {where}\\(\\) raised {type(error).__name__}: "
+    text = f"request: its text cannot be made \\({why}.*check the tokenizer"
     compare(engine, lambda: engine.submit([11, 5], GREEDY), text, error=RequestError)
     stream = engine.submit([11, 5], replace(GREEDY, max_tokens=50))
     engine.step()
