@@ -163,7 +163,7 @@ def graph(*ops: Op, **values: Value) -> Callable[[Any], Graph]:
 
 
 def made_of(op: RowOp) -> Callable[[Any], Graph]:
-    return graph(op, Linear("layers.0.down_proj", "clipped", "other"), clipped=Value(176), other=Value(64))
+    return graph(op, Linear("layers.0.down_proj", op.out, "other"), clipped=Value(176), other=Value(64))
 
 
 @pytest.mark.parametrize(

@@ -290,7 +290,7 @@ def test_a_graph_with_an_unknown_op_or_name_is_an_error(tiny: Path, tmp_path: Pa
         ),
     ):
         spoilt = lambda config, ops=ops: (made := plain(config)) and replace(made, ops=made.ops + ops)  # noqa: E731
-        monkeypatch.setitem(families.added, "llama", DecoderFamily("llama", (), graph=spoilt))
+        monkeypatch.setitem(families.added, "llama", DecoderFamily("llama", ("LlamaForCausalLM",), graph=spoilt))
         with pytest.raises(ModelError, match=f"family llama: its graph .*{words}"):
             engine(tiny)
     monkeypatch.delitem(families.added, "llama")

@@ -37,6 +37,8 @@ from infeng_core.models.ops import (
     Route,
     RowOp,
     panel_columns,
+    reads,
+    writes,
 )
 
 if TYPE_CHECKING:
@@ -95,9 +97,10 @@ class Planner:
             ranges = self._limits.max_segments * MAX_STACKED_RANK // PANEL
             program.open_adapters(self._adapters, columns=MAX_STACKED_RANK, max_ranges=ranges)
         family = f"family {self._model.config.family}"
+        self._require_sound(family)
         try:
             for index, op in enumerate(self._graph.ops):
-                self._add(index, op, family)
+                self._add(index, op)
                 if isinstance(op, RmsNorm | LayerNorm | RowOp) and self._is_before_head(op):
                     self._add_hidden(op)
             return self.buffer(self._graph.logits)
@@ -121,16 +124,31 @@ class Planner:
         """Return the buffer of a value's float32 rows."""
         return self._operands.buffer(name)
 
-    def _add(self, index: int, op: Op, family: str) -> None:
+    def _require_sound(self, family: str) -> None:
+        """Raise ModelError for an unknown op, a value that is read before it is written, and heads that are wrong."""
+        written, sizes = set[str](), (self._model.config.kv_heads, self._model.config.head_dim)
+        for op in self._graph.ops:
+            if not isinstance(op, Op):
+                raise ModelError(family, f"its graph has {op!r}, which backend native does not run", "use another one")
+            why = next((f"reads {name!r} before an op writes it" for name in reads(op) if name not in written), "")
+            if isinstance(op, Attention) and (op.kv_heads, op.head_dim) != sizes:
+                why = f"has {op!r}, the cache has {sizes[0]} heads of {sizes[1]}"
+            if isinstance(op, Rope) and min(op.heads, op.kv_heads) < 1:
+                why = f"has {op!r}, which turns no heads"
+            if why:
+                raise ModelError(family, f"its graph {why}", "correct the family")
+            written.add(writes(op))
+        if self._graph.logits not in written:
+            raise ModelError(family, "its graph writes no logits", "correct the family")
+
+    def _add(self, index: int, op: Op) -> None:
         match op:
             case Embed():
                 self._embed(index, op)
             case RmsNorm():
                 self._rmsnorm(index, op)
-            case LayerNorm():
-                self._row_op(index, op.as_row_op())
-            case RowOp():
-                self._row_op(index, op)
+            case LayerNorm() | RowOp():
+                self._row_op(index, op.as_row_op() if isinstance(op, LayerNorm) else op)
             case Linear():
                 self._linear(index, op)
             case Apply():
@@ -147,8 +165,6 @@ class Planner:
                 self._experts.linear(index, op)
             case Combine():
                 self._experts.combine(index, op)
-            case _:
-                raise ModelError(family, f"its graph has {op!r}, which backend native does not run", "use another one")
 
     def _embed(self, index: int, op: Embed) -> None:
         weight = self._operands.weight(op.weight)
@@ -270,41 +286,24 @@ class Planner:
 
     def _kv_append(self, op: KvAppend) -> None:
         config = self._model.config
-        problem = {
-            "kv": self._kv_format,
-            "kv_heads": config.kv_heads,
-            "head_dim": config.head_dim,
-            "context": self._limits.context,
-        }
+        sizes = {"kv_heads": config.kv_heads, "head_dim": config.head_dim, "context": self._limits.context}
+        problem = {"kv": self._kv_format, **sizes}
         kernels = self.binder.choose("kv_append", False, problem)
         self.binder.note("kv_append", f"{self._kv_format} {config.kv_heads} heads of {config.head_dim}", kernels)
-        columns = {"k_column": op.k_column, "v_column": op.v_column}
-        table, place = self._places[op.layer]
-        self._program.kv_append(kernels, self.buffer(op.x), self._cache, place, **columns, table=table)
+        x, (table, place) = self.buffer(op.x), self._places[op.layer]
+        self._program.kv_append(kernels, x, self._cache, place, k_column=op.k_column, v_column=op.v_column, table=table)
 
     def _attention(self, index: int, op: Attention) -> None:
         heads = {"heads": op.heads, "kv_heads": op.kv_heads, "head_dim": op.head_dim}
-        asked = {"window": op.window, "softcap": op.softcap, "sinks": op.sinks}
-        needs = [need for need, value in asked.items() if value]
+        needs = [need for need in ("window", "softcap", "sinks") if getattr(op, need)]
         problem = {"kv": self._kv_format, "context": self._limits.context, "needs": needs, **heads}
-        x = self.buffer(op.x)
-        table, place = self._places[op.layer]
+        x, (table, place) = self.buffer(op.x), self._places[op.layer]
+        more: dict[str, Any] = {"heads": op.heads, "window": op.window, "scale": op.scale, "softcap": op.softcap}
+        more |= {"sinks": self._model.vectors[op.sinks] if op.sinks else None, "table": table}
 
         def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
-            self._program.attention(
-                kernels,
-                x,
-                self._cache,
-                place,
-                self.buffer(op.out) if out is None else out,
-                heads=op.heads,
-                window=op.window,
-                scale=op.scale,
-                softcap=op.softcap,
-                sinks=self._model.vectors[op.sinks] if op.sinks else None,
-                table=table,
-                epilogues=epilogues,
-            )
+            out = self.buffer(op.out) if out is None else out
+            self._program.attention(kernels, x, self._cache, place, out, epilogues=epilogues, **more)
 
         detail = f"{self._kv_format} {_heads(op.heads, op.kv_heads, op.head_dim)}"
         self._emitter.emit(index, "attention", detail, problem, [], op.out, emit)

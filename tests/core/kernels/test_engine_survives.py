@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,51 @@ def test_why_agrees_with_the_bound_kernels(workshop, cache, monkeypatch, capsys)
             if op.op == name and op.rows[0] <= first <= op.rows[1]
         }
         assert explained == runs, name
+
+
+TAKEN = re.compile(r"^    (.+?)(?: x(\d+))?: takes (.+)$")
+LEFT = re.compile(r"^        leaves (.+) to an op of their own: .")
+
+
+def told(text: str, name: str) -> Counter[tuple[str, str]]:
+    """Count the ops of a program, by kind and label, of which the lines of `why` about steps tell."""
+    found: Counter[tuple[str, str]] = Counter()
+    lines = text.partition("steps behind it\n")[2].splitlines()
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        if taken := TAKEN.match(line):
+            label, times = taken[1], int(taken[2] or 1)
+            found[name, label if taken[3] == "none" else f"{label} + {taken[3]}"] += times
+            if left := LEFT.match(following):
+                found["epilogue", f"{label}: {left[1]}"] += times
+    return found
+
+
+@pytest.mark.parametrize("weights", ["f32", "int4-g64"])
+def test_why_tells_which_steps_are_fused_in_what_ran(workshop, cache, monkeypatch, capsys, weights):
+    """One kernel leaves what follows it to an op of its own; every op of the profile is one that was told, and ran."""
+    from infeng_core import Engine, SamplingParams
+    from infeng_core.cli import main
+
+    monkeypatch.setenv("INFENG_CACHE", str(cache))
+    path = workshop.plugin("first", source="rmsnorm.c")
+    settings = {"plugins.paths": str(path), "kernels.order": "first,*,reference", "threads.count": "2"}
+    settings |= {"model.format": weights, "model.formats": "{}"}
+    with Engine(infeng_demo.model_dir(), overrides=settings) as engine:
+        engine.executable.profile(True)
+        engine.generate(["Once upon a time"], SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True))
+        measured = engine.executable.measured()
+    of_program = Counter((op.op, op.detail) for op in measured.ops)
+    ran = {(measured.ops[line["op"]].op, measured.ops[line["op"]].detail) for line in measured.phases if line["calls"]}
+    words = [word for item in settings.items() for word in ("--set", "=".join(item))]
+    every: Counter[tuple[str, str]] = Counter()
+    for name in ("linear", "rmsnorm", "attention"):
+        assert main(["plugins", "why", name, "--model", str(infeng_demo.model_dir()), *words]) == 0
+        every += told(capsys.readouterr().out, name)
+    of_program.pop(next(op for op in of_program if op[0] == "epilogue" and op[1].startswith("embed ")))  # takes none
+    with_steps = {op for op in of_program if op[0] == "epilogue" or " + " in op[1]}
+    assert {op: of_program[op] for op in every} == dict(every)
+    assert with_steps == {op for op in every if op[0] == "epilogue" or " + " in op[1]} != set()
+    assert set(every) <= ran
 
 
 def test_a_lock_holds_and_breaks_when_the_binding_changes(workshop, cache, tmp_path, monkeypatch):
