@@ -113,7 +113,8 @@ class Index:
         """Return the keys of the grams that end at positions from ``begin``, or from the text's first gram on, to
         ``end``, and the position of the first.
 
-        A key is the polynomial of a gram's tokens in the secret factor, modulo 2^64.
+        A key is the polynomial of a gram's size and tokens in the secret factor, modulo 2^64: without the size, short and
+        long grams of token 0 would have the same key.
         """
         begin = max(begin, text.first + size - 1)
         count = end - begin
@@ -123,13 +124,13 @@ class Index:
         tokens = text.tokens[low : low + count + size - 1]
         if count >= MANY:
             values = np.array(tokens, np.uint64)
-            keys = np.zeros(count, np.uint64)
+            keys = np.full(count, size, np.uint64)
             for step in range(size):
                 keys = keys * np.uint64(self._factor) + values[step : step + count]
             return begin, keys.tolist()
         found = []
         for start in range(count):
-            key = 0
+            key = size
             for token in tokens[start : start + size]:
                 key = key * self._factor + token & 0xFFFFFFFFFFFFFFFF
             found.append(key)

@@ -7,7 +7,7 @@ from itertools import count, takewhile
 import numpy as np
 import pytest
 from drawn import examples
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from infeng_suffix.chances import AGREED, ALONE, FEW, MOST, NEAR, Chances, kind_of
 from infeng_suffix.index import DEPTH, LONG, PLACES, SHORT, Index
@@ -56,6 +56,7 @@ few = st.lists(st.integers(0, 2), max_size=60)  # few different tokens: much rep
 
 @settings(max_examples=examples(800), deadline=None)
 @given(texts=st.lists(few, max_size=4), own=few)
+@example(texts=[], own=[0] * 9)
 def test_matches_are_those_of_a_naive_search(texts: list[list[int]], own: list[int]) -> None:
     index = Index()
     all_texts = [*texts, own]
