@@ -113,8 +113,8 @@ class Index:
         """Return the keys of the grams that end at positions from ``begin``, or from the text's first gram on, to
         ``end``, and the position of the first.
 
-        A key is the polynomial of a gram's size and tokens in the secret factor, modulo 2^64: without the size, short and
-        long grams of token 0 would have the same key.
+        A key is the polynomial of a gram's size and tokens in the secret factor, modulo 2^64. Without the size, short
+        and long grams of token 0 would have the same key.
         """
         begin = max(begin, text.first + size - 1)
         count = end - begin
