@@ -115,6 +115,7 @@ def plan(
     graph: replaces the graph of the model's family. kept: values to read after a run, besides the logits. host:
     computes some of the experts of a program on a device.
     """
+    inputs = () if graph is None else graph.values  # the caller of a given graph may write any of them
     graph = graph or families()[model.config.family].graph(model.config)
     groups = layer_groups(model.config) if any(limits.windows) else one_group(model.config.layers)
     dtype = config.adapters.dtype if config.adapters.max_resident else None
@@ -130,7 +131,7 @@ def plan(
             device=selector.device,
         )
         planner = Planner(model, graph, limits, selector, pool.threads, dtype, kept, groups, host)
-        logits = planner.build(program, cache, config.kv_cache.dtype)
+        logits = planner.build(program, cache, config.kv_cache.dtype, inputs)
         if not planner.is_outdated:
             return program, planner, logits
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,8 +87,8 @@ class Planner:
         self.head_norms: dict[str, HeadNorms] = {}
         self._tables: dict[RopeConfig, tuple[rope.Table, rope.Table, rope.Table | None]] = {}
 
-    def build(self, program: _native.Program, cache: _native.KvCache, kv_format: str) -> int:
-        """Add every op of the graph to ``program``; return the buffer of the logits."""
+    def build(self, program: _native.Program, cache: _native.KvCache, kv_format: str, inputs: Iterable[str]) -> int:
+        """Add every op of the graph to ``program``; return the buffer of the logits. inputs: values written before."""
         self._program, self._cache, self._kv_format = program, cache, kv_format
         self._operands = Operands(program, self._model, self._graph)
         self._emitter = Emitter(self._operands, self._forms, self.binder, self._adapters)
@@ -97,7 +97,7 @@ class Planner:
             ranges = self._limits.max_segments * MAX_STACKED_RANK // PANEL
             program.open_adapters(self._adapters, columns=MAX_STACKED_RANK, max_ranges=ranges)
         family = f"family {self._model.config.family}"
-        self._require_sound(family)
+        self._require_sound(family, inputs)
         try:
             for index, op in enumerate(self._graph.ops):
                 self._add(index, op)
@@ -124,9 +124,9 @@ class Planner:
         """Return the buffer of a value's float32 rows."""
         return self._operands.buffer(name)
 
-    def _require_sound(self, family: str) -> None:
+    def _require_sound(self, family: str, inputs: Iterable[str]) -> None:
         """Raise ModelError for an unknown op, a value that is read before it is written, and heads that are wrong."""
-        written, sizes = set[str](), (self._model.config.kv_heads, self._model.config.head_dim)
+        written, sizes = set(inputs), (self._model.config.kv_heads, self._model.config.head_dim)
         for op in self._graph.ops:
             if not isinstance(op, Op):
                 raise ModelError(family, f"its graph has {op!r}, which backend native does not run", "use another one")

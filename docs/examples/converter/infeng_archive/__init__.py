@@ -11,6 +11,7 @@ import tarfile
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from infeng_convert.api import locked, replacing
 
@@ -59,10 +60,21 @@ def _unpacked(source: Path) -> Path:
     return directory
 
 
+FILTER: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""Python before 3.11.4, as Debian 12 has it, checks nothing itself."""
+
+
+def _stays_inside(member: tarfile.TarInfo) -> bool:
+    name = Path(member.name)
+    return (member.isfile() or member.isdir()) and not name.is_absolute() and ".." not in name.parts
+
+
 def _unpack(source: Path, folder: Path) -> None:
     try:
         with tarfile.open(source, "r:") as archive:
-            archive.extractall(folder, filter="data")
+            if led_out := next((member.name for member in archive if not _stays_inside(member)), None):
+                raise ModelError(f"{source}", f"has {led_out!r}, which is no file of the directory", "make it again")
+            archive.extractall(folder, **FILTER)
     except tarfile.TarError as error:
         raise ModelError(f"{source}", f"is no tar archive ({error})", "make it again: tar -cf FILE -C DIR .") from None
     if not is_native(folder):
