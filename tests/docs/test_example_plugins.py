@@ -406,12 +406,8 @@ def test_the_converter_unpacks_a_model_once_and_again_where_it_was_damaged(
     (tmp_path / "other.tar").write_bytes(bytes(10240))
     with pytest.raises(ModelError, match=r"other\.tar: holds no engine-native model: make it again"):
         engine(tmp_path / "other.tar", "converter")
-    for name, kind in (
-        ("../x", tarfile.REGTYPE),
-        ("/x", tarfile.REGTYPE),
-        ("x", tarfile.SYMTYPE),
-        ("x", tarfile.FIFOTYPE),
-    ):
+    odd = [("x", tarfile.SYMTYPE), ("x", tarfile.FIFOTYPE)]
+    for name, kind in [("../x", tarfile.REGTYPE), ("/x", tarfile.REGTYPE), *odd]:
         member = tarfile.TarInfo(name)
         member.type, member.linkname = kind, "/etc/passwd"
         with tarfile.open(tmp_path / "out.tar", "w") as written:
