@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import pytest
 from goldens.families import FamilyCase
 from numpy.typing import NDArray
 
 from infeng_core import Engine
 from infeng_core.backends.interface import BoundOp
 from infeng_core.batch import AdapterHandle, AdapterRows, Batch
+from infeng_core.errors import ModelError
 from infeng_core.formats.adapters.load import load_adapter
 from infeng_core.machine.cpu import detect
+from infeng_core.models.families import added, families
+from infeng_core.models.ops import Graph
+from infeng_core.plug.hookspecs import BACKENDS
 from infeng_core.plug.manager import Plugins
 
 F32 = {"model.format": "f32", "model.formats": {}, "kv_cache.dtype": "f32", "adapters.dtype": "f32"}
@@ -87,6 +93,23 @@ def applied(engine: Engine, adapters: Iterable[tuple[Path, float]]) -> Applied:
     dtype, plugins = engine.config.adapters.dtype, Plugins.discover(engine.config)
     packed = [(load_adapter(path, engine.model, dtype, providers=plugins), weight) for path, weight in adapters]
     return [(engine.executable.load_adapter(adapter), weight) for adapter, weight in packed]
+
+
+def runs_graph(engine: Engine, graph: Graph, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Compile ``graph`` as that of the model's family; return False if it is refused.
+
+    It may be refused only because it reads what no op has written.
+    """
+    name = engine.model.config.family
+    monkeypatch.setitem(added, name, replace(families()[name], graph=lambda config: graph))
+    engine.executable.close()
+    backend = engine.plugins.get(BACKENDS, "native")
+    try:
+        engine.executable = backend.compile(engine.model, engine.config, engine.limits, engine.selector)
+    except ModelError as refused:
+        assert "before an op writes it" in str(refused)
+        return False
+    return True
 
 
 def logits(
