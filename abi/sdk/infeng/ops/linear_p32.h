@@ -221,7 +221,7 @@ struct P32Core {
     int each;       // lines of a group
     int line = 0;   // of the panel, the next one
 
-    // The lines of one group: those that are left of a panel, and the first ones of the panel behind it.
+    // The lines that one group fetches. `left` of them end a panel, the others begin the next one.
     struct Lines {
       const uint8_t* at;
       const uint8_t* behind;
@@ -257,13 +257,11 @@ struct P32Core {
       const uint8_t* next = p + P < t.panels ? panel + P * bytes : t.next;
       for (int64_t g = 0; g < groups; g += kUnpacked) {
         const int64_t end = min_of(g + kUnpacked, groups);
-        // The base of the next chunk, to which lines_at of this chunk's groups is added.
-        const uint8_t* ahead = end < groups ? panel + Format::lines_at(end) - Format::lines_at(g)
-                                            : (next ? next : panel) + Format::lines_at(0) - Format::lines_at(g);
+        const uint8_t* ahead =  // the next chunk
+            end < groups ? panel + Format::lines_at(end) : (next ? next : panel) + Format::lines_at(0);
         unpack<V>(t, panel, P, g, end);
         const int lines = int(Format::lines_at(end) - Format::lines_at(g)) / kLine;
-        Fetch fetch{ahead + Format::lines_at(g) + Format::kFetchFrom, bytes, lines,
-                    int(ceil_div(P * lines, turns * (end - g)))};
+        Fetch fetch{ahead + Format::kFetchFrom, bytes, lines, int(ceil_div(P * lines, turns * (end - g)))};
         balanced_blocks<kMost, kLeast>(int(t.rows), [&](int m, auto rows) {
           constexpr int M = rows.value;
           block<V, M, S>(t, P, m, g, end, groups, t.cur + m * kTileWidth + p * kLanes, fetch);
