@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.metadata
 import re
 import tomllib
@@ -71,6 +72,18 @@ def _room(parts: Sequence[str]) -> str:
     """Return the room of a module by the parts of its name below ``infeng_core``."""
     is_plain = tuple(parts[:2]) in (("requests", name) for name in ("checks", "parameters", "request"))
     return "requests.request" if is_plain else parts[0]
+
+
+@functools.cache
+def imported(path: Path) -> Sequence[str]:
+    """Return the full names that a file imports, with those of ``from`` after their module."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+    return names
 
 
 def edges(path: Path) -> Iterator[tuple[str, bool]]:
@@ -309,13 +322,10 @@ def test_plugins_import_nothing_of_another_but_its_api_and_require_its_wheel(whe
     for path in modules:
         if f"infeng_{wheel}" in path.parts or (path.relative_to(ROOT).parts[1], wheel) in OPTIONAL:
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
-            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            found = [name for name in names if name.startswith(f"infeng_{wheel}")]
-            assert all(name.startswith(f"infeng_{wheel}.api.") for name in found), path
-            folder = path.parent.relative_to(ROOT)
-            users |= {Path(*folder.parts[: 3 if folder.parts[0] == "docs" else 2])} if found else set()
+        found = [name for name in imported(path) if name.startswith(f"infeng_{wheel}")]
+        assert all(name.startswith(f"infeng_{wheel}.api.") for name in found), path
+        folder = path.parent.relative_to(ROOT)
+        users |= {Path(*folder.parts[: 3 if folder.parts[0] == "docs" else 2])} if found else set()
     assert {user.name for user in users} >= known
     for user in users:
         project = tomllib.loads((ROOT / user / "pyproject.toml").read_text())["project"]
