@@ -15,7 +15,7 @@ import pytest
 from infeng_demo import adapter_dir
 from infeng_serve.auth import Keys
 from ray_parts import REPLICA_ROUTES, Gated, gateway
-from serve_parts import Reply, Running, running, until
+from serve_parts import Reply, Running, running, slowed, until
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}}, "required": ["name"]}
 GREEDY = {"max_tokens": 12, "temperature": 0, "seed": 7}
@@ -228,8 +228,10 @@ def test_a_page_of_another_name_cannot_call_a_gateway_without_keys(pair: tuple[R
 def test_a_client_that_leaves_frees_its_replica(pair: tuple[Running, Running, Gated]):
     first, second, gated = pair
     body = {"prompt": "The king", "max_tokens": 400, "ignore_eos": True, "stream": True}
-    with httpx.stream("POST", f"{gated.url}/v1/completions", json=body) as answer:
-        next(answer.iter_bytes())
-        assert first.blocks_in_use() + second.blocks_in_use() > 0
-    assert until(lambda: not sum(one["calls"] for one in gated.replicas().values()), 30)
-    assert until(lambda: first.engine.load().running + second.engine.load().running == 0, 30)
+    with slowed(first.engine, 0.02) as left, slowed(second.engine, 0.02) as right:
+        with httpx.stream("POST", f"{gated.url}/v1/completions", json=body) as answer:
+            next(answer.iter_bytes())
+            assert first.blocks_in_use() + second.blocks_in_use() > 0
+        assert until(lambda: not sum(one["calls"] for one in gated.replicas().values()), 30)
+        assert until(lambda: first.engine.load().running + second.engine.load().running == 0, 30)
+    assert left.steps + right.steps < 400
