@@ -96,7 +96,7 @@ class Loader(Generic[J]):
         is_nice = False
         while job is not None:
             if not (job.is_brief or is_nice):
-                _be_nice(self._niceness)
+                be_nice(self._niceness)
                 is_nice = True
             self._run(job)
             with self._lock:
@@ -144,7 +144,7 @@ class Loader(Generic[J]):
                 self._running[job] = time.monotonic()
 
 
-def _be_nice(niceness: int) -> None:
+def be_nice(niceness: int) -> None:
     """Give the calling thread at least ``niceness`` over the process's own."""
     if sys.platform == "linux":  # each Linux thread has its own niceness
         with suppress(OSError):

@@ -60,7 +60,6 @@ from infeng_core.plug.hookspecs import (
 from infeng_core.plug.manager import Plugins
 from infeng_core.plug.markers import hookimpl, hookspec
 from infeng_core.plug.plugin import API_VERSION
-from infeng_core.requests.detokenizer import StreamingDetokenizer
 from infeng_core.requests.output import Event, Output
 from infeng_core.requests.processors import Adjustment, Forcing, LogitProcessor, LogitProcessors, Vocabulary
 from infeng_core.requests.request import Adapters, Completion, Logprob, Request, SamplingParams, Timings, Usage
@@ -77,8 +76,8 @@ __all__ = [
     "Event", "Forcing", "Hook", "InfengError", "KernelError", "KernelLibrary", "Load", "LogitProcessor",
     "LogitProcessorFactory", "LogitProcessors", "Logprob", "ManifestError", "ModelError", "NativeError",
     "ObserverFactory", "Output", "OverloadedError", "PluginError", "Plugins", "PolicyFactory", "PrefixStoreFactory",
-    "Request", "RequestError", "ResourceError", "RunOptions", "SamplingParams", "Stream", "StreamingDetokenizer",
-    "Timings", "Tokenizer", "TokenizerFactory", "Usage", "UsageError", "Vocabulary", "__version__",
+    "Request", "RequestError", "ResourceError", "RunOptions", "SamplingParams", "Stream", "Timings", "Tokenizer",
+    "TokenizerFactory", "Usage", "UsageError", "Vocabulary", "__version__",
     "add_config_options", "available_bytes", "bytes_of", "cache_root", "config_from", "get_logger", "hookimpl",
     "hookspec", "load_config", "model_file", "own_file", "printable", "read_bytes", "read_into", "read_json",
     "read_own", "read_text", "require_own", "require_trusted", "say", "unknown_key_remedy", "without_controls",

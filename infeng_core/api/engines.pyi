@@ -31,7 +31,6 @@ from infeng_core.batch import (
     Segment,
 )
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
-from infeng_core.formats.adapters.stacked import unpack_stacked
 from infeng_core.scheduling.blocks import BlockPool
 from infeng_core.scheduling.cost import CostModel
 from infeng_core.scheduling.drafts import DraftedRequest, Drafter
@@ -52,6 +51,6 @@ __all__ = [
     "Executable", "FirstCome", "HiddenStates", "InterruptedStepError", "Limits", "LoraPart", "LoraTensor", "Measurable",
     "Measured", "NativeBackend", "Needs", "NotFiniteError", "Observer", "PackedAdapter", "Policy", "PrefixCache",
     "PrefixEntry", "PrefixStore", "PrefixTree", "RunningRequest", "Scheduler", "Schedulers", "Segment", "Served",
-    "Split", "Stage", "StepReport", "StreamedWeights", "device_of", "limits_of", "rows_of_prompt", "unpack_stacked",
+    "Split", "Stage", "StepReport", "StreamedWeights", "device_of", "limits_of", "rows_of_prompt",
     "windows_of",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from infeng_core.formats.artifacts.manifest import (
 )
 from infeng_core.formats.artifacts.reader import read_native
 from infeng_core.formats.converters import Prepared
-from infeng_core.formats.floats import to_bf16, widened
+from infeng_core.formats.floats import widened
 from infeng_core.formats.format_choice import ROUTER, FormatChoice, choose, is_router
 from infeng_core.formats.hub_names import NAME as HUB_NAME
 from infeng_core.formats.hub_names import is_name
@@ -65,15 +65,18 @@ from infeng_core.models.ops import (
     KvAppend,
     LayerNorm,
     Linear,
+    Mul,
     Op,
     Residual,
     RmsNorm,
     Rope,
     Route,
     RowOp,
+    RowScale,
     Scale,
     SiluMul,
     Softcap,
+    Step,
     Value,
     reads,
     writes,
@@ -100,13 +103,13 @@ __all__ = [
     "SUB_SCALED", "TOKENIZER_FILES", "WEIGHT_FORMATS", "Activate", "Apply", "Attention", "Bias", "Codes", "Combine",
     "Core", "Embed", "ExpertLinear", "ExpertNames", "Family", "Fields", "FormatChoice", "FormatLookup", "GatedMul",
     "Graph", "Grid", "KvAppend", "LayerNorm", "Layout", "Linear", "LoadedModel", "Located", "Locator", "MatrixContext",
-    "MinimaGrid", "ModelConfig", "NoWeightsError", "Op", "PackedTensor", "Packer", "Part", "Prepared", "Providers",
-    "QuantFormat", "Residual", "RmsNorm", "Rope", "RopeConfig", "Route", "RowOp", "Scale", "SiluMul", "Softcap",
-    "SubGrid", "TensorInfo", "TensorSpec", "Units", "Value", "VectorSpec", "aligned_bytes", "artifact_manifest",
-    "brought_by", "builtin_format", "check_sizes", "choose", "converter_of", "decoder", "decoder_graph", "default_of",
-    "describe_families", "distrusted", "fail_safetensors", "families", "find", "format_lookup", "format_misfit",
-    "format_over", "gigabytes", "inverse_frequencies", "is_artifact", "is_name", "is_native", "is_router", "layout",
-    "locate", "model_bounds", "opened", "packer", "parse_json", "read_manifest", "read_native", "reading", "reads",
-    "require_memory", "rope_kind", "rope_parameters", "rotated", "rotated_inputs", "safetensors_header", "show",
-    "to_bf16", "token_ids", "use_families", "variable_formats", "widened", "writes", "yamltree",
+    "MinimaGrid", "ModelConfig", "Mul", "NoWeightsError", "Op", "PackedTensor", "Packer", "Part", "Prepared",
+    "Providers", "QuantFormat", "Residual", "RmsNorm", "Rope", "RopeConfig", "Route", "RowOp", "RowScale", "Scale",
+    "SiluMul", "Softcap", "Step", "SubGrid", "TensorInfo", "TensorSpec", "Units", "Value", "VectorSpec",
+    "aligned_bytes", "artifact_manifest", "brought_by", "builtin_format", "check_sizes", "choose", "converter_of",
+    "decoder", "decoder_graph", "default_of", "describe_families", "distrusted", "fail_safetensors", "families", "find",
+    "format_lookup", "format_misfit", "format_over", "gigabytes", "inverse_frequencies", "is_artifact", "is_name",
+    "is_native", "is_router", "layout", "locate", "model_bounds", "opened", "packer", "parse_json", "read_manifest",
+    "read_native", "reading", "reads", "require_memory", "rope_kind", "rope_parameters", "rotated", "rotated_inputs",
+    "safetensors_header", "show", "token_ids", "use_families", "variable_formats", "widened", "writes", "yamltree",
 ]  # fmt: skip

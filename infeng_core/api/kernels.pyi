@@ -21,7 +21,7 @@ from infeng_core.kernels.checks import FAULTS, Judge, KernelCheck, LibraryCheck
 from infeng_core.kernels.choice import Selector
 from infeng_core.kernels.libraries import REFERENCE, plain_kernel
 from infeng_core.kernels.problems import describe, is_gated, problem, row_ranges
-from infeng_core.kernels.storages import A_FORMATS, INTEGERS, a_form, shrink_needs, storage_of
+from infeng_core.kernels.storages import A_FORMATS, INTEGERS, a_form, shrink_needs
 from infeng_core.machine import proc
 from infeng_core.machine.cpu import NEEDS, Cpu, closure, detect
 
@@ -29,5 +29,5 @@ __all__ = [
     "A_FORMATS", "CACHE_FORMATS", "FAULTS", "INTEGERS", "NEEDS", "REFERENCE", "WEIGHT_ACTS", "Binder", "Cpu", "Fused",
     "Judge", "Kernel", "KernelCheck", "KvCache", "Library", "LibraryCheck", "Pool", "Problem", "Program", "Selector",
     "a_form", "closure", "describe", "detect", "is_gated", "native", "open_library", "plain_kernel", "plan", "problem",
-    "problems", "proc", "row_ops", "row_ranges", "shrink_needs", "storage_of", "sub_grid",
+    "problems", "proc", "row_ops", "row_ranges", "shrink_needs", "sub_grid",
 ]  # fmt: skip

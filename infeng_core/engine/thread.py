@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from infeng_core.adapters.loader import be_nice
 from infeng_core.errors import InfengError, PluginError, UsageError
 from infeng_core.log import get_logger
 
@@ -103,9 +102,7 @@ class EngineThread:
         return threading.current_thread() is self._thread
 
     def _run(self) -> None:
-        if self._nice and sys.platform == "linux":
-            own = threading.get_native_id()
-            os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + self._nice)
+        be_nice(self._nice)
         while not self._is_halted:
             while not self._bell.empty():
                 self._bell.get()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 A_FORMATS = {"int8": "int8-row", "bf16": "bf16", "f32": "f32", "int8t4": "int8-row"}
 """The weight format of a shrink's problem, by the storage of adapters; int8t4 is a need beside it."""
 
@@ -19,8 +17,3 @@ def a_form(storage: str) -> tuple[str, str]:
 def shrink_needs(storage: str) -> list[str]:
     """Return the needs of a shrink's problem."""
     return ["lora_int8t4"] if storage == "int8t4" else []
-
-
-def storage_of(weight: str, needs: Collection[str]) -> str:
-    """Return the storage that a shrink's problem is about."""
-    return next(one for one, format in A_FORMATS.items() if format == weight and shrink_needs(one) == [*needs])

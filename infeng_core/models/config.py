@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from infeng_core.models import bounds
 from infeng_core.models.families import describe, families
+from infeng_core.models.own_fields import Plain, read_own, written_own
 from infeng_core.models.rope_config import RopeConfig
 from infeng_core.models.typed_fields import Fields, show, written
 
@@ -65,6 +67,12 @@ class ModelConfig:
     dense_layers: tuple[int, ...] = ()  # layers without experts, in a model that has some
     gate_slope: float = 0.0  # of activation swiglu: factor of the gate in the sigmoid
     gate_limit: float = 0.0  # bound of gate and up
+    v_head_dim: int = 0  # elements of a head of v; 0: as many as of q and k
+    own: Mapping[str, Plain] = field(default_factory=dict, hash=False)  # what only the family knows, all of it
+
+    def __post_init__(self) -> None:
+        """Complete ``own`` by the family's defaults; raises ModelError for a field that the family does not read."""
+        object.__setattr__(self, "own", read_own(self.family, self.own, f"family {self.family}"))
 
     def has_experts(self, layer: int) -> bool:
         """Return whether the feed-forward part of a layer is a mixture of experts."""
@@ -81,13 +89,20 @@ class ModelConfig:
         return self.local_rope if self.local_rope is not None and self.window(layer) else self.rope
 
     @property
+    def cache_heads(self) -> dict[str, Any]:
+        """What a cache must know of the heads: ``kv_heads``, ``head_dim``, and ``v_head_dim``, which is never 0."""
+        return {"kv_heads": self.kv_heads, "head_dim": self.head_dim, "v_head_dim": self.v_head_dim or self.head_dim}
+
+    @property
     def score_scale(self) -> float:
         """The factor of the products of q and k."""
         return self.attention_scale or 1.0 / math.sqrt(self.head_dim)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that ``from_dict`` reads back to an equal config."""
-        return written(self)
+        own = written_own(self.family, self.own)
+        found = {name: value for name, value in written(self).items() if name != "own"}
+        return {**found, "own": own} if own else found
 
     @staticmethod
     def from_dict(data: object, source: Path | str) -> ModelConfig:
@@ -97,7 +112,7 @@ class ModelConfig:
         model computes, and is refused.
         """
         fields = Fields(data, source, remedy=AGAIN, prefix="model.")
-        fields.only(*(field.name for field in dataclasses.fields(ModelConfig)))
+        fields.only(*(each.name for each in dataclasses.fields(ModelConfig)))
         family = fields.text("family")
         if family not in families():
             fields.fail(
@@ -121,6 +136,7 @@ class ModelConfig:
             tie_embeddings=fields.flag("tie_embeddings"),
             bos_id=fields.optional_integer("bos_id", 0, vocab - 1),
             eos_ids=token_ids(fields, "eos_ids", vocab),
+            own=read_own(family, fields.mapping("own").data if fields.has("own") else {}, source, AGAIN),
             **_later(fields),
         )
         check_sizes(config, fields, "heads", "kv_heads")
@@ -146,6 +162,7 @@ def _later(fields: Fields) -> dict[str, Any]:
         "shared_intermediate": fields.integer("shared_intermediate", 0, bounds.MAX_WIDTH, 0),
         "share_of_chosen": fields.flag("share_of_chosen", False),
         "dense_layers": fields.integers("dense_layers", 0, bounds.MAX_LAYERS),
+        "v_head_dim": fields.integer("v_head_dim", 0, bounds.MAX_HEAD_DIM, 0),
     }
 
 
@@ -186,5 +203,5 @@ def check_sizes(config: ModelConfig, fields: Fields, heads: str, kv_heads: str) 
         fields.fail("expert_intermediate", "is 0, and the model has experts")
     if config.activation == "swiglu" and not (config.gate_slope and config.gate_limit):
         fields.fail("gate_limit", "or gate_slope is 0, and the gates are swiglu")
-    if config.heads * config.head_dim > bounds.MAX_WIDTH:
-        fields.fail(heads, f"times head_dim is {config.heads * config.head_dim}, it may be {bounds.MAX_WIDTH} at most")
+    if (width := config.heads * max(config.head_dim, config.v_head_dim)) > bounds.MAX_WIDTH:
+        fields.fail(heads, f"times head_dim is {width}, it may be {bounds.MAX_WIDTH} at most")

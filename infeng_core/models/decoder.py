@@ -58,14 +58,15 @@ class _Decoder:
         self.tensors = {tensor.name for tensor in layout(config).tensors}
         self.k_column = panel_columns(config.heads * config.head_dim)
         self.v_column = self.k_column + panel_columns(config.kv_heads * config.head_dim)
+        self.v_head_dim = config.cache_heads["v_head_dim"]
 
     def graph(self) -> Graph:
         config, hidden = self.config, panel_columns(self.config.hidden)
         values = {
             "hidden": Value(hidden),  # the residual stream
             "normed": Value(hidden),
-            "qkv": Value(2 * self.v_column - self.k_column),
-            "attended": Value(self.k_column),
+            "qkv": Value(self.v_column + panel_columns(config.kv_heads * self.v_head_dim)),
+            "attended": Value(panel_columns(config.heads * self.v_head_dim)),
             "gated": Value(panel_columns(config.intermediate)),
             "sampled": Value(hidden, sampled=True),
             "logits": Value(panel_columns(config.vocab), sampled=True),
@@ -113,6 +114,7 @@ class _Decoder:
                 window=config.window(layer),
                 softcap=config.attention_softcap,
                 sinks=f"{name}.sinks" if f"{name}.sinks" in self.vectors else "",
+                v_head_dim=config.v_head_dim,
             ),
             *self._after(f"{name}.o_proj", "attended", f"{name}.attn_post_norm"),
         ]

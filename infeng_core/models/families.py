@@ -2,7 +2,9 @@
 
 A family defines ``FAMILY`` (``model_type`` of its config.json), ``ARCHITECTURES`` (the class names that config.json
 lists), ``graph(config)``, and optionally ``weights(config)``: tensors that a checkpoint names or joins otherwise than
-``infeng_core.models.weights.decoder``. The wheel infeng-convert reads its config.json.
+``infeng_core.models.weights.decoder``, and ``own(fields)``: what a model of the family has beside the fields of
+ModelConfig. It reads each such field with its type, its bounds and its default, and returns them by name; the family's
+other functions find them in ``config.own``. The wheel infeng-convert reads its config.json.
 """
 
 from __future__ import annotations

@@ -47,6 +47,21 @@ class Residual:
 
 
 @dataclass(frozen=True, slots=True)
+class RowScale:
+    """``cur[m][n] *= vector[n]``: each output, a row of the weight, has a factor; ``vector`` as that of ``Bias``."""
+
+    vector: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mul:
+    """``cur[m][n] *= function(value[m][n])``; docs/numerics.md lists functions, ``identity`` among them."""
+
+    value: str
+    function: str = "identity"
+
+
+@dataclass(frozen=True, slots=True)
 class SiluMul:
     """Panels alternate gate and up: ``cur`` becomes ``silu(gate) * up``, half as wide."""
 
@@ -84,7 +99,7 @@ class Activate:
     function: str
 
 
-Step = Bias | Residual | SiluMul | GatedMul | Scale | Softcap | Activate
+Step = Bias | RowScale | Residual | Mul | SiluMul | GatedMul | Scale | Softcap | Activate
 """The steps that may follow a linear op before its result is written."""
 
 
@@ -101,32 +116,35 @@ class RmsNorm:
     """``out = (x / sqrt(mean(x^2) + eps)) * (offset + weight)``; if only ``out`` is sampled, of the sampled rows.
 
     With ``heads`` above 0, ``out`` is ``x``: that many adjacent vectors of the weight's length, from ``column`` on,
-    are normed one by one.
+    are normed one by one. Without a weight nothing is multiplied, and ``size`` values are normed, 0 for all of ``x``.
     """
 
-    weight: str
+    weight: str  # "": none
     x: str
     out: str
     eps: float
     offset: float = 0.0
     heads: int = 0
     column: int = 0
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LayerNorm:
     """``out = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias``; if only ``out`` is sampled, of the sampled
-    rows."""
+    rows. Without a weight and a bias ``size`` values are normed, 0 for all of ``x``."""
 
-    weight: str
-    bias: str
+    weight: str  # "": none
+    bias: str  # "": none
     x: str
     out: str
     eps: float
+    size: int = 0
 
     def as_row_op(self) -> RowOp:
         """Return the same op by the names of its operands."""
-        return RowOp("layernorm", self.x, self.out, {"weight": self.weight, "bias": self.bias, "eps": self.eps})
+        vectors = {name: vector for name, vector in (("weight", self.weight), ("bias", self.bias)) if vector}
+        return RowOp("layernorm", self.x, self.out, {**vectors, "eps": self.eps}, columns=self.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +214,13 @@ class KvAppend:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Causal attention of the q heads at column 0 of ``x`` over the cache of ``layer``; ``window`` 0 sees all."""
+    """Causal attention of the q heads at column 0 of ``x`` over the cache of ``layer``; ``window`` 0 sees all.
+
+    ``slopes`` are those of ALiBi (Press et al., 2022): slope * (t - P) is added to a score of position t at P.
+    """
 
     x: str
-    out: str  # (rows, heads * head_dim)
+    out: str  # (rows, heads * v_head_dim)
     layer: int
     heads: int
     kv_heads: int
@@ -208,6 +229,8 @@ class Attention:
     window: int = 0
     softcap: float = 0.0  # of scores; 0: none
     sinks: str = ""  # a vector (heads,) of scores without a value
+    slopes: tuple[float, ...] = ()  # (heads,)
+    v_head_dim: int = 0  # of a head of v; 0: as ``head_dim``
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,11 +278,15 @@ Op = Embed | RmsNorm | LayerNorm | RowOp | Linear | Apply | Rope | KvAppend | At
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """One forward pass: the values by name and the ops in order; ``logits`` is (samples, vocab padded to panels)."""
+    """One forward pass: the values by name and the ops in order; ``logits`` is (samples, vocab padded to panels).
+
+    ``inputs`` are the values that the caller of a program writes before each run; the graph of a family has none.
+    """
 
     values: Mapping[str, Value]
     ops: tuple[Op, ...]
     logits: str
+    inputs: tuple[str, ...] = ()
 
 
 def reads(op: Op) -> tuple[str, ...]:
@@ -272,7 +299,7 @@ def reads(op: Op) -> tuple[str, ...]:
         first += tuple(filter(None, (op.shared, op.gate)))
     if isinstance(op, RowOp):
         first += tuple(op.rows.values())
-    return (*first, *(step.value for step in steps if isinstance(step, Residual)))
+    return (*first, *(step.value for step in steps if isinstance(step, Residual | Mul)))
 
 
 def writes(op: Op) -> str:

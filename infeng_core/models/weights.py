@@ -6,7 +6,7 @@ Packed tensors (16-row panels, docs/format.md) and f32 vectors, for layer i:
 ``embed``                             (vocab, hidden); also the head when the embeddings are tied
 ``lm_head``                           (vocab, hidden); absent when tied
 ``layers.i.qkv_proj``                 q, k, v below each other, each starting on a panel boundary
-``layers.i.o_proj``                   (hidden, heads * head_dim)
+``layers.i.o_proj``                   (hidden, heads * size of a head of v)
 ``layers.i.gate_up_proj``             panels alternate gate, up, gate, up ...
 ``layers.i.up_proj``                  (intermediate, hidden), in place of it in an MLP without a gate
 ``layers.i.down_proj``                (hidden, intermediate)
@@ -329,14 +329,15 @@ def _linears(
     """Return the linears of a layer, without the experts', in the order in which a step reads them."""
     attention, mlp, ours = f"model.layers.{layer}.self_attn", f"model.layers.{layer}.mlp", f"layers.{layer}"
     hidden, inner, bias = config.hidden, config.intermediate, config.mlp_bias
-    q_rows, kv_rows = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    v_head_dim = config.cache_heads["v_head_dim"]
+    rows = (config.heads * config.head_dim, config.kv_heads * config.head_dim, config.kv_heads * v_head_dim)
     heads = ("qkv_proj",) * 3 if fused else ("q_proj", "k_proj", "v_proj")
     gates = ("gate_up_proj",) * 2 if fused else ("gate_proj", "up_proj")
-    qkv = tuple((f"{attention}.{name}", rows) for name, rows in zip(heads, (q_rows, kv_rows, kv_rows), strict=True))
+    qkv = tuple((f"{attention}.{name}", rows) for name, rows in zip(heads, rows, strict=True))
     gate_up = tuple((f"{mlp}.{name}", inner) for name in gates)
     around: tuple[_Linear, ...] = (
         _Linear(f"{ours}.qkv_proj", hidden, stacked, qkv, qkv_bias),
-        _Linear(f"{ours}.o_proj", q_rows, stacked, ((f"{attention}.o_proj", hidden),), o_bias),
+        _Linear(f"{ours}.o_proj", config.heads * v_head_dim, stacked, ((f"{attention}.o_proj", hidden),), o_bias),
     )
     if experts is not None:
         router = ((f"model.layers.{layer}.{experts.router}", config.experts),)

@@ -21,6 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from infeng_core import Engine, SamplingParams, cli
 from infeng_core.errors import AdapterError, ModelError
+from infeng_core.formats.adapters.artifact import shapes_of
 from infeng_core.formats.adapters.target_modules import target_modules
 from infeng_core.models import families
 from infeng_core.models.config import ModelConfig
@@ -107,10 +108,21 @@ def test_what_the_family_does_not_run_is_refused_by_name(changes: dict[str, Any]
         read(PYTHIA_70M, **changes)
 
 
-def test_the_kind_of_residuals_is_a_family() -> None:
-    sequential = read(PYTHIA_70M, use_parallel_residual=False)
-    assert sequential == replace(read(PYTHIA_70M), family="gpt_neox_sequential")
+def test_the_kind_of_residuals_is_a_field_of_the_familys_own() -> None:
+    parallel, sequential = read(PYTHIA_70M), read(PYTHIA_70M, use_parallel_residual=False)
+    assert sequential == replace(parallel, own={"parallel_residual": False})
+    assert sequential.family == "gpt_neox" and parallel.own == {"parallel_residual": True}
+    assert "own" not in parallel.to_dict() and sequential.to_dict()["own"] == {"parallel_residual": False}
     assert ModelConfig.from_dict(sequential.to_dict(), "model.json") == sequential
+    assert shapes_of(sequential) != shapes_of(parallel), "an adapter of one kind would fit the other"
+
+
+def test_a_model_that_was_converted_under_the_second_name_is_sequential_and_keeps_its_id() -> None:
+    then = {**read(PYTHIA_70M).to_dict(), "family": "gpt_neox_sequential"}
+    config = ModelConfig.from_dict(then, "model.json")
+    assert config.own == {"parallel_residual": False} and config.to_dict() == then
+    now = families.families()["gpt_neox"].graph(read(PYTHIA_70M, use_parallel_residual=False))
+    assert families.families()["gpt_neox_sequential"].graph(config) == now
     assert "gpt_neox (GPTNeoXForCausalLM)" in families.describe()
     assert "sequential" not in families.describe()
 
@@ -144,7 +156,7 @@ def test_logits_and_greedy_tokens_equal_transformers(implementation: str, case: 
     assert list(completion.token_ids) == golden["greedy"].tolist()
 
 
-def test_a_conversion_to_integers_gives_the_same_bytes_by_every_kernel_and_keeps_its_family(tmp_path: Path) -> None:
+def test_a_conversion_to_integers_gives_the_same_bytes_by_every_kernel_and_keeps_its_own_field(tmp_path: Path) -> None:
     source, native = NEOX_SEQUENTIAL.write(tmp_path / "model"), tmp_path / "native"
     words = ["convert", str(source), str(native), "--format", "int8-row", "--set", f"plugins.paths={PLUGIN}"]
     assert cli.main(words) == 0
@@ -152,7 +164,7 @@ def test_a_conversion_to_integers_gives_the_same_bytes_by_every_kernel_and_keeps
     for implementation in (VECTOR, "reference"):
         stored = {"model.format": "int8-row", "kv_cache.dtype": "int8", "kv_cache.memory": "1MB"}
         with engine(native, NEOX_SEQUENTIAL, implementation, **stored) as made:
-            assert made.model.config.family == "gpt_neox_sequential"
+            assert made.model.config.own == {"parallel_residual": False}
             found.append(harness.logits(made, NEOX_SEQUENTIAL.prompt, range(0, 300, 5), chunks=2))
     np.testing.assert_array_equal(found[0], found[1])
     assert np.corrcoef(found[0][0], oracle.golden(NEOX_SEQUENTIAL)["logits"][0])[0, 1] > 0.99
@@ -257,7 +269,8 @@ def _graphs(config: ModelConfig) -> Iterator[tuple[str, Graph]]:
     right = families.families()[config.family].graph(config)
     for name, change in CHANGES.items():
         yield name, replace(right, ops=tuple(map(change, right.ops)))
-    yield "the other residuals", families.families()["gpt_neox_sequential"].graph(config)
+    sequential = replace(config, own={"parallel_residual": False})
+    yield "the other residuals", families.families()["gpt_neox"].graph(sequential)
 
 
 def test_removing_any_term_changes_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

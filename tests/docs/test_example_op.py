@@ -231,7 +231,7 @@ def test_steps_of_the_op_equal_an_op_of_their_own(
 
 
 def test_the_backend_numpy_refuses_the_op_by_name(model: Path, plugin: Path) -> None:
-    with pytest.raises(KernelError, match="the model is clip, with clip, for which it has no function"):
+    with pytest.raises(KernelError, match="family clip: its graph has the op clip, for which there is no function"):
         engine(model, plugin, backend__use="numpy")
 
 

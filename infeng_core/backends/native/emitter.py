@@ -27,9 +27,11 @@ from infeng_core.models.ops import (
     GatedMul,
     Graph,
     Linear,
+    Mul,
     Op,
     Residual,
     Route,
+    RowScale,
     Scale,
     SiluMul,
     Softcap,
@@ -79,7 +81,7 @@ class Forms:
             reader
             for reader in readers
             if isinstance(reader, Linear | ExpertLinear | Combine)
-            and any(isinstance(s, Residual) and s.value == out for s in reader.steps)
+            and any(isinstance(s, Residual | Mul) and s.value == out for s in reader.steps)
         ]
         needs_f32 = len(as_int8) < len(readers) or bool(as_operand) or out in self._kept
         return needs_f32 or adds_f32, sorted(roundings)
@@ -160,8 +162,13 @@ class Operands:
         match step:
             case Bias(vector):
                 return "bias", _native.Epilogue.bias(self.model.vectors[vector])
+            case RowScale(vector):
+                return "row_scale", _native.Epilogue.row_scale(self.model.vectors[vector])
             case Residual(value):
                 return "residual", _native.Epilogue.residual(self.buffer(value))
+            case Mul(value, function):
+                name = "mul" if function == "identity" else f"mul_{function}"
+                return name, _native.Epilogue.mul(self.buffer(value), function)
             case SiluMul():
                 return "silu_mul", _native.Epilogue.silu_mul()
             case GatedMul(function, slope, limit):

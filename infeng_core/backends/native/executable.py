@@ -15,7 +15,7 @@ from infeng_core.backends.native.adapters import place
 from infeng_core.backends.native.plan import Planner
 from infeng_core.backends.native.split import HostExperts, Split
 from infeng_core.batch import Batch, Limits
-from infeng_core.errors import AdapterError, KernelError, ResourceError
+from infeng_core.errors import AdapterError, KernelError, ModelError, ResourceError
 from infeng_core.kernels.problems import MAX_STACKED_RANK
 from infeng_core.machine import placement
 from infeng_core.machine.memory import LOCK_REMEDY, available_bytes
@@ -53,7 +53,7 @@ class NativeBackend:
 
         Raises KernelError for heads that the cache cannot hold.
         """
-        sizes = {"layers": places(_groups(shape, config)), "kv_heads": shape.kv_heads, "head_dim": shape.head_dim}
+        sizes = {"layers": places(_groups(shape, config)), **shape.cache_heads}
         try:
             return _native.KvCache.bytes_per_block(config.kv_cache.dtype, **sizes)
         except _native.NativeError as error:
@@ -112,11 +112,14 @@ def plan(
 ) -> tuple[_native.Program, Planner, int]:
     """Return an unfinished program with every op bound, its planner and the buffer of the logits.
 
-    graph: replaces the graph of the model's family. kept: values to read after a run, besides the logits. host:
-    computes some of the experts of a program on a device.
+    graph: replaces the graph of the model's family; its inputs lie in their buffers. kept: values to read after a run,
+    besides the logits. host: computes some of the experts of a program on a device.
     """
-    inputs = () if graph is None else graph.values  # the caller of a given graph may write any of them
-    graph = graph or families()[model.config.family].graph(model.config)
+    if graph is None:
+        graph = families()[model.config.family].graph(model.config)
+        if graph.inputs:
+            why = f"its graph takes {', '.join(graph.inputs)} from its caller, and an engine writes no values"
+            raise ModelError(f"family {model.config.family}", why, "let an op write them")
     groups = layer_groups(model.config) if any(limits.windows) else one_group(model.config.layers)
     dtype = config.adapters.dtype if config.adapters.max_resident else None
     while True:
@@ -131,7 +134,7 @@ def plan(
             device=selector.device,
         )
         planner = Planner(model, graph, limits, selector, pool.threads, dtype, kept, groups, host)
-        logits = planner.build(program, cache, config.kv_cache.dtype, inputs)
+        logits = planner.build(program, cache, config.kv_cache.dtype)
         if not planner.is_outdated:
             return program, planner, logits
 
@@ -163,10 +166,9 @@ class NativeExecutable:
             config.kv_cache.dtype,
             layers=layers,
             blocks=limits.kv_blocks,
-            kv_heads=shape.kv_heads,
-            head_dim=shape.head_dim,
             pages=pages,
             device=device,
+            **shape.cache_heads,
         )
         placement.report(self._cache.place_error)
         self._dtype = config.adapters.dtype if config.adapters.max_resident else None
@@ -186,6 +188,7 @@ class NativeExecutable:
         )
         self.kv_bytes = self._cache.nbytes
         sizes = f"{layers} layers, {shape.kv_heads} heads of {shape.head_dim}"
+        sizes += f" and {shape.v_head_dim}" if shape.v_head_dim not in (0, shape.head_dim) else ""
         revision = "" if _native.NUMERICS == 1 else f", numerics {_native.NUMERICS}"
         self._layout = f"native {BLOCK_LAYOUT}: {config.kv_cache.dtype}, {sizes}{revision}"
         if rope := variant(shape.rope, limits.context):

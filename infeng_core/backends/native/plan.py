@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
     from infeng_core.kernels.choice import Selector
     from infeng_core.models.config import RopeConfig
 
+ATTENTION_NEEDS = {"window": "window", "softcap": "softcap", "sinks": "sinks", "slopes": "alibi"}
+"""The need of a problem by the field of an attention that is not 0 or empty."""
+
 
 class Planner:
     """Builds one program; used once."""
@@ -87,8 +91,8 @@ class Planner:
         self.head_norms: dict[str, HeadNorms] = {}
         self._tables: dict[RopeConfig, tuple[rope.Table, rope.Table, rope.Table | None]] = {}
 
-    def build(self, program: _native.Program, cache: _native.KvCache, kv_format: str, inputs: Iterable[str]) -> int:
-        """Add every op of the graph to ``program``; return the buffer of the logits. inputs: values written before."""
+    def build(self, program: _native.Program, cache: _native.KvCache, kv_format: str) -> int:
+        """Add every op of the graph to ``program``; return the buffer of the logits."""
         self._program, self._cache, self._kv_format = program, cache, kv_format
         self._operands = Operands(program, self._model, self._graph)
         self._emitter = Emitter(self._operands, self._forms, self.binder, self._adapters)
@@ -97,7 +101,7 @@ class Planner:
             ranges = self._limits.max_segments * MAX_STACKED_RANK // PANEL
             program.open_adapters(self._adapters, columns=MAX_STACKED_RANK, max_ranges=ranges)
         family = f"family {self._model.config.family}"
-        self._require_sound(family, inputs)
+        self._require_sound(family)
         try:
             for index, op in enumerate(self._graph.ops):
                 self._add(index, op)
@@ -124,15 +128,15 @@ class Planner:
         """Return the buffer of a value's float32 rows."""
         return self._operands.buffer(name)
 
-    def _require_sound(self, family: str, inputs: Iterable[str]) -> None:
+    def _require_sound(self, family: str) -> None:
         """Raise ModelError for an unknown op, a value that is read before it is written, and heads that are wrong."""
-        written, sizes = set(inputs), (self._model.config.kv_heads, self._model.config.head_dim)
+        written, sizes = set(self._graph.inputs), self._model.config.cache_heads
         for op in self._graph.ops:
             if not isinstance(op, Op):
                 raise ModelError(family, f"its graph has {op!r}, which backend native does not run", "use another one")
             why = next((f"reads {name!r} before an op writes it" for name in reads(op) if name not in written), "")
-            if isinstance(op, Attention) and (op.kv_heads, op.head_dim) != sizes:
-                why = f"has {op!r}, the cache has {sizes[0]} heads of {sizes[1]}"
+            if isinstance(op, Attention) and _heads_of(op) != sizes:
+                why = f"has {op!r}, the cache has {_heads(**sizes)}"
             if isinstance(op, Rope) and min(op.heads, op.kv_heads) < 1:
                 why = f"has {op!r}, which turns no heads"
             if why:
@@ -182,33 +186,38 @@ class Planner:
         self.binder.note("embed", detail, emit_alone)
         out = self.buffer(op.out)
         emit(emit_alone, out, [])
+        _, roundings = self._forms.of(index, op.out)
+        rounded = self._operands.quantized(op.out, roundings)
+        self.binder.note_fused("embed", detail, False, problem, ["lora", *(name for name, _ in rounded)], 0)
         columns = panel_columns(weight.k)
         slot = self._program.embedding_slot(vocabulary=weight.n, panels=columns // PANEL)
         self._emitter.epilogue(detail, out, columns, out, [("lora", _native.Epilogue.lora(slot))])
-        _, roundings = self._forms.of(index, op.out)
-        for step in self._operands.quantized(op.out, roundings):
+        for step in rounded:
             self._emitter.epilogue(detail, out, columns, None, [step])
 
     def _rmsnorm(self, index: int, op: RmsNorm) -> None:
-        vector = self._model.vectors[op.weight]
-        sampled, x = self._graph.values[op.out].sampled, self.buffer(op.x)
-        gather = sampled and not self._graph.values[op.x].sampled
-        needs = ["norm_offset"] if op.offset else []
-        detail = f"{role(op.weight)} {len(vector)}"
-        problem = {"n": len(vector), "k": len(vector)}
+        detail, problem, add = self._norm(op)
+        sampled, x = self._graph.values[op.out].sampled, self._graph.values[op.x].sampled
         if op.heads:
-            kernels = self.binder.choose("rmsnorm", sampled, {**problem, "needs": [*needs, "norm_heads"]})
+            kernels = self.binder.choose("rmsnorm", sampled, {**problem, "needs": [*problem["needs"], "norm_heads"]})
             self.binder.note("rmsnorm", detail, kernels)
-            of_heads: dict[str, Any] = {"offset": op.offset, "heads": op.heads, "column": op.column}
-            self._program.rmsnorm(kernels, x, vector, op.eps, x, module=op.weight, **of_heads)
+            add(kernels, self.buffer(op.x), heads=op.heads, column=op.column)
             return
+        gather = sampled and not x
+        problem["needs"] += ["row_gather"] if gather else []
+        self._emitter.emit(index, "rmsnorm", detail, problem, [], op.out, partial(add, gather_samples=gather))
 
-        def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
-            more: dict[str, Any] = {"gather_samples": gather, "module": op.weight, "offset": op.offset}
-            self._program.rmsnorm(kernels, x, vector, op.eps, out, epilogues, **more)
+    def _norm(self, op: RmsNorm) -> tuple[str, dict[str, Any], Callable[..., None]]:
+        """Return a norm's name in lists of kernels, its problem, and what adds it to the program."""
+        vector = self._model.vectors[op.weight] if op.weight else None
+        size = (op.size or self._graph.values[op.x].columns) if vector is None else len(vector)
+        needs = ["norm_offset"] * bool(op.offset) + ["norm_plain"] * (vector is None)
 
-        needs += ["row_gather"] if gather else []
-        self._emitter.emit(index, "rmsnorm", detail, {**problem, "needs": needs}, [], op.out, emit)
+        def add(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue] = (), **more: Any) -> None:
+            more |= {"module": op.weight, "offset": op.offset, "size": size}
+            self._program.rmsnorm(kernels, self.buffer(op.x), vector, op.eps, out, epilogues, **more)
+
+        return f"{role(op.weight or op.out)} {size}", {"n": size, "k": size, "needs": needs}, add
 
     def _row_op(self, index: int, op: RowOp) -> None:
         found = arguments_of(op, self.binder.operands(op.op), self._operands)
@@ -230,12 +239,10 @@ class Planner:
         """Add the final norm once more, over all rows and only in steps that ask for it."""
         self.hidden = self._program.buffer(self._graph.values[op.out].columns)
         if isinstance(op, RmsNorm):
-            vector, x = self._model.vectors[op.weight], self.buffer(op.x)
-            needs = ["norm_offset"] if op.offset else []
-            kernels = self.binder.choose("rmsnorm", False, {"n": len(vector), "k": len(vector), "needs": needs})
-            self.binder.note("rmsnorm", f"{role(op.weight)} {len(vector)} of all rows", kernels, is_listed=False)
-            more: dict[str, Any] = {"module": op.weight, "on_demand": True, "offset": op.offset}
-            self._program.rmsnorm(kernels, x, vector, op.eps, self.hidden, **more)
+            detail, problem, add = self._norm(op)
+            kernels = self.binder.choose("rmsnorm", False, problem)
+            self.binder.note("rmsnorm", f"{detail} of all rows", kernels, is_listed=False)
+            add(kernels, self.hidden, on_demand=True)
             return
         op = op.as_row_op() if isinstance(op, LayerNorm) else op
         found = arguments_of(op, self.binder.operands(op.op), self._operands)
@@ -276,7 +283,7 @@ class Planner:
         heads: dict[str, Any] = {"heads": op.heads, "kv_heads": op.kv_heads, "head_dim": op.head_dim}
         needs = (["rope_norm"] if op.q_norm or op.k_norm else []) + (["rope_scale"] if q_scale is not None else [])
         kernels = self.binder.choose("rope", False, {"context": self._limits.context, "needs": needs, **heads})
-        self.binder.note("rope", _heads(op.heads, op.kv_heads, op.head_dim), kernels)
+        self.binder.note("rope", _heads(**heads), kernels)
         norms = [self._model.vectors[name] + np.float32(op.offset) if name else None for name in (op.q_norm, op.k_norm)]
         more: dict[str, Any] = {"q_norm": norms[0], "k_norm": norms[1], "q_scale": q_scale, "eps": op.eps}
         if norms[0] is not None and norms[1] is not None:
@@ -285,29 +292,34 @@ class Planner:
         self._program.rope(kernels, self.buffer(op.x), **heads, k_column=op.k_column, cos=cos, sin=sin, **more)
 
     def _kv_append(self, op: KvAppend) -> None:
-        config = self._model.config
-        sizes = {"kv_heads": config.kv_heads, "head_dim": config.head_dim, "context": self._limits.context}
-        problem = {"kv": self._kv_format, **sizes}
+        heads = self._model.config.cache_heads
+        problem = {"kv": self._kv_format, "context": self._limits.context, **heads}
         kernels = self.binder.choose("kv_append", False, problem)
-        self.binder.note("kv_append", f"{self._kv_format} {config.kv_heads} heads of {config.head_dim}", kernels)
+        self.binder.note("kv_append", f"{self._kv_format} {_heads(**heads)}", kernels)
         x, (table, place) = self.buffer(op.x), self._places[op.layer]
         self._program.kv_append(kernels, x, self._cache, place, k_column=op.k_column, v_column=op.v_column, table=table)
 
     def _attention(self, index: int, op: Attention) -> None:
-        heads = {"heads": op.heads, "kv_heads": op.kv_heads, "head_dim": op.head_dim}
-        needs = [need for need in ("window", "softcap", "sinks") if getattr(op, need)]
+        needs = [need for name, need in ATTENTION_NEEDS.items() if getattr(op, name)]
+        heads = {"heads": op.heads, **_heads_of(op)}
         problem = {"kv": self._kv_format, "context": self._limits.context, "needs": needs, **heads}
         x, (table, place) = self.buffer(op.x), self._places[op.layer]
         more: dict[str, Any] = {"heads": op.heads, "window": op.window, "scale": op.scale, "softcap": op.softcap}
         more |= {"sinks": self._model.vectors[op.sinks] if op.sinks else None, "table": table}
+        more |= {"slopes": np.array(op.slopes, np.float32)} if op.slopes else {}
 
         def emit(kernels: Bindings, out: int | None, epilogues: Sequence[_native.Epilogue]) -> None:
             out = self.buffer(op.out) if out is None else out
             self._program.attention(kernels, x, self._cache, place, out, epilogues=epilogues, **more)
 
-        detail = f"{self._kv_format} {_heads(op.heads, op.kv_heads, op.head_dim)}"
-        self._emitter.emit(index, "attention", detail, problem, [], op.out, emit)
+        self._emitter.emit(index, "attention", f"{self._kv_format} {_heads(**heads)}", problem, [], op.out, emit)
 
 
-def _heads(heads: int, kv_heads: int, head_dim: int) -> str:
-    return f"{heads}/{kv_heads} heads of {head_dim}"
+def _heads_of(op: Attention) -> dict[str, int]:
+    """Return what an attention takes the cache's heads for, as ``ModelConfig.cache_heads`` has them."""
+    return {"kv_heads": op.kv_heads, "head_dim": op.head_dim, "v_head_dim": op.v_head_dim or op.head_dim}
+
+
+def _heads(kv_heads: int, head_dim: int, v_head_dim: int = 0, heads: int = 0) -> str:
+    count = f"{heads}/{kv_heads}" if heads else f"{kv_heads}"
+    return f"{count} heads of {head_dim}" + (f" and {v_head_dim}" if v_head_dim not in (0, head_dim) else "")

@@ -16,6 +16,9 @@ from infeng_core.models.ops import RowOp
 WANTED = {"rows": "a value, in `rows`", "vector": "the name of a vector, in `operands`", "scalar": "a number"}
 """What a graph gives for each kind of operand."""
 
+PLAIN = {"layernorm": {"weight": 1.0, "bias": 0.0}}
+"""The vectors that a graph may leave out, by the op, and the number that stands for all of their values."""
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -45,13 +48,15 @@ def arguments_of(op: RowOp, described: Sequence[_native.Operand], known: Operand
         if name not in names:
             raise _fault(op, known, f"gives it an operand {name}", unknown_key_remedy(name, names))
     found = {one.name: _argument(op, one, values, known) for one in described}
-    vectors = [one.name for one in described if one.kind == "vector"]
+    vectors = [one.name for one in described if one.kind == "vector" and found[one.name] is not None]
     sizes = [len(found[name]) for name in vectors]
     columns = op.columns or (sizes[0] if sizes else known.graph.values[op.x].columns)
     for name, size in zip(vectors, sizes, strict=True):
         if size != columns:
             why = f"gives it {op.operands[name]} of {size} values as {name}, for rows of {columns}"
             raise _fault(op, known, why, "its vectors are as long as its rows")
+    plain = PLAIN.get(op.op, {})
+    found |= {name: np.full(columns, plain[name], np.float32) for name in plain if name not in vectors}
     if op.op not in _native.OPS and op.out in values.values():
         raise _fault(op, known, f"lets it write {op.out}, which it reads", "let it write a value of its own")
     return Arguments(found, columns, f"{role(str(op.operands[vectors[0]])) if vectors else op.out} {columns}")
@@ -62,8 +67,8 @@ def _argument(op: RowOp, one: _native.Operand, values: dict[str, str], known: Op
     given = op.operands.get(one.name)
     if one.kind == "rows" and one.name in values:
         return known.buffer(values[one.name])
-    if one.kind == "vector" and isinstance(given, str):
-        return known.model.vectors[given]
+    if one.kind == "vector" and (isinstance(given, str) or (given is None and one.name in PLAIN.get(op.op, {}))):
+        return None if given is None else known.model.vectors[given]
     if one.kind == "scalar" and one.name not in values:
         if given is None:
             return one.value

@@ -27,6 +27,7 @@ from infeng_core.formats.rotation import LARGEST, SIZE
 from infeng_core.formats.safetensors import Header
 from infeng_core.formats.tensors import LoadedModel
 from infeng_core.models.config import ModelConfig
+from infeng_core.models.own_fields import written_own
 from infeng_core.models.typed_fields import Fields, show
 from infeng_core.plug.hookspecs import ADAPTER_READERS
 
@@ -88,7 +89,8 @@ def is_small(source: str) -> bool:
 
 def shapes_of(config: ModelConfig) -> dict[str, object]:
     """Return the sizes that two bases must share for an adapter to fit both."""
-    return {name: getattr(config, name) for name in SHAPE_FIELDS}
+    own = written_own(config.family, config.own)
+    return {name: getattr(config, name) for name in SHAPE_FIELDS} | ({"own": own} if own else {})
 
 
 def read_artifact(directory: Path) -> Artifact:
@@ -231,9 +233,9 @@ def _check_fit(artifact: Artifact, path: Path, model: LoadedModel, dtype: Adapte
     """Raise AdapterError if the artifact is for another base, storage or scale."""
     spec, mine = artifact.spec, shapes_of(model.config)
     named = f" ({show(artifact.base_name)})" if artifact.base_name else ""
-    for name, value in mine.items():
-        if artifact.shapes.get(name) != value:
-            why = f"its base{named} has {name} = {show(artifact.shapes.get(name))}, this one has {value}"
+    for name in (*SHAPE_FIELDS, "own"):
+        if artifact.shapes.get(name) != mine.get(name):
+            why = f"its base{named} has {name} = {show(artifact.shapes.get(name))}, this one has {mine.get(name)}"
             raise AdapterError(f"{path}", why, "load it over the model that it was trained on")
     if (token := max(spec.invocation, default=0)) >= model.config.vocab:
         why = f"its invocation has token {token}, the base has {model.config.vocab} tokens"

@@ -28,9 +28,6 @@ class PanelFormat(Protocol):
     def panel_bytes(self, k: int) -> int:
         """Return the bytes of one panel over ``k`` inputs, a multiple of 64."""
 
-    def unpack(self, a: NDArray[np.uint8], offset: int, panels: int, k: int, /) -> Floats:
-        """Return the rows of ``panels`` panels, (panels * 16, k)."""
-
 
 def stacked_panels(rank: int) -> tuple[int, bool]:
     """Return how many whole panels hold ``rank`` rows, and whether a folded one follows."""
@@ -47,16 +44,6 @@ def stacked_bytes(format: PanelFormat, rank: int, k: int) -> int:
     """Return the bytes of ``rank`` rows of ``k`` inputs."""
     whole, is_folded = stacked_panels(rank)
     return whole * format.panel_bytes(k) + (format.panel_bytes(folded_inputs(k)) if is_folded else 0)
-
-
-def unpack_stacked(format: PanelFormat, a: NDArray[np.uint8], rank: int, k: int) -> Floats:
-    """Return the rows of an A, (rank, k) float32."""
-    whole, is_folded = stacked_panels(rank)
-    found = [format.unpack(a, 0, whole, k)] if whole else []
-    if is_folded:
-        lanes = format.unpack(a, whole * format.panel_bytes(k), 1, folded_inputs(k))
-        found.append(np.concatenate([lanes[:HALF], lanes[HALF:]], axis=1)[:, :k])
-    return np.concatenate([*found, np.empty((0, k), np.float32)])[:rank]
 
 
 def int8_scales(format: PanelFormat, a: NDArray[np.uint8], rank: int, k: int) -> Floats:

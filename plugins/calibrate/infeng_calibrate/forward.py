@@ -77,8 +77,7 @@ class Forward:
             "f32",
             layers=1,  # a stage has one layer at most
             blocks=self._blocks,
-            kv_heads=self.model.kv_heads,
-            head_dim=self.model.head_dim,
+            **self.model.cache_heads,
         )
 
     def inputs(self, tensor: str) -> list[NDArray[np.float32]] | Routed | None:

@@ -59,7 +59,7 @@ class Stage:
         rounded = {op.x for op in readers if op.weight in integers}
         loads = tuple(Apply(name, name, ()) for name in self.takes if name in rounded)
         ops = (replace(op, layer=0) if isinstance(op, KvAppend | Attention) else op for op in self.all_ops)
-        return Graph(known, (*loads, *ops), self.kept[0])
+        return Graph(known, (*loads, *ops), self.kept[0], inputs=self.takes)
 
 
 def stages(graph: Graph) -> list[Stage]:

@@ -6,14 +6,14 @@ within the bound that the kernel states, a fraction of the largest magnitude amo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.api import NativeError
-from infeng_core.api.kernels import A_FORMATS, Kernel, Library, problems, storage_of
+from infeng_core.api.kernels import A_FORMATS, Kernel, Library, problems, shrink_needs
 from infeng_inspect.case import OneOp
 from infeng_inspect.judges import NoJudgeError
 from infeng_inspect.lora import RandomAdapters
@@ -55,13 +55,18 @@ def difference(kernel: Kernel, reference: Library, case: problems.Fields, judge:
 def variants(case: problems.Fields, counts: list[int]) -> Iterator[tuple[RandomAdapters | None, list[int]]]:
     """Yield the choices that a problem leaves open: adapters, and the numbers of rows to try them with."""
     if case["op"] == "shrink":
-        yield RandomAdapters(storage_of(case["weight"], case.get("needs", ()))), counts
+        yield RandomAdapters(_storage_of(case["weight"], case.get("needs", ()))), counts
     elif "lora" in case.get("epilogues", ()):
         named = [storage for storage in A_FORMATS if f"lora_{storage}" in case.get("needs", ())] or list(A_FORMATS)
         for index, storage in enumerate(named):  # together they need no more steps than one would
             yield RandomAdapters(storage), counts[index :: len(named)] or counts[-1:]
     else:
         yield None, counts
+
+
+def _storage_of(weight: str, needs: Collection[str]) -> str:
+    """Return the storage that a shrink's problem is about."""
+    return next(one for one, format in A_FORMATS.items() if format == weight and shrink_needs(one) == [*needs])
 
 
 def sequences(case: problems.Fields, rows: int) -> Sequences:

@@ -98,9 +98,8 @@ class Outline:
     def _planned(self) -> tuple[native.Program, Binder]:
         """Return the unfinished program of a model without weights, and the binder."""
         shape, config = self.shape, self.config
-        cache = native.KvCache(
-            config.kv_cache.dtype, layers=shape.layers, blocks=1, kv_heads=shape.kv_heads, head_dim=shape.head_dim
-        )  # at least the number of layers of a group
+        # At least the number of layers of a group.
+        cache = native.KvCache(config.kv_cache.dtype, layers=shape.layers, blocks=1, **shape.cache_heads)
         model = _empty(shape, self.formats, self.lookup)
         pool = native.Pool(self.selector.cpu.place(config.threads, model.nbytes).workers, spin_us=0)
         program, planner, _ = plan(model, config, replace(self.limits, kv_blocks=1), self.selector, pool, cache)

@@ -1,4 +1,4 @@
-"""The backend ``numpy``: ``Llama`` with the engine's interfaces of a backend and an executable."""
+"""The backend ``numpy``: ``Llama`` or ``GraphModel`` with the engine's interfaces of a backend and an executable."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api import KernelError, available_bytes
+from infeng_core.api import AdapterError, KernelError, available_bytes
 from infeng_core.api.engines import BoundOp
-from infeng_core.api.formats import RowOp, families
+from infeng_core.api.formats import families
 
 from .adapter import Rows
 from .blocks import Blocks
 from .cache import CACHES
+from .graph import GraphModel
 from .llama import Llama
 from .packed import Handle, unpacked
 from .weights import FAMILIES, dequantized, rounding_of
@@ -45,7 +46,7 @@ class NumpyBackend:
             known, dtype = ", ".join(CACHES), config.kv_cache.dtype
             raise KernelError("backend numpy", f"it has no {dtype} cache", f"set kv_cache.dtype to one of {known}")
         cache = CACHES[config.kv_cache.dtype]
-        return cache(layers=shape.layers, slots=BLOCK, kv_heads=shape.kv_heads, head_dim=shape.head_dim).nbytes
+        return cache(layers=shape.layers, slots=BLOCK, **shape.cache_heads).nbytes
 
     def available_bytes(self) -> int | None:
         """Return the bytes available to the machine and its control groups; None if unknown."""
@@ -54,21 +55,13 @@ class NumpyBackend:
     def compile(
         self, model: LoadedModel, config: EngineConfig, limits: Limits, selector: Selector | None
     ) -> NumpyExecutable:
-        """Return an executable of ``model``.
+        """Return an executable of ``model``; a family of a plugin runs by its graph.
 
-        Raises KernelError for an unknown family, which names the ops over rows in its graph.
+        Raises KernelError for an unknown family, and for a graph with an op that is not known.
         """
-        if model.config.family not in FAMILIES:
-            raise KernelError("backend numpy", _why_not(model.config), "use backend native")
+        if model.config.family not in families():
+            raise KernelError("backend numpy", f"there is no family {model.config.family}", "use another model")
         return NumpyExecutable(model, config.kv_cache.dtype, limits)
-
-
-def _why_not(config: ModelConfig) -> str:
-    """Return why the model of an unknown family cannot run."""
-    family = families().get(config.family)
-    ops = {op.op for op in family.graph(config).ops if isinstance(op, RowOp)} if family is not None else set()
-    lacking = f", with {', '.join(sorted(ops))}, for which it has no function" if ops else ""
-    return f"it runs {', '.join(FAMILIES)}, the model is {config.family}{lacking}"
 
 
 class NumpyExecutable:
@@ -80,22 +73,31 @@ class NumpyExecutable:
     def __init__(self, model: LoadedModel, kv_dtype: str, limits: Limits) -> None:
         """Dequantize the weights and allocate ``limits.kv_blocks`` blocks."""
         c = model.config
-        cache = CACHES[kv_dtype](
-            layers=c.layers, slots=limits.kv_blocks * BLOCK, kv_heads=c.kv_heads, head_dim=c.head_dim
-        )
+        cache = CACHES[kv_dtype](layers=c.layers, slots=limits.kv_blocks * BLOCK, **c.cache_heads)
         self.kv_bytes = cache.nbytes
         self._blocks = Blocks(cache.arrays, BLOCK)
         self._layout = f"numpy 1: {kv_dtype}, {c.layers} layers, {c.kv_heads} heads of {c.head_dim}"
+        self._layout += f" and {c.v_head_dim}" if c.v_head_dim not in (0, c.head_dim) else ""
         if c.rope.kind in ("dynamic", "longrope"):  # the rotation of keys depends on the context
             self._layout += f", {limits.context} positions"
         self._lock = threading.Lock()  # other threads copy blocks between steps
-        self.llama = Llama(c, dequantized(model), cache, block=BLOCK, context=limits.context)
+        self.model: Llama | GraphModel
+        if c.family in FAMILIES:
+            self.model = Llama(c, dequantized(model), cache, block=BLOCK, context=limits.context)
+        else:
+            self.model = GraphModel(model, cache, block=BLOCK, context=limits.context)
         self._roundings = {name: rounding_of(model, name) for name in model.tensors}
         self._rows = (1, limits.max_rows)
 
     def load_adapter(self, adapter: PackedAdapter) -> Handle:
-        """Return an adapter's dequantized matrices; the last reference to them frees their memory."""
-        return unpacked(adapter, self.llama.config, self._roundings.__getitem__)
+        """Return an adapter's dequantized matrices; the last reference to them frees their memory.
+
+        Raises AdapterError for a family that runs by its graph.
+        """
+        if isinstance(self.model, GraphModel):
+            why = f"backend numpy applies none to family {self.model.config.family}, which it runs by its graph"
+            raise AdapterError(f"adapter {adapter.source}", why, "use backend native")
+        return unpacked(adapter, self.model.config, self._roundings.__getitem__)
 
     def run(self, batch: Batch) -> NDArray[np.float32]:
         """Run one step; returns the logits of the sampled rows, (samples, vocab) float32."""
@@ -103,7 +105,7 @@ class NumpyExecutable:
             Rows(use.row_begin, use.row_end, cast(Handle, use.handle).adapter, use.weight) for use in batch.adapters
         ]
         with self._lock:
-            logits = self.llama.forward(
+            logits = self.model.forward(
                 batch.tokens,
                 batch.positions,
                 batch.kv_segments,
@@ -114,11 +116,15 @@ class NumpyExecutable:
             )  # (samples, vocab) float64
         return logits.astype(np.float32)
 
-    has_hidden_states = True
+    @property
+    def has_hidden_states(self) -> bool:
+        """Whether the family is one whose head's input is kept."""
+        return isinstance(self.model, Llama)
 
     def hidden_states(self) -> NDArray[np.float32]:
         """Return the head's inputs of all rows of the last run with ``batch.hidden``, (rows, hidden) float32."""
-        return self.llama.hidden.astype(np.float32)
+        assert isinstance(self.model, Llama)  # has_hidden_states is true
+        return self.model.hidden.astype(np.float32)
 
     def block_layout(self) -> str:
         """Return a description of a block's bytes: equal texts mean interchangeable blocks."""
@@ -148,5 +154,5 @@ class NumpyExecutable:
 
     def close(self) -> None:
         """Free the weights and the cache; further calls do nothing."""
-        for name in ("llama", "_blocks"):
+        for name in ("model", "_blocks"):
             vars(self).pop(name, None)

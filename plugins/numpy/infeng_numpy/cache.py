@@ -31,10 +31,10 @@ class PagedCache(Protocol):
         """Return the shares (..., tokens) of slots (tokens,) as used in sums of values: in bytes for integer sums."""
 
     def append(self, layer: int, slots: NDArray[np.intp], k: Array, v: Array) -> None:
-        """Write k, v (tokens, kv_heads, head_dim) to slots (tokens,)."""
+        """Write k and v (tokens, kv_heads, size of a head) to slots (tokens,)."""
 
     def read(self, layer: int, slots: NDArray[np.intp]) -> tuple[Array, Array]:
-        """Return k, v (tokens, kv_heads, head_dim) of slots (tokens,)."""
+        """Return k and v (tokens, kv_heads, size of a head) of slots (tokens,)."""
 
 
 def slots_of(block_table: NDArray[np.int32], positions: NDArray[np.intp], block: int) -> NDArray[np.intp]:
@@ -47,10 +47,10 @@ class F32Cache:
 
     dtype: type[np.floating] = np.float32
 
-    def __init__(self, *, layers: int, slots: int, kv_heads: int, head_dim: int) -> None:
-        """Allocate ``slots`` positions (blocks x positions of a block)."""
+    def __init__(self, *, layers: int, slots: int, kv_heads: int, head_dim: int, v_head_dim: int = 0) -> None:
+        """Allocate ``slots`` positions (blocks x positions of a block); v_head_dim 0: as head_dim."""
         self._k = np.zeros((layers, slots, kv_heads, head_dim), self.dtype)
-        self._v = np.zeros_like(self._k)
+        self._v = np.zeros((layers, slots, kv_heads, v_head_dim or head_dim), self.dtype)
         self.arrays: tuple[NDArray[Any], ...] = (self._k, self._v)
         self.nbytes = self._k.nbytes + self._v.nbytes
 
@@ -63,12 +63,12 @@ class F32Cache:
         return shares
 
     def append(self, layer: int, slots: NDArray[np.intp], k: Array, v: Array) -> None:
-        """Write k, v (tokens, kv_heads, head_dim) to slots (tokens,)."""
+        """Write k and v (tokens, kv_heads, size of a head) to slots (tokens,)."""
         self._k[layer, slots] = k
         self._v[layer, slots] = v
 
     def read(self, layer: int, slots: NDArray[np.intp]) -> tuple[Array, Array]:
-        """Return k, v (tokens, kv_heads, head_dim) of slots (tokens,)."""
+        """Return k and v (tokens, kv_heads, size of a head) of slots (tokens,)."""
         return self._k[layer, slots], self._v[layer, slots]
 
 
@@ -78,12 +78,12 @@ class F16Cache(F32Cache):
     dtype = np.float16
 
     def append(self, layer: int, slots: NDArray[np.intp], k: Array, v: Array) -> None:
-        """Write k, v (tokens, kv_heads, head_dim) to slots (tokens,)."""
+        """Write k and v (tokens, kv_heads, size of a head) to slots (tokens,)."""
         most = np.finfo(np.float16).max
         super().append(layer, slots, np.clip(k, -most, most), np.clip(v, -most, most))
 
     def read(self, layer: int, slots: NDArray[np.intp]) -> tuple[Array, Array]:
-        """Return k, v (tokens, kv_heads, head_dim) of slots (tokens,) as binary32."""
+        """Return k and v (tokens, kv_heads, size of a head) of slots (tokens,) as binary32."""
         k, v = super().read(layer, slots)
         return k.astype(np.float32), v.astype(np.float32)
 
@@ -100,20 +100,24 @@ class ScaledCache:
     most_share = 0
     """The largest share of a token where values are added in integers; 0 where they are not."""
 
-    def __init__(self, *, layers: int, slots: int, kv_heads: int, head_dim: int) -> None:
+    def __init__(self, *, layers: int, slots: int, kv_heads: int, head_dim: int, v_head_dim: int = 0) -> None:
         """Allocate ``slots`` positions; raises KernelError for a head size that cannot be rotated."""
-        if self.rotated and head_dim % LEAST_BLOCK:
-            raise KernelError(
-                "backend numpy",
-                f"a rotated cache takes heads of a multiple of {LEAST_BLOCK} elements, not of {head_dim}",
-                "set kv_cache.dtype to int8, f16 or f32",
-            )
+        self._dims = (head_dim, v_head_dim or head_dim)
+        for dim in self._dims:
+            if self.rotated and dim % LEAST_BLOCK:
+                raise KernelError(
+                    "backend numpy",
+                    f"a rotated cache takes heads of a multiple of {LEAST_BLOCK} elements, not of {dim}",
+                    "set kv_cache.dtype to int8, f16 or f32",
+                )
         shape = (layers, slots, kv_heads)
-        self._codes = [np.zeros((*shape, codes.bytes_of(head_dim)), np.uint8) for codes in (self.keys, self.values)]
+        self._codes = [
+            np.zeros((*shape, codes.bytes_of(dim)), np.uint8)
+            for codes, dim in zip((self.keys, self.values), self._dims, strict=True)
+        ]
         self._scale = np.zeros((2, *shape, 1), np.float32)
         self.arrays: tuple[NDArray[Any], ...] = (*self._codes, self._scale)
         self.nbytes = sum(array.nbytes for array in self.arrays)
-        self._dim = head_dim
 
     def queries(self, q: NDArray[Float]) -> NDArray[Float]:
         """Return q (..., head_dim), rounded to int8 per head (after a rotation, which is undone) for integer keys."""
@@ -128,15 +132,15 @@ class ScaledCache:
         return round_shares(shares, self._scale[1, layer, slots, kv_head, 0], self.most_share)
 
     def append(self, layer: int, slots: NDArray[np.intp], k: Array, v: Array) -> None:
-        """Write k, v (tokens, kv_heads, head_dim) to slots (tokens,)."""
+        """Write k and v (tokens, kv_heads, size of a head) to slots (tokens,)."""
         for part, (codes, x) in enumerate(((self.keys, k), (self.values, v))):
             encoded, self._scale[part, layer, slots] = codes.encode(rotate(x) if self.rotated else x)
             self._codes[part][layer, slots] = encoded
 
     def read(self, layer: int, slots: NDArray[np.intp]) -> tuple[Array, Array]:
-        """Return k, v (tokens, kv_heads, head_dim) of slots (tokens,)."""
+        """Return k and v (tokens, kv_heads, size of a head) of slots (tokens,)."""
         k, v = (
-            codes.decode(self._codes[part][layer, slots])[..., : self._dim] * self._scale[part, layer, slots]
+            codes.decode(self._codes[part][layer, slots])[..., : self._dims[part]] * self._scale[part, layer, slots]
             for part, codes in enumerate((self.keys, self.values))
         )
         if not self.rotated:

@@ -172,17 +172,17 @@ class Llama(Adapted, Rotary):
         k_norm = self.maybe_adapted(f"{name}.k_norm", layer.k_norm, len(h))
         q = self.normed_heads(self.linear(h, layer.q), q_norm, c.heads)  # (rows, heads, head_dim)
         k = self.normed_heads(self.linear(h, layer.k), k_norm, c.kv_heads)  # (rows, kv_heads, head_dim)
-        v = self.linear(h, layer.v).reshape(-1, c.kv_heads, c.head_dim)  # (rows, kv_heads, head_dim)
+        v = self.linear(h, layer.v).reshape(len(h), c.kv_heads, -1)  # (rows, kv_heads, v_head_dim)
         if index not in c.unrotated:
             q, k = self.rotate_queries(q, positions), self.rotate_keys(k, positions)  # shapes as before
             q = q * self.query_scale(positions)
-        mixed = np.empty_like(q)  # (rows, heads, head_dim)
+        mixed = np.empty((*q.shape[:2], v.shape[-1]))  # (rows, heads, v_head_dim)
         for begin, end, pos0, table in segments.tolist():
             seen = np.arange(pos0 + end - begin)  # (length,) every position of this sequence so far
             slots = slots_of(block_tables[table:], seen, self.block)  # (length,)
             self.cache.append(index, slots[pos0:], k[begin:end], v[begin:end])
             mixed[begin:end] = self.attend(q[begin:end], slots, seen[pos0:])
-        return self.linear(mixed.reshape(-1, c.heads * c.head_dim), layer.o)  # (rows, hidden)
+        return self.linear(mixed.reshape(len(h), -1), layer.o)  # (rows, hidden)
 
     def normed_heads(self, x: Real, norm: Real | None, heads: int) -> Real:
         """Split x (rows, heads * head_dim) into heads and norm them per head or as a whole: (rows, heads, head_dim)."""
@@ -196,16 +196,16 @@ class Llama(Adapted, Rotary):
     def attend(self, q: Real, slots: NDArray[np.intp], positions: NDArray[np.intp]) -> Real:
         """Mix the values of slots (length,) by softmax of the scores, for q (rows, heads, head_dim)."""
         group = self.kv_head_of_heads()  # (heads,)
-        keys, values = self.cache.read(self.layer, slots)  # (length, kv_heads, head_dim) each
+        keys, values = self.cache.read(self.layer, slots)  # (length, kv_heads, head_dim or v_head_dim)
         q = self.cache.queries(q).transpose(1, 0, 2)  # (heads, rows, head_dim)
         keys, values = keys[:, group].transpose(1, 2, 0), values[:, group].transpose(1, 0, 2)
-        # keys (heads, head_dim, length), values (heads, length, head_dim)
+        # keys (heads, head_dim, length), values (heads, length, v_head_dim)
         s = self.capped(q @ keys * self.score_scale(), self.config.attention_softcap)  # (heads, rows, length)
         s = np.where(self.visible(positions, s.shape[-1]), s, -np.inf)  # (heads, rows, length)
         shares: Real = np.stack(
             [self.cache.shares(self.layer, slots, one, g) for one, g in zip(self.shares_of(s), group, strict=True)]
         )  # (heads, rows, length)
-        mixed: Real = (shares @ values).transpose(1, 0, 2)  # (rows, heads, head_dim)
+        mixed: Real = (shares @ values).transpose(1, 0, 2)  # (rows, heads, v_head_dim)
         return mixed
 
     def shares_of(self, s: Real) -> Real:

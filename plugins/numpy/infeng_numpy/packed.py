@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from infeng_core.api.adapters import A_FORMAT, tail_layout
-from infeng_core.api.engines import unpack_stacked
+from infeng_core.api.adapters import A_FORMAT, folded_inputs, stacked_panels, tail_layout
 from infeng_core.api.formats import TensorSpec, layout
 
 from .activations import PLAIN, Rounding
@@ -78,7 +77,7 @@ def _of_tensor(
     name: str, tensor: LoraTensor, spec: TensorSpec, dtype: AdapterDtype, rounding: Rounding
 ) -> dict[str, Change]:
     """Return an adapter's change of each projection in a packed tensor, by the projection's name."""
-    a = _real(unpack_stacked(A_FORMAT[dtype], tensor.a, tensor.rank, spec.k))  # (rank, k)
+    a = _real(unpack_stacked(cast(Panels, A_FORMAT[dtype]), tensor.a, tensor.rank, spec.k))  # (rank, k)
     if dtype in INTEGERS and rounding.block:
         a = rotate_blocks(a, rounding.block).astype(np.float64)
     found = {}
@@ -90,6 +89,26 @@ def _of_tensor(
         change = _change(a[rows], scaling, lora, slice(part.rows), int8_input=dtype in INTEGERS)
         found[module] = replace(change, rounding=rounding)
     return found
+
+
+class Panels(Protocol):
+    """Panels of 16 rows."""
+
+    def panel_bytes(self, k: int) -> int:
+        """Return the bytes of one panel over ``k`` inputs."""
+
+    def unpack(self, a: NDArray[np.uint8], offset: int, panels: int, k: int, /) -> NDArray[np.float32]:
+        """Return the rows of ``panels`` panels, (panels * 16, k)."""
+
+
+def unpack_stacked(format: Panels, a: NDArray[np.uint8], rank: int, k: int) -> NDArray[np.float32]:
+    """Return the rows of an A, (rank, k) float32."""
+    whole, is_folded = stacked_panels(rank)
+    found = [format.unpack(a, 0, whole, k)] if whole else []
+    if is_folded:
+        lanes = format.unpack(a, whole * format.panel_bytes(k), 1, folded_inputs(k))
+        found.append(np.concatenate([lanes[: LANES // 2], lanes[LANES // 2 :]], axis=1)[:, :k])
+    return np.concatenate([*found, np.empty((0, k), np.float32)])[:rank]
 
 
 def unpack_tails(b: NDArray[np.uint8]) -> NDArray[np.int8]:

@@ -22,7 +22,8 @@ from infeng_core.api.adapters import (
     read_pieces,
     stacked_panels,
 )
-from infeng_core.api.formats import PANEL_ROWS, LoadedModel, aligned_bytes, to_bf16
+from infeng_core.api.formats import PANEL_ROWS, LoadedModel, aligned_bytes
+from infeng_peft.floats import to_bf16
 
 if TYPE_CHECKING:
     from infeng_core.api.engines import PackedAdapter

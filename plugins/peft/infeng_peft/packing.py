@@ -35,9 +35,9 @@ from infeng_core.api.formats import (
     aligned_bytes,
     builtin_format,
     rotated,
-    to_bf16,
     widened,
 )
+from infeng_peft.floats import to_bf16
 from infeng_peft.norms import row_scales
 from infeng_peft.tails import TailFormat, decomposed, quantize_tails
 from infeng_peft.trained_tokens import as_delta

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infeng_core.api.adapters import tail_layout
-from infeng_core.api.formats import PANEL_ROWS, builtin_format, to_bf16, widened
+from infeng_core.api.formats import PANEL_ROWS, builtin_format, widened
+from infeng_peft.floats import to_bf16
 from infeng_peft.weights import Floats
 
 BLOCK, GROUP, HEAD, LANES, LINES, ROWS, ZERO = (

@@ -10,8 +10,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from infeng_core.api import ModelError, RequestError, StreamingDetokenizer, model_file, read_bytes
+from infeng_core.api import ModelError, RequestError, model_file, read_bytes
 from infeng_tokenizers.bytelevel import SPACE, byte_level
+from infeng_tokenizers.detokenizer import StreamingDetokenizer
 from infeng_tokenizers.document import MAX_ID, read_settings
 from infeng_tokenizers.library import CHECK, open_tokenizer
 

@@ -284,6 +284,25 @@ def test_why_explains_every_candidate(infeng, workshop, monkeypatch):
     assert {item["chosen"] for item in facts} == {"first/embed_tiny"}
 
 
+def test_why_tells_that_adapters_of_an_embedding_are_an_op_of_their_own(infeng):
+    words = (
+        "plugins",
+        "why",
+        "embed",
+        "--manifest",
+        "portable",
+        "--set",
+        "model.format=f32",
+        "--set",
+        "model.formats=",
+    )
+    status, out, _ = infeng(*words)
+    assert status == 0
+    left = r"leaves lora to an op of their own: reference/embed_f32: cannot take lora into itself$"
+    assert re.search(rf"^    embed f32 32000x2048: takes none\n +{left}", out, re.MULTILINE)
+    assert "steps behind it" not in infeng(*words, "--set", "adapters.max_resident=0")[1]
+
+
 OF_OTHERS = ("route", "combine", "layernorm")
 
 

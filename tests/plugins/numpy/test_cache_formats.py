@@ -29,7 +29,7 @@ class Int4Cache(Int4HCache):
 @pytest.fixture(scope="module")
 def llama() -> Iterator[Llama]:
     with harness.engine(infeng_demo.model_dir(), harness.F32, {"backend.use": "numpy"}) as engine:
-        yield engine.executable.llama  # type: ignore[attr-defined]
+        yield engine.executable.model  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,13 @@ import pytest
 from adapter_calls import load_adapter
 from goldens.adapted import ADAPTED, Adapted
 from goldens.peft_files import read, tensors_of
+from infeng_numpy.packed import unpack_stacked
 from infeng_peft.packing import pack_stacked, quantize_panels
 from numpy.typing import NDArray
 
 from infeng_core.errors import AdapterError
 from infeng_core.formats.adapters.packed import LoraPart, LoraTensor, PackedAdapter
-from infeng_core.formats.adapters.stacked import stacked_bytes, unpack_stacked
+from infeng_core.formats.adapters.stacked import stacked_bytes
 from infeng_core.formats.adapters.target_modules import target_modules
 from infeng_core.formats.floats import widened
 from infeng_core.formats.quant import BUILTIN

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from infeng_numpy.packed import unpack_tails
+from infeng_numpy.packed import unpack_stacked, unpack_tails
 from infeng_peft.tails import compressed, pack_b
 
 from infeng_core.formats.adapters.image import b_shape
 from infeng_core.formats.adapters.spec import A_FORMAT, stored_rank
-from infeng_core.formats.adapters.stacked import stacked_bytes, unpack_stacked
+from infeng_core.formats.adapters.stacked import stacked_bytes
 from infeng_core.formats.adapters.tails import Tails, expanded
 from infeng_core.formats.quant import BUILTIN
 

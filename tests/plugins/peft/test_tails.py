@@ -4,14 +4,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from infeng_numpy.packed import unpack_tails
+from infeng_numpy.packed import unpack_stacked, unpack_tails
 from infeng_peft.packing import pack_stacked
 from infeng_peft.tails import TOP, TailFormat, decomposed, quantize_tails
 from numpy.typing import NDArray
 
 from infeng_core._native import NativeError
 from infeng_core.formats.adapters.image import b_shape
-from infeng_core.formats.adapters.stacked import stacked_bytes, unpack_stacked
+from infeng_core.formats.adapters.stacked import stacked_bytes
 from infeng_core.formats.floats import widened
 
 Floats = NDArray[np.float32]

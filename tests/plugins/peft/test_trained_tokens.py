@@ -15,6 +15,7 @@ from adapter_calls import convert_adapter, load_adapter
 from goldens.adapted import ADAPTED, TRAINED_TOKENS, Adapted
 from goldens.peft_files import tensors_of
 from infeng_gguf.adapter_writer import write_gguf_adapter
+from infeng_numpy.packed import unpack_stacked
 from infeng_peft import adapter as adapter_module
 from infeng_peft.adapter import read_peft
 from numpy.typing import NDArray
@@ -22,7 +23,6 @@ from safetensors.numpy import save_file
 
 from infeng_core.errors import AdapterError
 from infeng_core.formats.adapters.packed import LoraPart, PackedAdapter
-from infeng_core.formats.adapters.stacked import unpack_stacked
 from infeng_core.formats.floats import widened
 from infeng_core.formats.quant import BUILTIN
 from infeng_core.formats.tensors import LoadedModel

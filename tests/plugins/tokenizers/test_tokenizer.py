@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from infeng_tokenizers.api import HfTokenizer
 from infeng_tokenizers.bounds import growth_bounds
+from infeng_tokenizers.detokenizer import REPLACEMENT
 
 from infeng_core.errors import ModelError, RequestError
-from infeng_core.requests.detokenizer import REPLACEMENT
 from infeng_core.settings.config import EngineConfig, TokenizerSection
 
 DATA = os.environ.get("INFENG_TEST_DATA")

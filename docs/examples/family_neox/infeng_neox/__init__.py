@@ -7,7 +7,7 @@ transformers. ``keys`` reads config.json, ``tensors`` says where each tensor com
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from infeng_core.api import hookimpl
@@ -19,25 +19,25 @@ PARALLEL, SEQUENTIAL = "gpt_neox", "gpt_neox_sequential"
 
 @dataclass(frozen=True)
 class NeoX:
-    """The family with one kind of residuals.
+    """The family. ModelConfig has no field for the kind of its residuals, so it is a field of the family's own.
 
-    A ModelConfig has no field for the kind, so that each is a family: config.json names the first one, and
-    ``use_parallel_residual: false`` makes it the other.
+    Before there were such fields, the kind was told by the name of the family. A model that was converted then has
+    no own field, and the family of the second name, which no config.json names, reads it as sequential.
     """
 
     FAMILY: str
     ARCHITECTURES: tuple[str, ...] = ()
+    DEFAULTS: Mapping[str, Any] = field(default_factory=lambda: keys.DEFAULTS)
     ROTATES_PART = True
 
-    @property
-    def DEFAULTS(self) -> Mapping[str, Any]:  # noqa: N802
-        """The keys that config.json may leave out."""
-        return {**keys.DEFAULTS, "use_parallel_residual": self.FAMILY == PARALLEL}
+    def own(self, fields: Fields) -> dict[str, Any]:
+        """Read the fields that ModelConfig lacks."""
+        return {"parallel_residual": fields.flag("parallel_residual", self.FAMILY == PARALLEL)}
 
     def terms(self, fields: Fields, config: ModelConfig) -> dict[str, Any]:
         """Read the keys that a Llama does not have."""
-        family = PARALLEL if fields.flag("use_parallel_residual") else SEQUENTIAL
-        return {"family": family, **keys.terms(fields, config)}
+        own = {"parallel_residual": fields.flag("use_parallel_residual", self.FAMILY == PARALLEL)}
+        return {**keys.terms(fields, config), "own": own}
 
     def weights(self, config: ModelConfig) -> Layout:
         """Return the tensors under the names that checkpoints have."""
@@ -46,7 +46,7 @@ class NeoX:
     def graph(self, config: ModelConfig) -> Graph:
         """Return x + attention(norm(x)) + mlp(norm'(x)) for each layer, or with sequential residuals Llama's order."""
         made = decoder_graph(config)
-        return made if self.FAMILY == SEQUENTIAL else replace(made, ops=parallel(made.ops))
+        return replace(made, ops=parallel(made.ops)) if config.own["parallel_residual"] else made
 
 
 def parallel(ops: tuple[Op, ...]) -> tuple[Op, ...]:

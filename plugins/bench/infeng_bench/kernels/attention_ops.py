@@ -37,7 +37,7 @@ class AttentionOps:
         """Return the kernels for ``work`` and a program for each; all read the same cache."""
         steps = self.steps(work)
         rows = max(sum(count for count, _ in step) for step in steps)
-        sizes = {"kv": self.kv, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "context": work.context}
+        sizes = {"kv": self.kv, **shape.cache_heads, "context": work.context}
         kernels = self._choices.of(rows, workers=self.threads, heads=shape.heads, **sizes)
         case = {"op": "attention", "rows": [1, rows], "heads": shape.heads, **sizes}
         ours: list[KernelProgram] = []
@@ -70,12 +70,12 @@ class AttentionOps:
 def macs(shape: ModelConfig, work: Work) -> int:
     """Return the multiply-adds of one layer: two per head, dimension, row and attended position."""
     attended = work.context if work.kind == "decode" else work.context * (work.context + 1) // 2
-    return 2 * shape.heads * shape.head_dim * work.rows * attended
+    return shape.heads * (shape.head_dim + (shape.v_head_dim or shape.head_dim)) * work.rows * attended
 
 
 def kv_bytes(shape: ModelConfig, work: Work, kv: str) -> int:
     """Return the distinct bytes of one layer's cache that ``work`` reads."""
-    block = kernels_api.KvCache.bytes_per_block(kv, layers=1, kv_heads=shape.kv_heads, head_dim=shape.head_dim)
+    block = kernels_api.KvCache.bytes_per_block(kv, layers=1, **shape.cache_heads)
     return work.rows * work.context * block // BLOCK
 
 

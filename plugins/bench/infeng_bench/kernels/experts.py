@@ -55,18 +55,16 @@ class Experts:
         self.size |= {"experts": sizes.experts, "top_k": sizes.experts_per_token}
         nbytes = sum(tensor.nbytes for tensor in tensors.values())
         self._nbytes = nbytes // self.layers // sizes.experts  # of an expert
-        graph = formats.Graph(
-            whole.values, tuple(one for op in ops for one in _alone(op, self.quant.is_float)), ops[-1].out
-        )
+        [router], [x] = ({getattr(op, name) for op in ops if isinstance(op, formats.Route)} for name in ("logits", "x"))
+        alone = tuple(one for op in ops for one in _alone(op, self.quant.is_float))
+        graph = formats.Graph(whole.values, alone, ops[-1].out, inputs=(router, x))
         model = formats.LoadedModel(sizes, Path(), tensors, vectors, Path(), shape.formats, nbytes, "")
         limits = Limits(max_rows=most, max_samples=1, max_segments=1, context=most, kv_blocks=1)
-        kv_heads, head_dim = sizes.kv_heads, sizes.head_dim
-        unused = KvCache(config.kv_cache.dtype, layers=1, blocks=1, kv_heads=kv_heads, head_dim=head_dim)
+        unused = KvCache(config.kv_cache.dtype, layers=1, blocks=1, **sizes.cache_heads)
         self._selector = Selector(plugins, config, plugins.cpu)
         pool = programs.pool(config, threads)
         self.program, planner, out = plan(model, config, limits, self._selector, pool, unused, graph=graph)
         self.program.finish()
-        [router], [x] = ({getattr(op, name) for op in ops if isinstance(op, formats.Route)} for name in ("logits", "x"))
         self._scores = self.program.view(planner.buffer(router))[:, : sizes.experts]
         self.x, self.out = self.program.view(planner.buffer(x)), self.program.view(out)
         self.x[:] = np.random.default_rng(0).standard_normal(self.x.shape, np.float32)

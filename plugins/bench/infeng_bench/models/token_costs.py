@@ -63,14 +63,12 @@ def costs(model: LoadedModel, kv_format: str) -> Costs:
     share = shape.experts_per_token / shape.experts if shape.experts else 1.0
     active = {name: share if name in experts else 1.0 for name in read}
     macs = {name: round(active[name] * tensor.panels * 16 * tensor.k) for name, tensor in read.items()}
-    per_block = kernels_api.KvCache.bytes_per_block(
-        kv_format, layers=shape.layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim
-    )
+    per_block = kernels_api.KvCache.bytes_per_block(kv_format, layers=shape.layers, **shape.cache_heads)
     return Costs(
         weight_bytes=sum(round(active[name] * tensor.nbytes) for name, tensor in read.items()),
         block_macs=sum(count for name, count in macs.items() if name != head),
         head_macs=macs[head],
-        attention_macs=2 * shape.layers * shape.heads * shape.head_dim,
+        attention_macs=shape.layers * shape.heads * (shape.head_dim + shape.cache_heads["v_head_dim"]),
         kv_bytes=per_block // BLOCK,
         expert_bytes=sum(tensor.nbytes for name, tensor in read.items() if name in experts),
         share=share,

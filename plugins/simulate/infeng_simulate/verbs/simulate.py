@@ -154,9 +154,7 @@ def limits(config: EngineConfig, shape: ModelConfig) -> Limits:
     if config.kv_cache.memory == "auto":
         blocks = min(running, AUTO_SEQUENCES) * -(-positions // BLOCK)
     else:
-        block = KvCache.bytes_per_block(
-            config.kv_cache.dtype, layers=shape.layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim
-        )
+        block = KvCache.bytes_per_block(config.kv_cache.dtype, layers=shape.layers, **shape.cache_heads)
         blocks = config.kv_cache.memory // block
     if blocks < 1:
         raise UsageError("kv_cache.memory", "not one block fits", "set it to more")

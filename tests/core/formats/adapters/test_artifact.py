@@ -14,6 +14,7 @@ from drawn import examples
 from goldens.adapted import ADAPTED, Adapted
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from infeng_numpy.packed import unpack_stacked
 from infeng_peft import artifact as writing
 from infeng_peft.adapter import read_peft
 from infeng_peft.artifact import describe, write_artifact
@@ -25,7 +26,6 @@ from infeng_core.formats.adapters.image import AdapterImage, Pieces
 from infeng_core.formats.adapters.packed import PackedAdapter
 from infeng_core.formats.adapters.snapshot import digest
 from infeng_core.formats.adapters.spec import A_FORMAT
-from infeng_core.formats.adapters.stacked import unpack_stacked
 from infeng_core.formats.adapters.target_modules import target_modules
 from infeng_core.formats.floats import widened
 from infeng_core.formats.shards import aligned_bytes

@@ -2,7 +2,8 @@
 
 A module may define, and a family that a plugin brings may define as attributes of its own:
 
-- ``terms(fields, config)``: returns fields of ModelConfig for keys that a Llama does not have;
+- ``terms(fields, config)``: returns fields of ModelConfig for keys that a Llama does not have; under ``own`` those that
+  only the family knows, as its ``own(fields)`` reads them;
 - ``check(fields)``: raises ModelError for a config.json of its kind that the family does not run;
 - ``DEFAULTS``: keys that config.json may leave out;
 - ``STATES``: keys, with their allowed values, that say what the family does in any case;
