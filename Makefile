@@ -26,7 +26,10 @@ sources     = $(shell find $(1) -type f -not -path '*/build/*' -not -name '*.pyc
 installed   = $(1:%=$(STAMPS)/%)
 # One writer at a time.
 PIP        := flock $(STAMPS)/lock "$(BIN)/python" -m pip install --quiet
-WHEELS     := $(CURDIR)/build/wheels
+# Another Python has another VENV and folders of its own: make wheels PYTHON=python3.13 VENV=.venv-3.13 DIST=dist-3.13
+BUILD      := $(CURDIR)/build$(if $(filter-out .venv,$(VENV)),/$(VENV))
+WHEELS     := $(BUILD)/wheels
+DIST       ?= dist
 
 .PHONY: setup demo test test-slow test-nightly neon sanitize bench wheels lint format clean check-machine
 .DEFAULT_GOAL := setup
@@ -58,7 +61,7 @@ $(STAMPS)/wheel-$(1): $(3) | $(STAMPS)/venv
 	@echo "building $(call wheel_name,$(1))"
 	@rm -rf "$(WHEELS)/$(1)" && cd $(2) && $(if $(4),_PYTHON_HOST_PLATFORM=$(4)) \
 	  "$(BIN)/python" -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir "$(WHEELS)/$(1)" \
-	    --config-settings=build-dir="$(CURDIR)/build/$(1)" --config-settings=compile-args=-j$$$$(nproc) $(5) . && \
+	    --config-settings=build-dir="$(BUILD)/$(1)" --config-settings=compile-args=-j$$$$(nproc) $(5) . && \
 	  echo "built $(call wheel_name,$(1)) in $$$$SECONDS s"
 	@touch $$@
 endef
@@ -84,7 +87,7 @@ $(STAMPS)/plugin-%: $(STAMPS)/wheel-% | $(STAMPS)/core
 ifneq ($(filter demo,$(MAKECMDGOALS)),)
 $(info the demo needs the core, conversion, a small model and, for this processor, the kernels: $(or $(KERNELS),of the core))
 endif
-demo: $(call installed,core $(KERNELS:%=plugin-%) plugin-packing plugin-inspect plugin-convert plugin-peft plugin-tokenizers plugin-run plugin-doctor plugin-demo)
+demo: $(call installed,core $(KERNELS:%=plugin-%) plugin-packing plugin-inspect plugin-convert plugin-peft plugin-tokenizers plugin-processors plugin-run plugin-doctor plugin-demo)
 	@"$(BIN)/infeng" demo
 
 # Minutes on two cores after the build: the fast suite 14, the slow one 20. What proves the same on more sizes is nightly.
@@ -129,7 +132,7 @@ bench: setup
 	"$(BIN)/python" -P -m pytest --benchmark-only --benchmark-columns=min,median,iqr,rounds tests/bench
 
 wheels: $(call installed,wheel-abi wheel-core $(patsubst %,wheel-%,$(filter-out $(GPUS),$(PLUGINS)) $(GPUS:%=%-gpu) $(CROSS)) wheels)
-	@rm -rf dist && sh .ci/tag-wheels dist $$(ls "$(WHEELS)"/*/*.whl $(GPUS:%=| grep -v /%/)) && ls -1sh dist
+	@rm -rf $(DIST) && sh .ci/tag-wheels $(DIST) $$(ls "$(WHEELS)"/*/*.whl $(GPUS:%=| grep -v /%/)) && ls -1sh $(DIST)
 	@$(if $(GPUS),,echo "left out, for want of nvcc: the kernels of infeng-cuda for GPUs")
 	@$(if $(filter-out $(CROSS),$(ELSEWHERE)),echo "left out, for want of a compiler for their processors: $(patsubst %,infeng-%,$(filter-out $(CROSS),$(ELSEWHERE)))")
 

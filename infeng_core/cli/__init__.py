@@ -108,9 +108,9 @@ def _parsed(argv: list[str]) -> argparse.Namespace:
     plugins = Plugins.discover(load_config())
     chosen = next((word for word in argv if not word.startswith("-")), None)
 
-    def parser_of(*, prog: str, **texts: Any) -> Parser | None:
-        """Return the parser of the chosen command; the help of the others is listed without any."""
-        return Parser(prog=prog, **texts) if prog.rpartition(" ")[2] == chosen else None
+    def parser_of(*, prog: str, **texts: Any) -> Parser:
+        """Return the parser of the chosen command; of others the help is listed, for which any will do."""
+        return Parser(prog=prog, **texts) if prog.rpartition(" ")[2] == chosen else parser
 
     subparsers: Any = parser.add_subparsers(
         dest="command", metavar="COMMAND", required=True, parser_class=cast(Any, parser_of)

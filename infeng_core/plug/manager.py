@@ -142,16 +142,13 @@ class Plugins:
         return sorted({name for p in self.manifests if p.usable for name in p.names(kind)})
 
     def commands(self) -> dict[str, str]:
-        """Return every command with its help; on a contested name the plugin that sorts first wins."""
-        result: dict[str, str] = {}
-        for plugin in self.manifests:
-            for name, help in plugin.manifest.commands.items() if plugin.usable and plugin.manifest else ():
-                result.setdefault(name, help)
-        return result
+        """Return every command with its help; on a contested name a plugin of this project wins, then the first."""
+        usable = [plugin.manifest.commands for plugin in self._commanders() if plugin.usable and plugin.manifest]
+        return {name: help for commands in reversed(usable) for name, help in commands.items()}
 
     def command(self, name: str) -> Command:
         """Import the plugin that provides command ``name`` and return the command."""
-        for plugin in self.manifests:
+        for plugin in self._commanders():
             if plugin.usable and plugin.manifest and name in plugin.manifest.commands:
                 for command in self._ask(plugin, COMMANDS) or []:
                     if getattr(command, "name", None) == name:
@@ -161,6 +158,9 @@ class Plugins:
                     self._fail(plugin, f"plugin.yaml promises the command {name}, its hooks do not bring it")
                 raise PluginError(f"command {name}", f"plugin {plugin.name} cannot be used", str(plugin.reason))
         raise PluginError(f"command {name}", "no plugin brings it", wheels.remedy("commands", name, self.commands()))
+
+    def _commanders(self) -> list[Plugin]:
+        return sorted(self.manifests, key=lambda p: f"infeng-{p.name}" not in wheels.WHEELS["commands"].values())
 
     def kernel_libraries(self, plugins: Iterable[Plugin] | None = None) -> list[Offer]:
         """Return every kernel library that plugins offer, unopened; of an unusable plugin, only those in its YAML."""

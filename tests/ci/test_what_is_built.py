@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import requires
 from importlib.util import find_spec
 from pathlib import Path
@@ -104,3 +106,13 @@ def test_a_wheel_has_every_module_of_its_package(package: str, folder: str) -> N
         for path in tree.rglob("*.py")
         if not path.is_relative_to(tree / "native")  # C++
     }
+
+
+def test_the_demo_installs_what_its_wheels_require() -> None:
+    [line] = [line for line in (CI.parent / "Makefile").read_text().splitlines() if line.startswith("demo: ")]
+    built = set(re.findall(r"plugin-(\w+)", line)) - {"%"}
+    for name in built:
+        project = tomllib.loads((CI.parent / "plugins" / name / "pyproject.toml").read_text())["project"]
+        required = {re.split(r"[^\w-]", one)[0] for one in project["dependencies"]}
+        needed = {one.removeprefix("infeng-").replace("-", "_") for one in required if one.startswith("infeng-")}
+        assert needed <= built | {"core", "abi"}, name

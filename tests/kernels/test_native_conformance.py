@@ -34,6 +34,18 @@ def test_all_kernels_of_a_library_pass_in_the_driver(name: str, share: str, driv
     assert output.count("cases equal") + output.count("skipped") == len(native.open_library(str(path)).kernels)
 
 
+@pytest.mark.slow
+def test_kernels_in_c_by_the_sdk_s_helpers_pass_under_sanitizers(tmp_path: Path) -> None:
+    """The driver has rows that are rotated in blocks of 256, and memory that ends where arrays end."""
+    reference = sorted((ROOT / "infeng_core" / "reference").glob("*.c"))
+    version = '-DINFENG_REFERENCE_VERSION="0"'
+    judge = compile_to(tmp_path / "libreference.so", "cc", "-std=c11", "-O1", "-shared", version, *SANITIZE, *reference)
+    example = sorted((ROOT / "docs" / "examples" / "kernel_linear").glob("*.c"))
+    library = compile_to(tmp_path / "liblinear.so", "cc", "-std=c11", "-O1", "-shared", *SANITIZE, *example)
+    checked = compile_to(tmp_path / "conformance", "c++", "-std=c++20", "-O1", *SANITIZE, MAIN)
+    assert run(checked, judge, library, "", "0.1").count("cases equal") == 3
+
+
 @pytest.mark.nightly  # the compiler takes seven minutes
 def test_the_ops_over_scalar_vectors_equal_the_reference(driver: Path, tmp_path: Path) -> None:
     library = compile_to(

@@ -2,7 +2,8 @@
 
 Each entry point that the engine may call is first called in the child process that tried the library, so a kernel
 that crashes or never returns does not harm the engine. One failure, whatever the problem, refuses the kernel for all
-problems. Verdicts are kept (``verdicts.py``).
+problems. Verdicts are kept (``verdicts.py``). Where the engine's own code fails, there is no verdict: the kernel does
+not serve that one problem, in this engine, and the next engine tries it again.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class FirstUse:
         self.trial = Trial(path, cpu, reference)
         self.verdicts = Verdicts(sha256, reference_sha256, cpu.features)
         self._refused: dict[str, Reason] = {}
+        self._untried: dict[str, Reason] = {}
         self._keys: dict[Problem, str] = {}
 
     def opened(self) -> str | Reason:
@@ -46,15 +48,15 @@ class FirstUse:
 
     def fits(self, kernel: Kernel, problem: Problem) -> Reason:
         """Return READY if ``kernel`` accepts ``problem``, DECLINES, or the fault that was found."""
-        refusal = self._refusal(kernel.name)
+        key = f"fits {kernel.name} {self._key(problem)}"
+        refusal = self._refusal(kernel.name) or self._untried.get(key)
         if refusal is not None:
             return refusal
-        key = f"fits {kernel.name} {self._key(problem)}"
         answer = self.verdicts.get(key)
         if answer is None:
             outcome = self.trial.fits(kernel.name, json.loads(self._key(problem)))
             if isinstance(outcome, Reason):
-                return self._refuse(kernel.name, outcome)
+                return self._refuse(kernel.name, outcome, key)
             self.verdicts.put(key, answer := outcome)
         return READY if answer.get("fits") else DECLINES
 
@@ -65,11 +67,13 @@ class FirstUse:
         key = f"agrees {kernel.name} {json.dumps(case, sort_keys=True)}{by}"
         if case is None or self.verdicts.get(key) is not None:
             return self._refusal(kernel.name) or READY
+        if key in self._untried:
+            return self._untried[key]
         outcome = self.trial.check(kernel.name, case, (str(judge[0]), judge[2].name) if judge else None)
         if isinstance(outcome, Reason):
-            return self._refuse(kernel.name, outcome)
+            return self._refuse(kernel.name, outcome, key)
         if outcome["difference"] is not None:
-            return self._refuse(kernel.name, Reason("wrong_result", str(outcome["difference"])))
+            return self._refuse(kernel.name, Reason("wrong_result", str(outcome["difference"])), key)
         self.verdicts.put(key, {})
         return READY
 
@@ -94,8 +98,11 @@ class FirstUse:
             self._refused[kernel] = Reason(str(known.get("code")), str(known.get("text")))
         return self._refused.get(kernel)
 
-    def _refuse(self, kernel: str, reason: Reason) -> Reason:
-        assert reason.is_fault
+    def _refuse(self, kernel: str, reason: Reason, question: str) -> Reason:
+        """Note that ``kernel`` failed; where the engine itself did, only that ``question`` has no answer."""
+        if not reason.is_fault:
+            self._untried[question] = reason
+            return reason
         self._refused[kernel] = reason
         if reason.code != "silent":  # a busy machine may be to blame
             self.verdicts.put(f"refused {kernel}", {"code": reason.code, "text": reason.text})

@@ -8,6 +8,9 @@ engine's.
     {"fits": KERNEL, "problem": {...}, ...}                      -> {"ok": true, "fits": true, "case": {...} or null}
     {"check": KERNEL, "problem": {...}, "reference": PATH, ...}  -> {"ok": true, "difference": null or text}
     {"check": KERNEL, ..., "judge": [PATH, KERNEL], ...}         -> the same, for an op that a library describes
+
+A failure of the library is answered with {"ok": false, "code": ..., "text": ...}. An exception of the engine's own
+code, which says nothing of the library, has the code ``HOST`` and a "traceback".
 """
 
 from __future__ import annotations
@@ -25,6 +28,9 @@ from infeng_core.api.kernels import native, problems
 
 IDLE_S = 10.0
 
+HOST = "host"
+"""The code of an answer that failed by the engine's own code."""
+
 
 def main() -> None:
     """Serve requests until standard input ends or no request arrives for a while."""
@@ -39,8 +45,19 @@ def main() -> None:
             return
         *lines, pending = (pending + chunk).split(b"\n")
         for line in lines:
-            answers.write(json.dumps(answer(json.loads(line))) + "\n")
+            answers.write(reply(line) + "\n")
             answers.flush()
+
+
+def reply(line: bytes) -> str:
+    """Return the answer to the request in ``line`` as JSON, whatever the engine's own code raises."""
+    try:
+        return json.dumps(answer(json.loads(line)))
+    except Exception as error:
+        import traceback  # rarely needed, and a child must start fast
+
+        text = f"{type(error).__name__}: {error}"
+        return json.dumps({"ok": False, "code": HOST, "text": text, "traceback": traceback.format_exc()})
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:

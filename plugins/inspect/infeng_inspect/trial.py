@@ -12,13 +12,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+from infeng_core.api import get_logger
 from infeng_core.api.inspection import Reason
 from infeng_core.api.kernels import FAULTS, Cpu
+from infeng_inspect.probe import HOST
 
 CPU_S = 3.0  # per request; a constructor needs milliseconds
 WALL_S = 30.0  # a library that sleeps uses no processor time; the limit is wide because the machine may be busy
 
 AUTHOR = "ask the plugin's author for a repair"
+OURS = "this is a fault of the engine; the log has its traceback, please report it"
+
+_log = get_logger(__name__)
 
 
 class Trial:
@@ -86,10 +91,17 @@ class Trial:
             result: dict[str, Any] = json.loads(line)
             if result.pop("ok"):
                 return result
+            if result["code"] == HOST:
+                return self._not_tried(result["text"], result["traceback"])
             return Reason(FAULTS.get(result["code"], failure), result["text"])
         except (ValueError, KeyError, AttributeError, TypeError):
             self.close()
             return Reason("crashed", "wrote over the answer of the process that tried it", AUTHOR)
+
+    def _not_tried(self, text: str, traceback: str) -> Reason:
+        """Report an exception of the engine's own code, which is no verdict about the library."""
+        _log.error("the engine could not try a kernel", library=self._base["open"], error=text, exception=traceback)
+        return Reason("untried", f"it could not be tried: {text}", OURS)
 
     def _status(self) -> int:
         """Return the child's exit status; a child that closed its pipe and still runs after CPU_S seconds is killed."""

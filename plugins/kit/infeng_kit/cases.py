@@ -58,6 +58,9 @@ LISTS = (
     ("bias", "gelu_tanh", "quantize"),
     ("lora", "silu"),
 )
+FUNCTIONS = (("gelu",), ("bias", "gelu_mul", "quantize"), ("relu2", "quantize"), ("relu2_mul",), ("sigmoid",),
+             ("sigmoid_mul",), ("mul", "residual"), ("lora", "mul_silu"), ("mul_gelu_tanh",))  # fmt: skip
+"""Lists with the functions and the step that few kernels take into themselves."""
 # Sequences as (rows, first position): one row, ends of blocks and of splits, several sequences, a long chunk.
 SEQUENCES = (
     ((1, 0),),
@@ -154,6 +157,11 @@ def linear() -> Iterator[Case]:
         for rows, k in ((1, 896), (4, 576), (7, 172), (13, 1216), (29, 576), (70, 896), (150, 320)):
             name = f"{fmt}-{act}-{rows}x112x{k}"
             yield case(name, "linear", rows, weight=fmt, act=act, n=112, k=k, **steps(("residual",)))
+    for i, (fmt, listed) in enumerate(product(FLOAT_FORMATS + INT_FORMATS, FUNCTIONS)):
+        act = "int8-g64" if fmt in INT_FORMATS else "f32"
+        adapters = RandomAdapters("int8t4") if "lora" in listed else None
+        sizes = {"weight": fmt, "act": act, "n": 160, "k": 72, **steps(listed)}
+        yield case(f"{fmt}-{1 + i % 9}x160x72-{'+'.join(listed)}", "linear", 1 + i % 9, adapters=adapters, **sizes)
     yield from linear_over_tiles()
     yield from linear_in_wide_groups()
 
@@ -219,7 +227,7 @@ def epilogue() -> Iterator[Case]:
     storages = cycle(("bf16", "int8t4"))
     for n in (64, 176, 352, 576, 896):
         rounded = [(*names, step) for step in ("quantize_wide", "quantize_row") for names in ((), ("lora", "silu_mul"))]
-        for names in (*LISTS[1:], *rounded):
+        for names in (*LISTS[1:], *rounded, *FUNCTIONS):
             if not any(map(is_gated, names)) or n % 32 == 0:
                 adapters = RandomAdapters(next(storages)) if "lora" in names else None
                 yield case(f"{n}-{'+'.join(names)}", "epilogue", 5, adapters=adapters, n=n, k=n, **steps(names))

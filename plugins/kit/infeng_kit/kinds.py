@@ -26,7 +26,8 @@ KINDS = {
     "kernel-c": Kind(
         "A kernel of rmsnorm in C for INF-ENG",
         f"infeng plugins why rmsnorm {_ORDER}    # the engine uses it",
-        _KERNEL.format(files="`rmsnorm.c`", both="`library.c` and `plugin.yaml`"),
+        _KERNEL.format(files="`rmsnorm.c`", both="`library.c` and `plugin.yaml`")
+        + " The headers `infeng/c` have the functions, the rounding and the steps of other ops, adapters included.",
     ),
     "kernel-cpp": Kind(
         "A kernel of rope in C++ for INF-ENG, by the loops of its SDK",

@@ -39,6 +39,7 @@ class NumpyBackend:
     """
 
     uses_kernels = False
+    streams_weights = True
 
     def block_bytes(self, shape: ModelConfig, config: EngineConfig) -> int:
         """Return the bytes of one block of the cache in all layers; raises KernelError for an unknown cache format."""

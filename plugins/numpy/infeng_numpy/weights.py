@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from infeng_core.api.formats import layout
+
 from .activations import PLAIN, Rounding
 from .llama import Experts, Layer, Linear, Weights
 
@@ -25,8 +27,16 @@ Read = Callable[[str], NDArray[Any]]
 
 
 def dequantized(model: LoadedModel) -> Weights:
-    """Return the weights of a loaded model, dequantized."""
-    return arrange(model.config, model.matrix, partial(rounding_of, model))
+    """Return the weights of a model, dequantized: one tensor after the other, none of which is kept as it is stored."""
+    whole = layout(model.config)
+    parts = {tensor.name: tensor.parts for tensor in whole.tensors} | {one.name: one.parts for one in whole.vectors}
+    matrices: dict[str, Matrix] = {}
+    for name, weight in model.weights():
+        alone: dict[str, Any] = {name: weight}
+        one = replace(model, tensors=alone, vectors=alone)
+        for source in dict.fromkeys(part.source for part in parts[name]):
+            matrices[source] = one.matrix(source).astype(np.float64)
+    return arrange(model.config, matrices.__getitem__, partial(rounding_of, model))
 
 
 def rounding_of(model: LoadedModel, packed: str) -> Rounding | None:
@@ -221,4 +231,4 @@ class _Tensors:
         return np.stack([weight, self.real(f"{name}.bias")]) if self.family.layer_norm else weight
 
     def real(self, name: str) -> Matrix:
-        return self.read(name).astype(np.float64)
+        return self.read(name).astype(np.float64, copy=False)

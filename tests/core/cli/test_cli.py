@@ -123,6 +123,32 @@ def infeng_commands(): return [Loud()]
     assert infeng("loud", "stop")[0] == 130
 
 
+@pytest.mark.parametrize("name", ["aaa", "zzz"])
+def test_a_command_of_this_project_wins_over_another_of_its_name_whose_plugin_sorts_before(
+    infeng, tmp_path, monkeypatch, name
+):
+    (tmp_path / f"{name}_hooks.py").write_text(f"""
+from infeng_core.plug.markers import hookimpl
+class Mine:
+    help = "of {name}"
+    def __init__(self, name): self.name = name
+    def configure(self, parser): pass
+    def run(self, arguments): print("{name}"); return 0
+@hookimpl
+def infeng_commands(): return [Mine("run"), Mine("mine")]
+""")
+    rows = ", ".join(f"{{name: {command}, help: of {name}}}" for command in ("run", "mine"))
+    head = f"infeng_plugin: 1\nname: {name}\nversion: 1\npython: {name}_hooks\n"
+    (tmp_path / "plugin.yaml").write_text(f"{head}provides: {{commands: [{rows}]}}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("INFENG_PLUGINS_PATHS", str(tmp_path / "plugin.yaml"))
+    assert "complete a prompt with a model" in infeng("--help")[1]
+    assert "--logit-processor" in infeng("run", "--help")[1]
+    assert infeng("mine") == (0, f"{name}\n", "")
+    monkeypatch.setenv("INFENG_PLUGINS_DISABLE", "run")  # a command that the project does not bring here is free
+    assert infeng("run") == (0, f"{name}\n", "")
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", ["--help", "--version", "run --help"])
 def test_a_help_that_cannot_be_written_is_an_error(words, unbuffered):

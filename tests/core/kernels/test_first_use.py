@@ -91,6 +91,33 @@ def test_a_kernel_that_fails_while_running_is_demoted(workshop, monkeypatch, sta
     assert workshop.reasons(selector)["first/embed_tiny"] == code
 
 
+OWN_FAULTS = {  # what the engine's own code in the child gets wrong
+    "the case": "from infeng_inspect import comparison as part; part.difference = fail",
+    "the small problem": "from infeng_inspect import small as part; part.small = fail",
+    "the library": "from infeng_core.api.kernels import native as part; part.open_library = fail",
+}
+
+
+@pytest.mark.parametrize("fault", OWN_FAULTS)
+def test_a_fault_of_the_engine_is_no_verdict_about_a_kernel(workshop, monkeypatch, tmp_path, capsys, fault):
+    code = f"def fail(*args): raise TypeError('of the engine')\n{OWN_FAULTS[fault]}\n"
+    (tmp_path / "sitecustomize.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    path = workshop.plugin("first", source="rmsnorm.c")
+    selector = workshop.selector(path)
+    chosen, code, text = fate(selector, workshop.rmsnorm)
+    assert (chosen != "first", code) == (True, "untried")
+    assert "TypeError: of the engine" in text and "please report it" in text
+    assert not any(selector.is_refused(k) for s in selector.states if s.native is not None for k in s.native.kernels)
+    log = capsys.readouterr().err
+    mine = [part for part in log.split("the engine could not try a kernel")[1:] if str(path.parent) in part]
+    assert len(mine) == 1
+    assert "Traceback (most recent call last)" in mine[0] and "sitecustomize.py" in mine[0]
+    selector.close()
+    monkeypatch.delenv("PYTHONPATH")
+    assert fate(workshop.selector(path), workshop.rmsnorm)[:2] == ("first", "chosen")
+
+
 def test_an_approximate_kernel_may_be_close_but_not_wrong(workshop):
     close, far = ("out[0] += 1e-3f", "out[0] += 10")
     for statement, library in ((close, "first"), (far, "reference")):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from goldens.shapes import BIASED
 
 from infeng_core import Engine
 from infeng_core.errors import InfengError, KernelError
+from infeng_core.formats.artifacts import reader
 from infeng_core.formats.quant import BUILTIN
 from infeng_core.plug.hookspecs import BACKENDS
 
@@ -35,6 +38,30 @@ def test_every_op_is_reported_as_numpy(directory: Path) -> None:
     with harness.engine(directory, harness.F32, NUMPY) as engine:
         assert {line.library for line in engine.executable.bound()} == {"numpy"}
         assert engine.executable.kv_bytes == 2 * 2 * engine.limits.kv_blocks * 16 * 2 * 16 * 4
+
+
+def test_weights_are_streamed_so_that_the_host_holds_no_packed_model(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with harness.engine(directory, harness.F32, NUMPY) as engine:  # the conversion is cached
+        expected = harness.logits(engine, BIASED.prompt[:40], [10, 39])
+    memories: list[weakref.ref[Any]] = []
+    alive: list[int] = []
+    make = reader.aligned_bytes
+
+    def counted(count: int) -> Any:
+        alive.append(sum(one() is not None for one in memories))
+        memory = make(count)
+        memories.append(weakref.ref(memory.base))
+        return memory
+
+    monkeypatch.setattr(reader, "aligned_bytes", counted)
+    monkeypatch.setattr(reader, "_arena", lambda *_: pytest.fail("the model was copied to host memory"))
+    with harness.engine(directory, harness.F32, NUMPY) as engine:
+        assert len(memories) == len(engine.model.tensors) + len(engine.model.vectors)
+        assert max(alive) == 1  # the one before, which the loop still names
+        assert harness.logits(engine, BIASED.prompt[:40], [10, 39]).tobytes() == expected.tobytes()
+        assert not any(one() is not None for one in memories)
 
 
 def test_logits_do_not_depend_on_chunks_of_a_prompt(directory: Path) -> None:

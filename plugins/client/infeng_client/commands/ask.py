@@ -31,7 +31,7 @@ class Ask:
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the arguments."""
         add_server(parser)
-        parser.add_argument("stdin", nargs="?", choices=["-"], metavar="-", help="read the question from stdin")
+        parser.add_argument("stdin", nargs="?", metavar="-", help="read the question from stdin")
         parser.add_argument("-p", "--prompt", action="append", metavar="TEXT", help="question; repeats, all at once")
         parser.add_argument("--raw", action="store_true", help="complete the text as it stands, no chat template")
         parser.add_argument("--system", metavar="TEXT", help="what the model is told before the question")
@@ -57,6 +57,8 @@ class Ask:
 
 def questions(arguments: argparse.Namespace) -> list[str]:
     """Return the prompts; raises UsageError unless they come from exactly one source."""
+    if arguments.stdin not in (None, "-"):  # no choice of argparse, which would complain of it before unknown options
+        raise UsageError(arguments.stdin, "it is neither an option nor -", "give -p TEXT or - (standard input)")
     if bool(arguments.prompt) == bool(arguments.stdin):
         why = "-p and - exclude each other" if arguments.stdin else "none is given"
         raise UsageError("prompt", why, "give -p TEXT or - (standard input)")

@@ -120,13 +120,14 @@ inline void check_kv_append(Checker& c) {
   for (const uint32_t format : kCacheFormats)
     for (const int64_t dim : {8, 64, 80, 96, 128, 256})
       for (const auto& shape : kShapes) {
+        if (c.skips()) continue;
         AppendState s;
         s.segments = Segments(shape);
         s.cache = {format, s.segments.blocks, pick(1, 3), dim, Bytes()};
         infeng_problem p = problem_of(c.kernel, s.segments.rows);
         p.kv_format = format, p.heads = p.kv_heads = int32_t(s.cache.heads), p.head_dim = p.v_head_dim = int32_t(dim);
         p.context = s.segments.longest;
-        if (!c.wants(p)) continue;
+        if (!serves(c.kernel, p)) continue;
         s.cache.allocate();
         s.x = floats(s.segments.rows * 2 * s.cache.heads * dim);
         for (int64_t i = 0; i < dim; ++i)
@@ -166,6 +167,7 @@ inline void check_attention(Checker& c) {
           const int64_t rows = Segments(shape).rows;
           if (rows > 20 && (dim > 96 || shared % 2 == 0) && !chance(0.1)) continue;
           if (rows <= 20 && !chance(0.5)) continue;
+          if (c.skips()) continue;
           AttentionState s;
           s.segments = Segments(shape);
           s.cache = std::make_shared<Cache>(Cache{format, s.segments.blocks, pick(1, 2), dim, Bytes()});
@@ -175,6 +177,7 @@ inline void check_attention(Checker& c) {
           p.kv_format = format, p.heads = int32_t(s.heads), p.kv_heads = int32_t(s.cache->heads),
           p.head_dim = p.v_head_dim = int32_t(dim);
           p.context = s.segments.longest;
+          if (!serves(c.kernel, p)) continue;  // before its list is made
           const bool quantize = dim % 64 == 0 && chance(0.5);
           s.list = List(quantize ? std::vector<uint32_t>{INFENG_EPILOGUE_QUANTIZE} : std::vector<uint32_t>{}, rows,
                         s.heads * dim, chance(0.5) ? 256 : 64 << pick(0, 1), chance(0.5));
@@ -188,7 +191,7 @@ inline void check_attention(Checker& c) {
             s.sinks = floats(s.heads, 2.0f);
             p.needs |= INFENG_NEED_BIT(INFENG_NEED_SINKS);
           }
-          if (!c.wants(p)) continue;
+          if (!serves(c.kernel, p)) continue;
           s.cache->randomize();
           s.q = floats(rows * s.heads * dim, 2.0f);
           s.out = Bytes(quantize && chance(0.5) ? 0 : rows * s.heads * dim * 4, 0x33);
