@@ -14,21 +14,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Completion", "Engine", "Event", "Logprob", "Request", "SamplingParams", "Stream", "__version__"]
 
-_HOMES = {
-    "Completion": "requests.request",
-    "Engine": "engine",
-    "Event": "requests.output",
-    "Logprob": "requests.request",
-    "Request": "requests.request",
-    "SamplingParams": "requests.request",
-    "Stream": "requests.stream",
-}
+_HOMES = {"Engine": "engine", "Event": "requests.output", "Stream": "requests.stream"}
+"""The modules of names that are not of requests.request."""
 
 
 def __getattr__(name: str) -> Any:
     """Import the engine at first use, so that ``infeng --version`` does not import it."""
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"infeng_core.{_HOMES[name]}"), name)
+    try:
+        return getattr(import_module(f"infeng_core.{_HOMES.get(name, 'requests.request')}"), name)
+    except ImportError as error:
+        if "import name '_native'" not in str(error):
+            raise
+        why = "these are sources, without the native part of the wheel: start Python with -P, or in another folder"
+        raise ImportError(f"{__file__}: {why}") from None

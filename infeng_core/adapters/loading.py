@@ -47,6 +47,7 @@ class Load:
     done: Future[None] | None = None
     pin: bool = False
     is_reload: bool = False
+    source: str | None = None  # the entry's own until it is read
     is_taken: bool = False  # the entry now means the loaded contents
     is_read: bool = False  # only placing remains, which cannot hang
     is_over: bool = False  # given up: its result is discarded
@@ -56,7 +57,7 @@ class Load:
         """Whether the adapter is a small engine-native one."""
         from infeng_core.formats.adapters.artifact import is_small  # a slow import, on a loading thread
 
-        return is_small(self.entry.source)
+        return is_small(self.source or self.entry.source)
 
 
 class Loading:
@@ -95,12 +96,12 @@ class Loading:
         self._cache.coming[entry] = entry.nbytes or 0
         self._loader.add(Load(entry))
 
-    def now(self, entry: Entry, *, pin: bool = False, is_reload: bool = False) -> None:
-        """Load and wait for the result; raises the load's error. Called without the lock."""
+    def now(self, entry: Entry, *, pin: bool = False, is_reload: bool = False, source: str | None = None) -> None:
+        """Load, from ``source`` if it is given, and wait; raises the load's error. Called without the lock."""
         from concurrent.futures import Future
 
         done: Future[None] = Future()
-        self._loader.add(Load(entry, done, pin, is_reload))
+        self._loader.add(Load(entry, done, pin, is_reload, source))
         done.result()
 
     def is_wanted(self, resident: Resident) -> bool:
@@ -189,7 +190,9 @@ class Loading:
     def _load(self, load: Load) -> None:
         begin = time.perf_counter()
         cache, entry = self._cache, load.entry
-        packed = self._packed(entry)
+        source = load.source = load.source or entry.source
+        with _explained(entry, "there is no memory to read it", "it cannot be read", "check its files"):
+            packed = self._read(source, scale=entry.scale)
         with cache.lock:
             while self._is_placing:  # one at a time, so that equal contents are placed once
                 cache.news.wait()
@@ -218,13 +221,9 @@ class Loading:
                     self._take(load, made, begin)
                 cache.news.notify_all()
 
-    def _packed(self, entry: Entry) -> PackedAdapter:
-        with _explained(entry, "there is no memory to read it", "it cannot be read", "check its files"):
-            return self._read(entry.source, scale=entry.scale)
-
     def _placed(self, entry: Entry, packed: PackedAdapter) -> Any:
-        too_large = f"no {packed.nbytes} bytes are free"
-        with _explained(entry, too_large, "the backend cannot take it", "use backend native"):
+        why, remedy = "the backend cannot take it", "use backend native"
+        with _explained(entry, f"no {packed.nbytes} bytes are free", why, remedy):
             return self._place(packed)
 
     def _check(self, entry: Entry, packed: PackedAdapter, is_reload: bool) -> None:
@@ -255,7 +254,7 @@ class Loading:
         cache.coming.pop(entry, None)
         if not entry.is_gone or entry.waiting:
             cache.attach(entry, resident)
-            load.is_taken = True
+            load.is_taken, entry.source = True, load.source or entry.source
             self._untold.add(entry)
             entry.is_pinned |= load.pin and not entry.is_gone
             cache.claim(resident)

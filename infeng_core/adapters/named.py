@@ -54,13 +54,13 @@ class NamedAdapters:
         _check_flag("pinned", pinned)
         self._registry.pin(name, pinned)
 
-    def reload(self, name: str) -> None:
-        """Read an adapter's files again; running requests finish with the old contents.
+    def reload(self, name: str, path: str | Path | None = None) -> None:
+        """Read an adapter's files again, or those of ``path`` from now on; running requests finish with the old ones.
 
         If the new files cannot be used, the old contents stay and AdapterError or ResourceError is raised.
         """
         self._check_open()
-        self._registry.reload(name)
+        self._registry.reload(name, path)
 
     @contextlib.contextmanager
     def held(self, name: str, prompt: Sequence[int]) -> Iterator[AdapterReference]:

@@ -81,14 +81,13 @@ class Registry:
         name = check_name(name, self._base)
         text, scale = check_source(name, source, scale)
         if self.is_available(name):
-            why = "adapters.directory has one of that name"
-            raise AdapterError(f"adapter {name}", why, "choose another name, or remove that one")
+            raise AdapterError(f"adapter {name}", "adapters.directory has one of that name", "choose another name")
         with self._cache.lock:
             if self._cache.most == 0:
                 raise AdapterError(f"adapter {name}", "adapters.max_resident is 0", "set it to how many may be loaded")
             if name in self._entries:
                 why = "there is an adapter of that name"
-                raise AdapterError(f"adapter {name}", why, "unload it first, or reload it if its files have changed")
+                raise AdapterError(f"adapter {name}", why, "choose another name, or unload or reload that one")
             entry = self._entries[name] = Entry(name, text, scale)
         if not pin:
             return
@@ -132,19 +131,22 @@ class Registry:
                 return
         self._loading.now(entry, pin=True)
 
-    def reload(self, name: str) -> None:
-        """Read an adapter's files again; running requests finish with the old contents.
+    def reload(self, name: str, source: Any = None) -> None:
+        """Read an adapter's files again, or those of ``source`` from now on; running requests finish with the old ones.
 
         The old contents serve until the new ones are in memory. If the new ones cannot be loaded, the old ones stay
-        and the error is raised. An adapter that is not in memory is read at its next use.
+        and the error is raised. Without ``source`` an adapter that is not in memory is read at its next use.
         """
+        new = None if source is None else check_source(name, source, 1.0)[0]
+        if new is not None and self.is_available(name):
+            raise AdapterError(f"adapter {name}", "adapters.directory has its files", "put the new ones there")
         self._look_up([name])
         with self._cache.lock:
             entry = self._find(name)
-            if entry.resident is None and entry not in self._cache.coming:
+            if new is None and entry.resident is None and entry not in self._cache.coming:
                 entry.id = None
                 return
-        self._loading.now(entry, is_reload=True)
+        self._loading.now(entry, is_reload=True, source=new)
 
     def infos(self, most: int | None = None) -> list[AdapterInfo]:
         """Return the state of the first ``most`` names, or of all, in the order of their loading.
@@ -223,8 +225,7 @@ class Registry:
     def _find(self, name: str) -> Entry:
         if not isinstance(name, str):
             raise AdapterError("adapter", f"its name is a {type(name).__name__}, not a text", "give a name")
-        entry = self._entries.get(name)
-        if entry is None:
+        if (entry := self._entries.get(name)) is None:
             raise AdapterError(f"adapter {name!r}", "there is none of that name", self._known(name))
         return entry
 
@@ -233,7 +234,7 @@ class Registry:
             return "see engine.adapters"
         if not self._entries:
             there = "" if self._directory is None else ", or put it into adapters.directory"
-            return f"load it with engine.adapters.load{there}"
+            return f"load it with engine.adapters.load, or --lora NAME=PATH{there}"
         return unknown_key_remedy(name, self._entries)
 
     # ------------------------------------------------------------------------------------------------ by request ---

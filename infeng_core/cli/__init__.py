@@ -10,14 +10,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any, cast
 
-from infeng_core.errors import UsageError, explained, printable, without_controls
+from infeng_core.errors import PluginError, UsageError, explained, printable, without_controls
 from infeng_core.version import __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0, 1 (failed), 2 (wrong use) or 130 (Ctrl-C).
 
-    Each error is one line on standard error; ``INFENG_LOG=debug`` adds its traceback.
+    Each error is one line on standard error; ``INFENG_LOG=debug`` adds the traceback of one that nobody expected.
     """
     if sys.stderr is None:  # closed by the caller; print() would send our errors to standard output
         sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
             return 130  # Ctrl-C came while a native module was being imported
         said = explained(error)
-        if said is not error:
+        if said is not error or isinstance(error, PluginError):
             with contextlib.suppress(Exception):
                 from infeng_core.log import get_logger
 

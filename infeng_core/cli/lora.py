@@ -83,7 +83,7 @@ def adapters_of(arguments: argparse.Namespace, prompts: int) -> list[Adapters | 
     ``--adapter`` gives them once for all prompts or once for each. Without it a single ``--lora`` serves all prompts;
     without either the base model does.
     """
-    names = [name for name, _, _ in loras(arguments)]
+    names = list(dict.fromkeys(name for name, _, _ in loras(arguments)))
     if not arguments.adapter:
         if len(names) > 1:
             why = f"{len(names)} adapters are given and none is chosen"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 MOST_OF_THE_ENGINE = 80
 MOST_OF_THE_COMMAND_LINE = 25
@@ -14,6 +15,7 @@ LATER = ("formats.loader", "formats.converters", "backends.native", "kernels", "
 
 COUNT = """
 import sys
+from pathlib import Path
 {statement}
 watched = ("infeng_convert", "infeng_core", "numpy", "structlog")
 print(*sorted(name for name in sys.modules if name.partition(".")[0] in watched))
@@ -65,3 +67,15 @@ def test_the_api_loads_what_is_asked_for_alone():
     own = {f"infeng_core.{module}" for module in (*modules, "api.lazy", "version")}
     assert set(names) == {"infeng_core", *own}
     assert "infeng_core.errors" in loaded_by("from infeng_core.api import UsageError")
+
+
+def test_sources_without_their_native_part_say_how_python_finds_the_wheel(tmp_path: Path):
+    """In a checkout the folder of the sources comes before the wheels in a script's search path."""
+    (tmp_path / "infeng_core").symlink_to(Path(__file__).parents[2] / "infeng_core")
+    said = {}
+    for name in ("Engine", "Nothing"):
+        (tmp_path / "mine.py").write_text(f"from infeng_core import {name}")
+        done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+        said[name] = done.stderr.splitlines()[-1]
+    assert said["Engine"].endswith("start Python with -P, or in another folder")
+    assert "cannot import name 'Nothing'" in said["Nothing"]

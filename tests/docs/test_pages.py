@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from infeng_core.plug.wheels import WHEELS
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("plugins/*/README.md")}
                - {ROOT / "CHANGELOG.md"})  # fmt: skip
@@ -46,3 +48,10 @@ def test_the_architecture_is_one_page_with_eight_steps_of_a_request_and_a_line_f
     rooms = {path.name for path in (ROOT / "infeng_core").iterdir() if path.is_dir() and path.name != "__pycache__"}
     missing = [room for room in sorted(rooms) if text.count(f"| `infeng_core/{room}/` |") != 1]
     assert not missing
+
+
+def test_the_page_of_speculation_names_the_wheel_of_each_drafter() -> None:
+    text = (ROOT / "docs" / "speculation.md").read_text(encoding="utf-8")
+    rows = {name: f"`{wheel}`" for name, wheel in WHEELS["drafters"].items()}
+    found = dict(re.findall(r"^\| `(\w+)` \|.*\| (\S+) \|$", text, re.MULTILINE))
+    assert found.items() >= rows.items() and len(rows) == 2

@@ -31,7 +31,8 @@ class GgufLocator:
         if is_name(reference):
             return fetch_gguf(reference)
         if reference.endswith(".gguf"):
-            raise UsageError(f"{reference}", "no such file", "check the path of the GGUF file")
+            why = "it is no regular file" if Path(reference).exists() else "no such file"
+            raise UsageError(f"{reference}", why, "check the path of the GGUF file")
         return None
 
     def refuse(self, reference: str, files: Sequence[str]) -> None:

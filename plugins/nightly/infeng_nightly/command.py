@@ -62,9 +62,9 @@ class Dashboard:
         require_places(arguments)
         runs = history.read(arguments.history)
         if not any(run.figures for run in runs):
-            raise UsageError(arguments.history, "there is no run in it", history.REMEDY)
+            raise UsageError(arguments.history, "there is no run in it", history.WRITTEN)
         write_text(arguments.output, dashboard.page(runs))
-        say(f"{arguments.output}: {len(runs)} runs")
+        say(f"{arguments.output}: {len(runs)} run{'s' * (len(runs) != 1)}")
         return 0
 
 

@@ -23,7 +23,8 @@ MOST_LINE = 4 << 20
 """Most bytes of a run; one has some 10 kB."""
 MOST_FIGURES = 10_000
 
-REMEDY = "give a file that infeng nightly --history wrote, or one that does not exist yet"
+WRITTEN = "give a file that infeng nightly --history wrote"
+REMEDY = f"{WRITTEN}, or one that does not exist yet"
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def read(path: str | Path) -> list[Run]:
     """Return the runs of a history, the oldest first. Raises UsageError for a file that is missing, no regular file,
     or too large.
     """
-    return _runs(read_bytes(Path(path), MOST_BYTES, UsageError, REMEDY))
+    return _runs(read_bytes(Path(path), MOST_BYTES, UsageError, WRITTEN))
 
 
 def _runs(data: bytes) -> list[Run]:

@@ -58,13 +58,11 @@ class RayCommand:
 
         group = parser.add_argument_group("replicas")
         group.add_argument(
-            "--replicas", type=counts, default=(1, 1), metavar="MIN:MAX", help="fewest and most servers (1:1)"
+            "--replicas", type=counts, default=(1, 1), metavar="MIN:MAX", help="fewest and most servers (default: 1:1)"
         )
         group.add_argument("--cores", type=int, metavar="N", help="cores of each, to which it is pinned (all/MAX)")
         group.add_argument("--address", metavar="ADDRESS", help="of a Ray cluster; else Ray is started here")
-        group.add_argument(
-            "--route", choices=sorted(ROUTES), default="rendezvous", help="choice of a replica (rendezvous)"
-        )
+        group.add_argument("--route", choices=sorted(ROUTES), default="rendezvous", help="choice of a replica")
         group.add_argument(
             "--up-after", type=float, default=5.0, metavar="S", help="seconds of waiting requests until one more (5)"
         )

@@ -317,7 +317,16 @@ class Figures:
         return self.drawn(figure)
 
     def simulate(self, result: Mapping[str, Any]) -> list[str]:
-        """Return charts of TTFT over the share of the requests, of p99 TTFT by tenant, and of the queue."""
+        """Return charts of TTFT over the share of the requests, of p99 TTFT by tenant, and of the queue.
+
+        For many servers behind a router the chart shows the loads of adapters.
+        """
+        if "routes" in result:
+            loads = Figure()
+            routes = [(_text(name), one["loads_per_request"]) for name, one in result["routes"].items()]
+            loads.add_bar(x=[name for name, _ in routes], y=[load for _, load in routes])
+            loads.update_layout(title="Loads of adapters for each request, by router")
+            return [self.drawn(loads)]
         policies: Mapping[str, Any] = result["policies"]
         curves, tenants, queue = (Figure() for _ in range(3))
         for policy, one in policies.items():

@@ -16,7 +16,7 @@ from infeng_report.units import label, shown
 
 TITLE = "INF-ENG benchmarks"
 FACTS = ("schema", "kind", "time", "kernels", "machine", "features", "versions")
-DEEP = ("pairs", "engine_details", "costs", "timeline", "policies", "per_tenant", "per_adapter", "contention")
+DEEP = ("pairs", "engine_details", "costs", "timeline", "policies", "routes", "per_tenant", "per_adapter", "contention")
 """Long values, which only the raw result shows."""
 
 SHOWN_APART = ("core_use", "gates")
@@ -75,6 +75,8 @@ def _tables(result: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         yield "engines by adapters", html.table(_zipf_rows(result))
     elif result["kind"] == "lora-taxes":
         yield "taxes by engine", html.table(_tax_rows(result))
+    elif "routes" in result:  # many servers behind a router
+        yield "routers", html.table([{"router": name, **_named(one)} for name, one in result["routes"].items()])
     elif result["kind"] == "simulate":
         yield "policies", html.table(_policy_rows(result))
         yield "tenants and adapters", html.table(_tenant_rows(result["policies"]))

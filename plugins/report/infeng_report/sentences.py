@@ -140,6 +140,10 @@ def _roofline(result: Result) -> str:
 
 
 def _simulate(result: Result) -> str:
+    if "routes" in result:  # many servers behind a router
+        waits = [f"{one['wait_p99_s']:.3g} s behind {name}" for name, one in result["routes"].items()]
+        count = result["fleet"]["replicas"]
+        return f"In the simulation of {count} servers, 99% of the requests wait for at most {', '.join(waits)}."
     said = [f"{shown('ttft_ms', one['p99_ttft_ms'])} under {name}" for name, one in result["policies"].items()]
     return f"In the simulation, 99% of the first tokens come within {', '.join(said)}."
 

@@ -126,19 +126,19 @@ class AdapterNames:
     def load(self, caller: Caller, name: str, path: str, *, replace: bool = False) -> None:
         """Load an adapter for a caller; one that an admin loads is for all. Blocks while its files are read.
 
-        replace: reload the files if the name is loaded already. Raises ApiError.
+        replace: if the name is loaded already, read the files of ``path`` in its place, or with "" its own again.
+        Raises ApiError.
         """
         if len(name) > MOST_NAME:
             raise ApiError(400, f"lora_name has more than {MOST_NAME} characters.", param="lora_name")
-        source = self._source(caller, path)
         is_shared = caller.is_admin or self._share or not caller.tenant
         with self._lock:
             known = self._shared if is_shared else self._own.setdefault(caller.tenant, {})
             is_there = name in known
             if is_there and replace:
-                with _told(caller, {source: path, known[name]: name}):
-                    self._engine.adapters.reload(known[name])
+                self._reload(caller, name, known[name], path)
                 return
+            source = self._source(caller, path)
             is_taken = name in self._base or name in self.visible(caller) or self._engine.adapters.is_available(name)
             if is_there or is_taken:
                 raise ApiError(400, f"The lora adapter '{name}' has already been loaded.", param="lora_name")
@@ -149,6 +149,12 @@ class AdapterNames:
                 self._engine.adapters.load(inner, source, pin=True)  # a broken adapter is reported now
             self._engine.adapters.pin(inner, False)
             known[name] = inner
+
+    def _reload(self, caller: Caller, name: str, inner: str, path: str) -> None:
+        present = self._engine.adapters[inner].source
+        source = self._source(caller, path or present)  # its own one may lead elsewhere by now
+        with _told(caller, {source: path or name, present: name, inner: name}):
+            self._engine.adapters.reload(inner, None if source == present else source)
 
     def unload(self, caller: Caller, name: str) -> None:
         """Unload an adapter of the caller, or for an admin, of any tenant; raises ApiError 404 or 403."""
@@ -237,6 +243,7 @@ def _told(caller: Caller, said: Mapping[str, str]) -> Iterator[None]:
         text = str(error)
         for inside, outside in () if caller.is_admin else said.items():
             text = text.replace(inside, outside)
-        raise ApiError(400, text, param="lora_path") from error
+        param = "lora_name" if text.startswith("adapter name ") else "lora_path"
+        raise ApiError(400, text, param=param) from error
     except ResourceError as error:
         raise unavailable(str(error), 1.0, code="no_resources") from error

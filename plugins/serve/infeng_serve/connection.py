@@ -238,11 +238,15 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer without calling the app, and close the connection."""
+        """Answer instead of the app, and close the connection. A call whose body is still being read is ended."""
         self._disarm()
         if self.transport.is_closing():
             return
-        if self.cycle is None or self.cycle.response_complete:  # else an earlier call is still being answered
+        cycle = self.cycle
+        is_unread = cycle is not None and cycle.more_body and not (cycle.response_started or self.pipeline)
+        if is_unread:
+            cycle.disconnected = True  # its app writes nothing after this answer
+        if cycle is None or cycle.response_complete or is_unread:  # else an earlier call is still being answered
             body = ApiError(status, message).body()
             phrase = HTTPStatus(status).phrase
             head = f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"

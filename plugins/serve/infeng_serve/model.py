@@ -95,6 +95,9 @@ def load(
             template.prompt([{"role": "user", "content": "Hello"}])
         reference = str(config.model.path)
         names = settings.names or (name_of(reference),)
+        if settings.names and (both := {*names} & {*engine.adapters}):
+            taken = min(both)
+            raise UsageError(f"--lora {taken}", "the base model has that name (--served-model-name)", "choose another")
         model = Model(
             engine,
             template,

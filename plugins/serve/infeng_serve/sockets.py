@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import resource
 import socket
 from pathlib import Path
@@ -32,7 +33,9 @@ def listening(host: str, port: int, option: str = "--port") -> socket.socket:
         opened.setblocking(False)
     except OSError as error:
         opened.close()
-        raise UsageError(place, error.strerror or str(error), f"give another {option}, or 0 for a free one") from error
+        is_foreign = error.errno == errno.EADDRNOTAVAIL  # the address is not of this machine
+        remedy = "give another --host" if is_foreign else f"give another {option}, or 0 for a free one"
+        raise UsageError(place, error.strerror or str(error), remedy) from error
     return opened
 
 

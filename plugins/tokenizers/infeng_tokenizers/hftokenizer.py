@@ -201,7 +201,7 @@ def _load(path: Path) -> tuple[Fast, float]:
     if not path.is_file():
         hint = " (tokenizer.model is not read)" if path.with_name("tokenizer.model").is_file() else ""
         remedy = "copy tokenizer.json from the model's page, or pass token ids (--ids, or tokenizer.use: ids)"
-        raise ModelError(f"{path}", f"the file is missing{hint}", remedy)
+        raise ModelError(f"{path}", "it is no regular file" if path.exists() else f"the file is missing{hint}", remedy)
     fast, _, bounds = open_tokenizer(read_bytes(path), path)
     return fast, max(1.0, bounds["normalizer"] * bounds["pre_tokenizer"] * bounds["post_processor"])
 

@@ -232,6 +232,28 @@ def test_a_preempted_request_continues_with_its_old_contents(make, store):
     assert store.placed == 0, "b left for the new contents"
 
 
+def test_a_reload_may_name_other_files_which_are_read_from_then_on(make, store):
+    registry = make(most=4)
+    add(registry, "a", "b")
+    running = start(registry, "a")
+    registry.reload("a", "org/other")
+    assert info(registry, "a").source == "org/other" and store.reads[-1] == "org/other"
+    old, fresh = running.rows[0][0].id, start(registry, "a")
+    assert fresh.rows[0][0].id != old, "the running request keeps what it has"
+    registry.reload("a")
+    assert store.reads[-1] == "org/other"
+    registry.reload("b", "org/other")
+    assert info(registry, "b").id == info(registry, "a").id, "also of a name that was not in memory"
+    store.contents["org/broken"] = AdapterError("org/broken", "it is broken", "mend it")
+    with pytest.raises(AdapterError, match="it is broken"):
+        registry.reload("a", "org/broken")
+    with pytest.raises(AdapterError, match="/nowhere is not there"):
+        registry.reload("a", "/nowhere")
+    assert info(registry, "a").source == "org/other" and info(registry, "a").id == fresh.rows[0][0].id
+    running.close()
+    fresh.close()
+
+
 def test_a_preempted_request_whose_contents_are_gone_for_good_gets_an_error(make, store):
     store.contents["org/a"] = b"old"
     registry = make(most=1)

@@ -12,7 +12,7 @@ import pytest
 import tiny_model
 from numpy.typing import NDArray
 
-from infeng_core import cli
+from infeng_core import cli, log
 from infeng_core.engine import Engine
 from infeng_core.errors import PluginError, RequestError
 from infeng_core.plug.plugin_boundary import wrong
@@ -170,6 +170,16 @@ def test_a_broken_command_does_not_affect_others(odd, capsys, code, words):
         assert cli.main(["even"]) == 0
         assert capsys.readouterr().out == "even\n"
     assert cli.main(["plugins", "list"]) == 0
+
+
+def test_the_traceback_of_a_plugins_error_is_in_the_log(odd, capsys, monkeypatch):
+    odd(RAISES + "Command.run = raises")
+    assert cli.main(["odd"]) == 1
+    assert "Traceback" not in capsys.readouterr().err
+    monkeypatch.setattr(log._settings, "level", log.LEVELS["debug"])
+    assert cli.main(["odd"]) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" in err and "by design" in err
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,16 @@ def test_a_library_of_close_results_is_measured_beside_the_engines_choice(tmp_pa
     assert peer == (128, "onednn"), "it takes no range of few rows"
 
 
+def test_a_library_that_takes_no_size_is_said(
+    tmp_path: Path, tiny_config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--linear", "down_proj", "--format", "f32", "--peer", "onednn", "--roofline", "none")
+    gemm(tmp_path / "few.json", tiny_config, "--rows", "4", *options)
+    assert "onednn: it takes none of these rows" in "".join(capsys.readouterr())
+    gemm(tmp_path / "many.json", tiny_config, "--rows", "128", *options)
+    assert "it takes none" not in "".join(capsys.readouterr())
+
+
 @pytest.mark.parametrize("format", ["f32", "int4-p32-a128-h64"])
 def test_other_formats_are_measured_too(tiny_config: Path, tmp_path: Path, format: str) -> None:
     result = gemm(tmp_path / "out.json", tiny_config, "--rows", "2", "--format", format, "--roofline", "none")

@@ -52,6 +52,9 @@ def test_an_adapter_is_loaded_reloaded_and_unloaded(served: Running, tmp_path: P
     served.engine.adapters.load("bard-again", str(adapter_dir("shakespeare")), pin=True)
     after = served.engine.adapters["mine"]
     assert before != after.id == served.engine.adapters["bard-again"].id
+    assert ask(served, "reload", "mine", str(adapter_dir("python"))) == 0
+    assert capsys.readouterr().out == "mine: reloaded\n"
+    assert served.engine.adapters["mine"].id == before, "other files under the same name"
     assert ask(served, "unload", "mine") == 0
     assert capsys.readouterr().out == "mine: unloaded\n"
     assert "mine" not in served.engine.adapters

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from gguf_parts import Raw, info, string, text, u32
 from infeng_gguf.file import GgufFile, files_of, is_gguf, open_files
+from infeng_gguf.hub import GgufLocator
 
-from infeng_core.errors import ModelError
+from infeng_core.errors import ModelError, UsageError
 
 HUGE = 1 << 60
 
@@ -291,3 +292,10 @@ def test_a_vocabulary_of_fifty_thousand_is_read_within_seconds(third_party: Path
     tokens = GgufFile(path).strings("tokenizer.ggml.tokens")
     assert time.process_time() - begin < 0.5
     assert len(tokens) == 50257 and tokens[50256] == "<|endoftext|>"
+
+
+def test_a_path_of_no_regular_file_is_named_as_such(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    for name, why in (("pipe.gguf", "it is no regular file"), ("none.gguf", "no such file")):
+        with pytest.raises(UsageError, match=rf"{name}: {why}: check the path of the GGUF file"):
+            GgufLocator().locate(str(tmp_path / name), "model")

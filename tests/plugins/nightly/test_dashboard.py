@@ -111,6 +111,7 @@ def test_a_history_without_runs_is_an_error(text: str, tmp_path: Path, capsys: p
     assert main(["dashboard", str(place), "-o", str(page)]) == 2
     assert "there is no run in it" in capsys.readouterr().err and not page.exists()
     assert main(["dashboard", str(tmp_path / "none"), "-o", str(page)]) == 2
+    assert "does not exist yet" not in capsys.readouterr().err, "nothing is measured by this command"
     assert main(["dashboard", str(place), "-o", str(tmp_path / "none" / "page.html")]) == 2
 
 

@@ -180,6 +180,28 @@ def test_an_adapter_that_fails_to_reload_stays_as_it_was(lending: Running, roots
     shutil.rmtree(folder)
 
 
+def test_a_reload_reads_the_files_that_it_names_in_place_of_the_old_ones(lending: Running, roots: Path):
+    def reload(key: str, name: str, path: str) -> int:
+        body = {"lora_name": name, "lora_path": path, "load_inplace": True}
+        return call(lending, key, "/v1/load_lora_adapter", body).status
+
+    shutil.copytree(roots / "secret" / "theirs", roots / "allowed" / "newer" / "mine")
+    theirs = text(lending, "acme-key", "bard")
+    assert load(lending, "acme-key", "swapped", "mine").status == 200
+    assert text(lending, "acme-key", "swapped") == text(lending, "acme-key", "coder") != theirs
+    assert reload("acme-key", "swapped", "newer/mine") == 200
+    assert text(lending, "acme-key", "swapped") == theirs
+    assert reload("acme-key", "swapped", "") == 200, "its own files again, whose folder is not told"
+    assert text(lending, "acme-key", "swapped") == theirs
+    assert [reload("acme-key", "swapped", path) for path in ("nowhere", "broken", "way-out")] == [403, 400, 403]
+    assert text(lending, "acme-key", "swapped") == theirs
+    shutil.rmtree(roots / "allowed" / "newer" / "mine")
+    (roots / "allowed" / "newer" / "mine").symlink_to(roots / "secret" / "theirs")
+    assert reload("acme-key", "swapped", "") == 403, "a link that leads out now"
+    assert unload(lending, "acme-key", "swapped").status == 200
+    assert load(lending, "acme-key", "", "mine").json["error"]["param"] == "lora_name"
+
+
 def test_no_adapter_is_loaded_without_a_folder(served: Running):
     reply = served.ask("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": str(adapter_dir("python"))})
     assert (reply.status, reply.json["error"]["type"]) == (403, "permission_error")

@@ -103,6 +103,13 @@ def test_serve_prints_its_address_and_exits_with_0_after_sigterm(tmp_path: Path,
     assert not rpc or "gRPC at 127.0.0.1:" in program.said()
 
 
+def test_a_name_for_both_the_base_and_an_adapter_ends_the_start(tmp_path: Path, programs: list[Program]):
+    program = Program(tmp_path, "--served-model-name", "poet", "--lora", f"poet={adapter_dir('shakespeare')}")
+    programs.append(program)
+    assert program.process.wait(60) == 2
+    assert "--lora poet: the base model has that name (--served-model-name): choose another" in program.said()
+
+
 def test_ctrl_c_drains_and_a_second_one_ends_the_server_at_once(tmp_path: Path, programs: list[Program]):
     program = Program(tmp_path, "--set", "serve.drain_timeout=60")
     programs.append(program)

@@ -57,6 +57,15 @@ def test_a_body_does_not_count_towards_the_head(strict: Running):
     assert answered(strict, begun[:-2], begun[-2:] + body[:5000], body[5000:]).split()[1] == b"200"
 
 
+@pytest.mark.parametrize("pieces", [(b"zz\r\n\r\n",), (b"2\r\n{}", b"\r\nzz\r\n")])
+def test_a_body_whose_chunks_are_malformed_is_refused(strict: Running, pieces: tuple[bytes, ...]):
+    begun = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    begun += b"transfer-encoding: chunked\r\n\r\n"
+    assert answered(strict, begun + pieces[0], *pieces[1:]).split()[1] == b"400"
+    assert answered(strict, begun, *pieces).split()[1] == b"400"
+    assert answered(strict, head(200)).split()[1] == b"200"
+
+
 def test_a_long_pipelined_head_is_refused_too(strict: Running):
     client = connected(strict.address)
     client.sendall(head(200) + head(3 * MOST))

@@ -99,3 +99,22 @@ def test_without_the_wheel_of_the_routers_it_is_named(
     monkeypatch.setitem(sys.modules, "infeng_ray.router", None)
     assert main(["bench", "simulate", "--replicas", "3"]) == 2
     assert "install the wheel infeng-ray" in capsys.readouterr().err
+
+
+def test_a_page_shows_every_router(tmp_path: Path):
+    pytest.importorskip("infeng_report")
+    page, again, result = tmp_path / "page.html", tmp_path / "again.html", tmp_path / "r.json"
+    words = ["--replicas", "3", "--adapters", "50", "--requests", "200", "--json", str(result), "-o", str(page)]
+    assert main(["bench", "simulate", *words]) == 0
+    assert main(["bench", "report", str(result), "-o", str(again)]) == 0
+    for text in (page.read_text(encoding="utf-8"), again.read_text(encoding="utf-8")):
+        assert "In the simulation of 3 servers, 99% of the requests wait for at most" in text
+        assert all(name in text for name in ("rendezvous", "power-of-two", "Loads of adapters for each request"))
+
+
+@pytest.mark.parametrize("word", ["nan", "-1", "inf"])
+def test_what_is_no_load_and_no_exponent_is_refused(word: str, capsys: pytest.CaptureFixture[str]):
+    for option in ("--zipf", "--offered"):
+        with pytest.raises(SystemExit):
+            main(["bench", "simulate", "--replicas", "3", "--requests", "10", option, word])
+        assert "requests a second" not in capsys.readouterr().err

@@ -139,6 +139,9 @@ def test_a_missing_tokenizer_is_named_with_its_remedy(tmp_path):
         ModelError, match=r"tokenizer\.json: the file is missing \(tokenizer\.model is not read\): copy"
     ):
         hf(tmp_path)
+    os.mkfifo(tmp_path / "tokenizer.json")
+    with pytest.raises(ModelError, match=r"tokenizer\.json: it is no regular file: copy"):
+        hf(tmp_path)
 
 
 def spoilt(directory: Path, **parts: object) -> Path:

@@ -15,7 +15,7 @@ from infeng_bench.kernels.roofline import Roofline
 from infeng_bench.models.model_shape import model_shape
 from infeng_bench.options import Column
 from infeng_bench.verbs import single_op
-from infeng_core.api import EngineConfig
+from infeng_core.api import EngineConfig, say
 from infeng_core.api.formats import format_lookup
 
 NAME = "gemm"
@@ -43,8 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    config = options.config(arguments)
-    threads = options.threads(arguments)
+    config, threads = options.config(arguments), options.threads(arguments)
     with contextlib.closing(programs.Choices(config, "linear", arguments.kernel, arguments.peer)) as choices:
         lookup = format_lookup(choices.plugins)
         shape = model_shape(arguments, config, lookup)
@@ -58,6 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
                 for linear, rows in options.progress([(a, b) for a in wanted for b in arguments.rows], "linears")
                 for line in bench.measure(linear, rows, arguments.rounds, others)
             ]
+    if arguments.peer and not any(line["kernel"].startswith(f"{arguments.peer}/") for line in measured):
+        say(f"{arguments.peer}: it takes none of these rows and formats: see infeng plugins info {arguments.peer}")
     facts = {"model": shape.name, "format": shape.format, "threads": threads}
     return single_op.deliver(NAME, arguments, measured, TABLE, ceilings=ceilings, others=others, **facts)
 
@@ -86,8 +87,7 @@ class _Bench:
             ours.append(linears.subject(linear, kernel, copies, rows, self._pool, self._choices.reference, like))
         theirs = [subject for oracle in others for subject in oracle.linear(linear, rows, copies)]
         facts = {"linear": linear.name, "n": linear.n, "k": linear.k, "rows": rows}
-        macs = rows * linear.n * linear.k
-        found = single_op.Measured(kernels, ours, theirs, macs, linear.nbytes, not quant.is_float)
+        found = single_op.Measured(kernels, ours, theirs, rows * linear.n * linear.k, linear.nbytes, not quant.is_float)
         for one, shown in found.figures(rounds, self._threads, self._ceilings, others):
             told = (quant.name, copies) if isinstance(one, Choice) else (one.format, one.calls)
             yield {**facts, "format": told[0], "copies": told[1], **shown}

@@ -37,7 +37,7 @@ class AdaptersCommand:
             verb.add_argument("--json", action="store_true", help="print JSON on stdout")
         text = "a directory or GGUF file of the server's machine, or a hub name"
         verbs.choices["load"].add_argument("path", metavar="PATH", help=text)
-        text = "its source, if the server does not tell paths (default: as the server says)"
+        text = "another source, which is read from now on (default: the one it has)"
         verbs.choices["reload"].add_argument("path", metavar="PATH", nargs="?", help=text)
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -65,7 +65,8 @@ def done(client: Client, arguments: argparse.Namespace) -> list[Model]:
         return found
     one = named(arguments.adapter, found)
     if arguments.verb == "reload":
-        client.load_adapter(one.id, arguments.path or one.root or one.id, replace=True)
+        told = one.root if one.root and "/" in one.root else ""  # a last part alone is no path: the server knows it
+        client.load_adapter(one.id, arguments.path or told, replace=True)
     elif arguments.verb == "unload":
         client.unload_adapter(one.id)
     return [one]

@@ -22,7 +22,7 @@ KEY = "INFENG_API_KEY"
 TIMEOUT = 600.0
 REMEDIES: dict[type[ApiError], str] = {
     UnauthorizedError: f"give --api-key KEY, or set {KEY}",
-    NotFoundError: "see what there is with GET /v1/models",
+    NotFoundError: "see what there is with infeng adapters list URL",
     OverloadedError: "try again later",
     ConnectionFailedError: "check the address, and that a server runs there",
     BrokenStreamError: "ask again",
@@ -54,4 +54,4 @@ def explained(error: ApiError, url: str) -> InfengError:
     if isinstance(error, OverloadedError) and error.retry_after is not None:
         remedy = f"try again in {error.retry_after:.1f} s"
     kind = UsageError if isinstance(error, BadRequestError) else InfengError
-    return kind(url, error.message.removeprefix(f"{url}: "), remedy)
+    return kind(url, error.message.removeprefix(f"{url}: ").removesuffix("."), remedy)

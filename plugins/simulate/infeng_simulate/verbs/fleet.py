@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +40,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add(group, "--replicas", options.natural, 0, "N", "simulate N servers behind a router (0: one engine)")
     options.add(group, "--route", options.words, None, "R,R", "routers that are compared (all of infeng-ray)")
     options.add(group, "--adapters", options.positive, 10_000, "A", "adapters (10000)")
-    options.add(group, "--zipf", options.rate, 0.9, "Z", "adapter k has weight 1/(k+1)^Z (0.9)")
+    options.add(group, "--zipf", options.up_to(16), 0.9, "Z", "adapter k has weight 1/(k+1)^Z (0.9)")
     options.add(group, "--slots", options.positive, 16, "N", "requests that a replica answers at a time (16)")
     options.add(group, "--resident", options.positive, 16, "N", "adapters, and prompts' beginnings, that it keeps (16)")
-    options.add(group, "--offered", options.rate, 0.6, "L", "load: requests over those that all slots can answer (0.6)")
+    options.add(group, "--offered", _load, 0.6, "L", "load: requests over those that all slots can answer (0.6)")
     options.add(group, "--base-share", options.up_to(1), 0.0, "S", "share of the requests to the base model (0)")
     options.add(group, "--prefixes", options.positive, 1000, "N", "beginnings of the base's prompts (1000)")
+
+
+def _load(text: str) -> float:
+    return options.number(text, "above 0", sys.float_info.max)
 
 
 def run(arguments: argparse.Namespace) -> int:
