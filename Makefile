@@ -90,7 +90,7 @@ endif
 demo: $(call installed,core $(KERNELS:%=plugin-%) plugin-packing plugin-inspect plugin-convert plugin-peft plugin-tokenizers plugin-processors plugin-run plugin-doctor plugin-demo)
 	@"$(BIN)/infeng" demo
 
-# Minutes on two cores after the build: the fast suite 14, the slow one 20. What proves the same on more sizes is nightly.
+# Minutes on two cores after the build: the fast suite 8, the slow one 20. What proves the same on more sizes is nightly.
 # A file's tests stay in one process, which has their fixtures; files are taken in the order of tests/conftest.py.
 PYTEST := "$(BIN)/python" -P -m pytest --benchmark-skip --durations=20 --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 

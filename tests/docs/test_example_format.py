@@ -95,6 +95,7 @@ def logprobs(made: Engine) -> tuple[tuple[int, ...], bytes]:
     return answer.token_ids, scores(made, answer.token_ids).tobytes()
 
 
+@pytest.mark.slow
 def test_its_kernel_and_the_reference_give_equal_bytes(tiny: Path, plugin: Path) -> None:
     with engine(tiny, plugin) as made:
         own = logprobs(made)
@@ -124,6 +125,7 @@ def test_a_converted_model_runs_like_one_packed_at_load(tiny: Path, plugin: Path
         engine(native, format=None)
 
 
+@pytest.mark.slow
 def test_its_tokens_nearly_equal_those_of_f32(tiny: Path, plugin: Path) -> None:
     """Against a coarser format of the core, as 5 bits with scales of 32 must err less than 4 with scales of 64."""
     with engine(tiny, format="f32") as made:

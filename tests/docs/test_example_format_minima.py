@@ -121,6 +121,7 @@ def packed(form: QuantFormat, w: NDArray[np.float32], context: MatrixContext | N
     return panels
 
 
+@pytest.mark.slow
 def test_its_kernel_and_the_reference_give_equal_bytes(engine: MakeEngine) -> None:
     own = engine()
     expected = answers(own)

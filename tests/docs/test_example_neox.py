@@ -273,6 +273,7 @@ def _graphs(config: ModelConfig) -> Iterator[tuple[str, Graph]]:
     yield "the other residuals", families.families()["gpt_neox"].graph(sequential)
 
 
+@pytest.mark.slow
 def test_removing_any_term_changes_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     golden = oracle.golden(NEOX)
     with engine(NEOX.write(tmp_path / "model"), NEOX, **{"adapters.max_resident": 0}) as made:

@@ -300,6 +300,7 @@ def test_a_graph_with_an_unknown_op_or_name_is_an_error(tiny: Path, tmp_path: Pa
         engine(renamed(tiny, tmp_path / "renamed"), "family")
 
 
+@pytest.mark.slow
 def test_the_source_reads_a_model_from_another_kind_of_file(tiny: Path, tmp_path: Path, capsys: Any) -> None:
     file = tmp_path / "model.npz"
     texts = {name: np.array((tiny / f"{name}.json").read_text()) for name in ("config", "tokenizer")}
@@ -326,6 +327,7 @@ def arrays(tiny: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_model_reader_opens_a_model_tensor_by_tensor(tiny: Path, tmp_path: Path, capsys: Any) -> None:
     folder, given = arrays(tiny, tmp_path / "arrays"), ["--set", f"plugins.paths={PYTHON['model_reader']}"]
     with pytest.raises(ModelError, match=r"has no model\.safetensors"):
@@ -387,6 +389,7 @@ def test_a_converted_model_and_a_hugging_face_directory_ask_no_reader_of_a_plugi
         assert "infeng_npy" not in sys.modules and "infeng_gguf" not in sys.modules
 
 
+@pytest.mark.slow
 def test_the_converter_unpacks_a_model_once_and_again_where_it_was_damaged(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,6 +43,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, ran.stdout
 
 
+@pytest.mark.slow
 def test_the_base_and_each_of_five_adapters_answer_differently(done: tuple[Path, str]) -> None:
     answers = {}
     for file in done[0].glob("five.*.json"):

@@ -36,6 +36,7 @@ def test_every_line_of_a_table_has_a_command() -> None:
         assert machines == {(dram, pcie) for dram, pcie, _ in lines_of(model) if pcie != "-"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [COMMANDS[0], COMMANDS[-1]])
 def test_the_figures_for_few_rows_are_those_of_the_command(command: str, tmp_path: Path) -> None:
     words = shlex.split(command)

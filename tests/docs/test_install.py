@@ -43,12 +43,14 @@ def test_installs_without_an_index_follow_a_download_of_their_dependencies():
             assert [DEPENDENCY.findall(" ".join(words))] == [DEPENDENCY.findall(" ".join(one)) for one in fetched], page
 
 
+@pytest.mark.slow
 def test_every_named_wheel_belongs_to_the_project():
     projects = {tomllib.loads(path.read_text())["project"]["name"] for path in ROOT.glob("**/pyproject.toml")}
     for page, words in commands():
         assert {word.partition("[")[0] for word in words if DEPENDENCY.fullmatch(word)} <= projects, (page, words)
 
 
+@pytest.mark.slow
 def test_pip_takes_the_client_s_wheel_from_the_folder_as_the_page_says(tmp_path: Path):
     pytest.importorskip("mesonpy", reason="nothing builds wheels here")
     [words] = [words for page, words in commands() if page == "client.md"]

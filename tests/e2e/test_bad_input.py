@@ -73,6 +73,7 @@ def test_an_error_names_a_missing_folder(tmp_path: Path, command: Run) -> None:
     assert_clear(command("run", tmp_path / "nothing", *RUN), "nothing")
 
 
+@pytest.mark.slow
 def test_an_error_about_a_hub_name_says_how_to_fetch_it(
     infeng: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

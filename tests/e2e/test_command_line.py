@@ -22,6 +22,7 @@ from infeng_core.cli import main
 GREEDY = ("-p", "t5 t6 t7", "-n", "8", "--temperature", "0")
 
 
+@pytest.mark.slow
 def test_only_the_completion_is_on_stdout_and_without_a_terminal_no_colours_and_no_progress_bars(
     reduced: dict[str, Path], infeng: Run, command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,6 +39,7 @@ def test_only_the_completion_is_on_stdout_and_without_a_terminal_no_colours_and_
     assert echoed.stdout.split() == ["t5", "t6", "t7", *plain.stdout.split()]
 
 
+@pytest.mark.slow
 def test_a_prompt_comes_from_an_argument_a_file_or_stdin(
     reduced: dict[str, Path], command: Run, infeng: Run, tmp_path: Path
 ) -> None:
@@ -55,6 +57,7 @@ def test_json_holds_the_same_text(reduced: dict[str, Path], command: Run) -> Non
     assert plain.stdout.strip() in json.dumps(json.loads(done.stdout), ensure_ascii=False)
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_error(reduced: dict[str, Path]) -> None:
     command = f"{INFENG} run {reduced['biased']} -p t5 -n 400 --temperature 0 --set model.format=f32 | head -c 3"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
@@ -179,6 +182,7 @@ def test_ctrl_c_while_generating_stops_with_status_130(stories: Path) -> None:
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 def test_two_processes_that_convert_one_model_both_succeed(
     reduced: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

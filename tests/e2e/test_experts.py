@@ -38,6 +38,7 @@ def rows_of(directory: Path, others: int, threads: int, rows: int) -> dict[int, 
         return recorder.of(others)
 
 
+@pytest.mark.slow
 def test_a_request_has_the_same_bytes_in_any_batch_on_any_threads_in_any_chunks(mixture: Path) -> None:
     alone = rows_of(mixture, 0, 1, 512)
     assert len(alone) == PARAMS.max_tokens

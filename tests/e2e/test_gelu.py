@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 import tiny_model
 from e2e import harness
 from e2e.harness import F32, IMPLEMENTATIONS, VECTOR
@@ -19,6 +20,7 @@ def logits(directory: Path, activation: str, implementation: str) -> NDArray[np.
         return harness.logits(engine, range(3, 43), range(40))
 
 
+@pytest.mark.slow
 def test_the_exact_gelu_is_that_of_numpy_and_not_its_approximation(tmp_path: Path) -> None:
     model = tiny_model.write(tmp_path / "model")
     exact, judged = (logits(model, "gelu", each) for each in (VECTOR, "numpy"))

@@ -77,6 +77,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
     return found
 
 
+@pytest.mark.slow
 def test_every_processor_computes_the_same_bytes(runs: dict[str, dict]) -> None:
     logits = [run["logits"] for run in runs.values()]
     assert len(logits) >= 2 and len(logits[0]) == 6

@@ -59,6 +59,7 @@ def slow(*formats: str) -> Iterator[Any]:
     yield from (pytest.param(format, marks=pytest.mark.slow) for format in formats)
 
 
+@pytest.mark.slow
 def test_the_demo_model_in_f32_has_the_perplexity_of_its_checkpoint() -> None:
     assert measure(infeng_demo.model_dir(), TEXTS, "f32", "f32") == pytest.approx(DEMO_F32, rel=1e-4)
 
@@ -68,15 +69,18 @@ def test_an_f16_cache_keeps_the_perplexity_of_the_demo_model() -> None:
     assert measure(infeng_demo.model_dir(), TEXTS, "f32", "f16") == pytest.approx(DEMO_F32, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["int4-g64", *slow("int8-row", "int4-p32", "bf16", "int4-g32")])
 def test_a_format_costs_the_demo_model_little(format: str) -> None:
     check(infeng_demo.model_dir(), TEXTS, DEMO_F32, format, "int8", BOUNDS)
 
 
+@pytest.mark.slow
 def test_stories260k_in_f32_has_the_perplexity_of_its_checkpoint(stories: Path) -> None:
     assert measure(stories, STORIES, "f32", "f32") == pytest.approx(STORIES_F32, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["int4-p32", *slow("int4-g64", "int8-row", "int4-g32")])
 def test_a_format_costs_stories260k_little(format: str, stories: Path) -> None:
     check(stories, STORIES, STORIES_F32, format, "int8", STORIES_BOUNDS)

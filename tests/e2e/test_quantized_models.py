@@ -101,6 +101,7 @@ def every_format() -> Iterator[Any]:
                 yield pytest.param(case, format, cache, marks=marks, id=f"{case.name}-{format}-{cache}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "format", "cache"), list(every_format()))
 def test_weight_formats_compute_with_their_dequantized_values(
     format: str, cache: str, case: Case, reduced: dict[str, Path]

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import infeng_demo
+import pytest
 
 from infeng_core import Engine, SamplingParams
 
@@ -16,6 +17,7 @@ def engine(**settings: object) -> Engine:
     return Engine(infeng_demo.model_dir(), adapters=paths, overrides={f"adapters.{k}": v for k, v in settings.items()})
 
 
+@pytest.mark.slow
 def test_adapters_that_replace_each_other_give_the_tokens_of_a_mixed_batch() -> None:
     with engine(dtype="int8t4", max_resident=1) as swapping:
         alone = [swapping.generate("The king", GREEDY, adapters=name)[0].token_ids for name in NAMES * 2]
@@ -29,6 +31,7 @@ def test_adapters_that_replace_each_other_give_the_tokens_of_a_mixed_batch() -> 
         assert mixed.generate("The king", GREEDY, adapters="python")[0].token_ids == alone[1]
 
 
+@pytest.mark.slow
 def test_rank_16_takes_less_than_six_tenths_of_int8() -> None:
     nbytes = {}
     for dtype in ("int8", "int8t4"):

@@ -173,6 +173,7 @@ def test_the_memory_of_a_running_load_blocks_no_other_request(make, store):
     assert loop.ids == len(loop.started)
 
 
+@pytest.mark.slow
 def test_requests_whose_adapter_is_not_read_in_time_end_with_an_error_and_others_go_on(make, store):
     loop = slow_and_others(make, store, slow=6, load_timeout=0.3)
     slow = [loop.submit(f"slow{i}", 1) for i in range(6)]

@@ -50,6 +50,7 @@ def test_steps_that_no_kernel_fuses_become_an_op_of_their_own_with_the_same_byte
     assert logits(split) == expected
 
 
+@pytest.mark.slow
 def test_attention_quantizes_itself_only_where_groups_fit_its_heads(make_engine: MakeEngine, biased: Path):
     groups = {"model__format": "int4-g64"}  # rows are rounded by an op of their own
     assert all("quantize" in detail for detail in ops(make_engine(biased, **groups), "attention"))

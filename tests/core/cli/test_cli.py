@@ -212,6 +212,7 @@ def test_doctor_prints_the_same_facts_as_text(infeng, workshop, monkeypatch):
     assert re.search(r"^  culprit +1 kernels +crashed +killed its process \(SIGABRT\)", out, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_doctor_loads_a_model_and_shows_where_its_memory_lies(infeng, tmp_path):
     model = tiny_model.write(tmp_path / "tiny")
     status, out, _ = infeng("doctor", "--model", str(model), "--json", "--set", "threads.count=1")
@@ -295,6 +296,7 @@ def test_texts_of_a_plugin_are_escaped(infeng, workshop, monkeypatch, tmp_path):
         assert (out + err).replace("\n", "").isprintable()
 
 
+@pytest.mark.slow
 def test_why_explains_every_candidate(infeng, workshop, monkeypatch):
     good, gated = workshop.plugin("first"), workshop.plugin("gated", features=["sve", "avx2"])
     monkeypatch.setenv("INFENG_PLUGINS_PATHS", f"{good},{gated}")
@@ -347,6 +349,7 @@ def test_why_accepts_every_operation(infeng, op):
         assert item["chosen"].startswith("reference/")
 
 
+@pytest.mark.slow
 def test_why_uses_the_sizes_of_a_model(infeng, tmp_path):
     infeng_demo = pytest.importorskip("infeng_demo", reason="the demo wheel is not installed")
     config = json.loads((infeng_demo.model_dir() / "config.json").read_text())

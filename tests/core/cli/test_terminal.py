@@ -35,6 +35,7 @@ def shown(command: list[str]) -> bytes:
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [["--echo"], ["--echo", "-p", "second"], ["--echo", "--json"]])
 def test_escapes_in_a_text_reach_pipes_but_never_a_terminal(tiny: Path, more: list[str]):
     words = ["run", str(tiny), "-p", HOSTILE, *more, "-n", "1", "--temperature", "0", "-t", "1"]

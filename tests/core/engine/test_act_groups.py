@@ -90,6 +90,7 @@ def test_fused_rounding_of_wide_groups_gives_the_bytes_of_a_separate_op(
     assert any("quantize_wide" in one for one in ops(split, "epilogue")) and run(split) == expected
 
 
+@pytest.mark.slow
 def test_a_linear_leaves_wide_groups_to_a_separate_op_when_they_are_too_few_for_all_workers(
     make_engine: MakeEngine, full: Path
 ) -> None:
@@ -106,6 +107,7 @@ def test_heads_that_share_groups_across_keys_are_rounded_by_a_separate_op(make_e
     assert [one.rpartition(": ")[2] for one in ops(engine, "epilogue")] == ["quantize_wide x2"]
 
 
+@pytest.mark.slow
 def test_formats_of_one_input_need_not_agree(make_engine: MakeEngine, model: Path) -> None:
     formats = {"layers.0.*": "int4-p32-a256-h64", "layers.*.down_proj": "int8-row", "embed": "int8-row"}
     formats["layers.1.gate_up_proj"] = "int5-p32-arow-h256"

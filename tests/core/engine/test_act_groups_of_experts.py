@@ -93,6 +93,7 @@ def test_experts_may_read_other_groups_than_their_layers_do(make_engine: MakeEng
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", [WIDE, "int6-p32-arow-h256"])
 def test_rotated_experts_compute_what_they_did_before(make_engine: MakeEngine, model: Path, format: str) -> None:
     settings = {"kv_cache__dtype": "f32", "kv_cache__memory": "4MB", "scheduler__max_running": 64}
@@ -124,6 +125,7 @@ def test_an_adapter_of_rotated_experts_has_the_effect_that_it_has_over_floats(
     assert errors[1] < 1.5 * errors[0] < 0.5 * effect
 
 
+@pytest.mark.slow
 def test_experts_are_rotated_in_conversion_and_calibrated_on_the_kernels_inputs(model: Path, tmp_path: Path) -> None:
     text, weights = tmp_path / "text.txt", dict(CASE.tensors())
     words = np.random.default_rng(1).integers(3, 271, 700)

@@ -62,6 +62,7 @@ def mixed() -> tuple[list[list[int]], list[Any]]:
     return [prompt for prompt, _ in pairs], [use for _, use in pairs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("speculate", ["none", "ngram"])
 def test_the_cache_batches_and_chunks_change_no_byte(make_engine: MakeEngine, paths: dict[str, str], speculate: str):
     prompts, uses = mixed()
@@ -250,6 +251,7 @@ def test_vectors_and_scores_follow_the_invocation(make_engine: MakeEngine, paths
     assert engine.score(prompt, rest, adapter="a") != engine.score(prompt, rest)
 
 
+@pytest.mark.slow
 def test_layers_with_windows_find_the_same_blocks(make_engine: MakeEngine, paths: dict[str, str], tmp_path: Path):
     import tiny_model
 

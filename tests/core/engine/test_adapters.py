@@ -44,6 +44,7 @@ def state(engine: Engine, name: str) -> str:
     return next(info.state for info in engine.adapters.infos() if info.name == name)
 
 
+@pytest.mark.slow
 def test_each_adapter_changes_the_answer_and_the_base_stays_the_same(engine: Engine, make_engine: MakeEngine):
     found = [tokens(engine, name) for name in (None, *NAMES)]
     assert len(set(found)) == 5
@@ -85,6 +86,7 @@ def test_sequences_of_the_same_adapters_have_neighbouring_rows(make_engine: Make
     assert [(end - begin) % 2 for begin, end, _ in ranges[0]] == [0, 0, 0, 0], "prompts too"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["f32", "bf16", "int8"])
 def test_speculation_changes_nothing_with_adapters(make_engine: MakeEngine, adapters: dict[str, Path], format: str):
     plain = make_engine(adapters__dtype=format)
@@ -180,6 +182,7 @@ def test_the_batch_runs_on_while_an_adapter_is_read(engine: Engine, monkeypatch:
     running.cancel()
 
 
+@pytest.mark.slow
 def test_a_load_that_hangs_blocks_no_other_request_and_ends_with_an_error(
     make_engine: MakeEngine, adapters: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ):

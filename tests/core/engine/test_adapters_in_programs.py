@@ -52,6 +52,7 @@ def engine_for(make_engine: MakeEngine):
     return make
 
 
+@pytest.mark.slow
 @of_storages
 def test_every_kind_of_adapter_equals_its_formula_to_the_byte(engine_for, dtype: str):
     engine = engine_for(dtype)

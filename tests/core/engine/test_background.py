@@ -266,6 +266,7 @@ with Engine(sys.argv[1], threads=1) as engine:
 """
 
 
+@pytest.mark.slow
 def test_waiting_callers_may_be_interrupted(tiny: Path):
     command = [sys.executable, "-P", "-c", INTERRUPTED, str(tiny)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -329,6 +329,7 @@ def test_leaving_a_stream_early_cancels_unfinished_requests(make_engine: MakeEng
     assert engine.step() is False
 
 
+@pytest.mark.slow
 def test_several_engines_live_in_one_process(make_engine: MakeEngine, tmp_path: Path):
     other = tiny_model.write(tmp_path / "model", tiny_model.Shape(seed=9, tie=False, bias=True))
     first, second = make_engine(threads__count=2), make_engine(other, threads__count=2)

@@ -303,6 +303,7 @@ print(os.waitstatus_to_exitcode(status), len(stream.result().token_ids), len(eng
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 def test_an_engine_in_a_fork_names_its_process_and_the_parent_continues(tiny: Path):
     command = [sys.executable, "-P", "-c", FORKING, str(tiny)]
@@ -330,6 +331,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_spawned_process_has_an_engine_of_its_own(tiny: Path, tmp_path: Path):
     program = tmp_path / "spawning.py"
     program.write_text(SPAWNING)

@@ -238,6 +238,7 @@ def arrive(engine: Engine, arriving: Sequence[tuple[int, Request]]) -> list[Comp
     return [streams[index].result() for index in range(len(arriving))]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(arriving=arrivals, size=st.integers(0, 2))
 def test_any_mix_of_requests_gives_the_tokens_of_an_engine_without_speculation(
@@ -462,6 +463,7 @@ def test_a_drafter_knows_its_owner_and_the_contents_of_adapters(
     assert both.adapters == ((ids["b"], 0.5), (ids["a"], 1.0))
 
 
+@pytest.mark.slow
 def test_a_drafter_that_fails_at_any_call_leaves_its_request_alone(
     make_engine: MakeEngine, watching: type[Watching], monkeypatch: pytest.MonkeyPatch
 ):

@@ -76,6 +76,7 @@ def expected(cache: Path) -> str:
     return str(data["text"])
 
 
+@pytest.mark.slow
 def test_a_good_plugin_is_used_and_changes_nothing(workshop, run, expected):
     result = run(workshop.plugin("first"), kernels__order=["first", "reference"])
     assert result.embed == {"first"}
@@ -83,6 +84,7 @@ def test_a_good_plugin_is_used_and_changes_nothing(workshop, run, expected):
     assert result.stderr == ""
 
 
+@pytest.mark.slow
 def test_a_masked_feature_keeps_its_library_unmapped(run, expected):
     if "avx512f" not in detect({}).features:
         pytest.skip("this processor has no AVX-512: nothing to mask")
@@ -131,6 +133,7 @@ def test_a_kernel_that_corrupts_tail_rows_does_not_reach_the_tokens(workshop, ru
     assert "differs from the reference" in result.stderr
 
 
+@pytest.mark.slow
 def test_no_kernel_is_called_before_a_child_process_has_tried_it(workshop, run, expected, tmp_path):
     """accepts and workspace are asked about the very same problems, by another process first."""
     log = tmp_path / "calls"
@@ -148,6 +151,7 @@ def test_no_kernel_is_called_before_a_child_process_has_tried_it(workshop, run, 
         assert len({process for process, _ in lines}) == (2 if start == "cold" else 3)
 
 
+@pytest.mark.slow
 def test_why_agrees_with_the_bound_kernels(workshop, cache, monkeypatch, capsys):
     """For every op, with a kernel that leaves what follows it to an op of its own."""
     from infeng_core import Engine
@@ -218,6 +222,7 @@ def test_why_tells_which_steps_are_fused_in_what_ran(workshop, cache, monkeypatc
     assert set(every) <= ran
 
 
+@pytest.mark.slow
 def test_a_lock_holds_and_breaks_when_the_binding_changes(workshop, cache, tmp_path, monkeypatch):
     from infeng_core import Engine
     from infeng_core.cli import main

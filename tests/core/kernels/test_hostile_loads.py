@@ -88,6 +88,7 @@ def test_a_library_whose_yaml_names_a_refused_abi_is_not_tried(workshop, monkeyp
     assert f"built for ABI {abi}, this engine has" in state.reason.text and said in state.reason.text
 
 
+@pytest.mark.slow
 def test_a_library_that_sleeps_is_given_up_without_a_stored_verdict(workshop, monkeypatch):
     monkeypatch.setattr(trial, "WALL_S", 1.0)
     path = workshop.plugin("sleeper", ON_LOAD="sleep(60)")

@@ -103,6 +103,7 @@ for load in ("copy", "mmap"):
 """
 
 
+@pytest.mark.slow
 def test_a_refused_lock_says_how_to_get_the_right(make_engine: MakeEngine, tiny: Path):
     make_engine()  # converts the model
     done = subprocess.run([sys.executable, "-P", "-c", REFUSED, tiny], capture_output=True, text=True, check=True)

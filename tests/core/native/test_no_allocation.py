@@ -12,6 +12,7 @@ import pytest
 import infeng_core
 
 
+@pytest.mark.slow
 def test_a_step_allocates_nothing_however_long_it_is(build):
     if platform.libc_ver()[0] != "glibc":
         pytest.skip("the counter forwards to glibc's malloc")

@@ -62,6 +62,7 @@ class Torn(FirstCome):
 """
 
 
+@pytest.mark.slow
 def test_an_add_that_raises_ends_only_its_request(odd, tiny):
     expected = tokens(tiny)
     odd(TORN + "policies = {'odd': Torn}")

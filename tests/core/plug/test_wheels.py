@@ -110,6 +110,7 @@ def test_a_part_of_a_missing_wheel_is_an_error_that_names_the_wheel(plugin: str,
         plugins.get(hook, name)
 
 
+@pytest.mark.slow
 def test_a_model_with_a_tokenizer_json_and_no_wheel_for_it_runs_on_ids_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,6 +180,7 @@ def test_models_that_are_not_converted_are_an_error_that_names_the_wheel_which_c
     assert said.rstrip().endswith("install the wheel infeng-convert") and said.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_converted_model_runs_without_the_wheel_that_converts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:

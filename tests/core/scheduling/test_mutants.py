@@ -265,6 +265,7 @@ def test_a_seeded_bug_is_found(mutant):
         kill(mutant.killer)
 
 
+@pytest.mark.slow
 def test_every_bug_can_be_seeded():
     assert len(MUTANTS) == 53
     for mutant in MUTANTS:

@@ -19,6 +19,7 @@ from infeng_core.api.adapters import ARTIFACT_FILE
 from infeng_core.cli import main
 
 
+@pytest.mark.slow
 def test_both_sides_answer_the_same_requests(tmp_path: Path):
     model = tiny_model.write(tmp_path / "model")
     out = tmp_path / "adapters.json"

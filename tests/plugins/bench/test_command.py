@@ -46,6 +46,7 @@ def test_a_verb_of_a_missing_wheel_names_the_wheel(
     assert f"needs the wheel {wheel}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

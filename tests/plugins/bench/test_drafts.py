@@ -50,6 +50,7 @@ def run(model: Path, folder: Path, *arguments: str) -> int:
     return main(["bench", "drafts", str(model), "-t", "1", "--data", str(folder), *arguments])
 
 
+@pytest.mark.slow
 def test_drafters_are_measured_in_turn_on_the_same_answers(model: Path, folder: Path, tmp_path: Path, capsys: Any):
     out = tmp_path / "out.json"
     asked = ("--pairs", "1", "--requests", "1", "--speculate", "none,ngram:2,suffix", "--json", str(out))

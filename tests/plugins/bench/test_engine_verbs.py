@@ -20,6 +20,7 @@ def bench(verb: str, out: Path, config: Path, *more: str) -> dict[str, Any]:
     return loaded
 
 
+@pytest.mark.slow
 def test_decoding_is_measured_for_every_number_of_rows_and_context(
     tiny_config: Path, tmp_path: Path, schema: Any
 ) -> None:
@@ -50,6 +51,7 @@ def test_a_step_is_compared_with_the_roofline_of_its_rows(
     assert line["dram_fraction"] == pytest.approx(nbytes / 1e10 / step)
 
 
+@pytest.mark.slow
 def test_a_step_reads_the_experts_of_its_rows(moe_config: Path, tmp_path: Path, schema: Any) -> None:
     options = ("--rows", "1,3", "--context", "20", "--steps", "2", "--rounds", "1", "--roofline", "none")
     result = bench("decode", tmp_path / "out.json", moe_config, *options)

@@ -73,6 +73,7 @@ def test_a_figure_that_is_missing_or_no_number_misses_its_gate(value: Any) -> No
     assert gates.sentence(found[0]) == "gate lora_tax<=1: missed, the result has no such figure"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "kept", "missed"),
     [

@@ -72,6 +72,7 @@ def test_all_accepting_kernels_are_measured_in_turn(tiny_config: Path, tmp_path:
     assert any(name.startswith("reference/") for name in every)
 
 
+@pytest.mark.slow
 def test_a_library_of_close_results_is_measured_beside_the_engines_choice(tmp_path: Path, tiny_config: Path) -> None:
     options = ("--rows", "4,128", "--linear", "down_proj", "--format", "f32", "--peer", "onednn")
     lines = gemm(tmp_path / "out.json", tiny_config, *options)["measurements"]

@@ -32,6 +32,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_every_linear_is_measured_for_all_rows_ranks_and_storages(
     tiny_config: Path, tmp_path: Path, schema: Any
 ) -> None:

@@ -70,6 +70,7 @@ def look(at: float = 0.0) -> Look:
     return Look(at, (), 0, path="/")
 
 
+@pytest.mark.slow
 def test_requests_are_sent_when_due_regardless_of_other_requests(serving: Any) -> None:
     address, counts = serving(lambda number: [0.15, REFUSAL])
     ended: list[Any] = []
@@ -99,6 +100,7 @@ def test_frame_times_are_kept_and_an_answer_ends_with_its_last_chunk(serving: An
     assert reply.ended >= reply.times[1]  # the last bytes may come together
 
 
+@pytest.mark.slow
 def test_a_request_is_sent_again_after_the_server_closed_its_connection(serving: Any) -> None:
     address, counts = serving(lambda number: [REFUSAL] if number == 1 else [])
     with client_of(address) as client:

@@ -111,6 +111,7 @@ def test_base_only_compares_an_engine_that_holds_adapters_with_one_that_cannot(
     assert result["adapter_bytes"] > 0
 
 
+@pytest.mark.slow
 def test_larger_sizes_need_more_bytes(tiny_config: Path, tmp_path: Path) -> None:
     def nbytes(*options: str) -> int:
         found = tax(tmp_path / "out.json", tiny_config, "--pairs", "1", "--rows", "1", "--steps", "1", *options)

@@ -180,6 +180,7 @@ def test_llama_server_has_a_slot_per_client_and_adapters_chosen_per_request(tmp_
         llama_server.program(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_same_requests_go_to_the_engine_to_our_server_and_to_a_peer(
     tiny_config: Path, tmp_path: Path, schema: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

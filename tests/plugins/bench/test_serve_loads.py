@@ -41,6 +41,7 @@ def measured(tiny_config: Path, tmp_path: Path, schema: Any, capsys: pytest.Capt
     return measure
 
 
+@pytest.mark.slow
 def test_overload_refuses_requests_loses_none_and_still_answers_health(measured: Any) -> None:
     load = "overload:seconds=0.5,rate=600,waiting=2,prompt=8,output=60"
     inside, outside = measured(load, "--set", "scheduler.max_running=2")
@@ -55,6 +56,7 @@ def test_overload_refuses_requests_loses_none_and_still_answers_health(measured:
     assert "p99_health_ms" not in inside
 
 
+@pytest.mark.slow
 def test_a_disconnected_request_frees_its_blocks_within_a_few_steps(measured: Any) -> None:
     inside, outside = measured("leave:rounds=2,prompt=240", "--set", "scheduler.max_batch_tokens=16")
     for side in (inside, outside):

@@ -30,6 +30,7 @@ def test_a_model_is_made_once_and_its_tensors_are_those_of_the_config(tiny_confi
     assert found["lm_head.weight"] == (320, 64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["int4-g64", "f32"])
 def test_the_engine_runs_a_drawn_model(tiny_config: Path, format: str) -> None:
     folder = synthetic.native_directory(tiny_config, format)
@@ -67,6 +68,7 @@ def test_llama_3_has_its_own_rotary_scaling_and_tied_embeddings() -> None:
     assert (config.rope.kind, config.rope.factor, config.tie_embeddings) == ("llama3", 32.0, True)
 
 
+@pytest.mark.slow
 def test_a_mixture_is_packed_while_drawn_without_a_checkpoint(
     moe_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ def test_each_stage_begins_with_a_linear_op_and_gives_the_values_of_later_stages
     assert [op for stage in found for op in stage.ops] == list(graph.ops)
 
 
+@pytest.mark.slow
 def test_the_artifact_names_its_text_and_a_second_conversion_gives_equal_bytes(source, text, tmp_path):
     files = [
         convert(source, tmp_path / f"threads{threads}", "--calibrate", str(text), "--set", f"threads.count={threads}")
@@ -84,6 +85,7 @@ def test_without_calibration_codes_are_rounded_to_nearest(source, tmp_path):
     assert convert(source, tmp_path / "none", "--calibrate", "none") == convert(source, tmp_path / "plain")
 
 
+@pytest.mark.slow
 def test_a_calibrated_model_is_closer_to_the_original_than_a_rounded_one(source, text, tmp_path):
     """By the logits of text like that it was fitted to; a random model has nothing to lose but these."""
     convert(source, tmp_path / "gptq", "--calibrate", str(text))
@@ -176,6 +178,7 @@ def test_gptq_without_text_is_refused_with_the_right_command(source, tmp_path, c
     assert "--calibrate auto" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_calibrated_sub_scales_are_equal_bytes_for_every_number_of_threads(source, text, tmp_path):
     files = [
         convert(

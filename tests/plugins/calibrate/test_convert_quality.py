@@ -51,6 +51,7 @@ def balanced(source: Path, text: Path, tmp_path_factory: pytest.TempPathFactory)
     return made
 
 
+@pytest.mark.slow
 def test_a_profile_mixes_formats_within_its_budget_and_records_them(balanced: Path) -> None:
     recipe = yaml.safe_load((balanced / "recipe.yaml").read_text())
     assert (recipe["profile"], recipe["budget"], recipe["quantizer"]) == ("balanced", 6, "gptq")
@@ -66,6 +67,7 @@ def test_a_profile_mixes_formats_within_its_budget_and_records_them(balanced: Pa
         assert 5.5 < 8 * sum(one.nbytes for one in inner) / sum(one.panels * 16 * one.k for one in inner) <= 6
 
 
+@pytest.mark.slow
 def test_the_recipe_repeats_the_conversion_byte_for_byte_with_another_number_of_threads(
     source: Path, text: Path, balanced: Path, tmp_path: Path
 ) -> None:
@@ -227,6 +229,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     return Calls(monkeypatch)
 
 
+@pytest.mark.slow
 def test_after_ctrl_c_the_same_command_resumes_and_gives_equal_bytes(
     source: Path, text: Path, balanced: Path, tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:

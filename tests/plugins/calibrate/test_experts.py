@@ -157,6 +157,7 @@ def convert(source: Path, made: Path, *options: str) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in made.iterdir()}
 
 
+@pytest.mark.slow
 def test_a_calibrated_mixture_has_equal_bytes_for_any_threads_and_reports_sparse_experts(
     source: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

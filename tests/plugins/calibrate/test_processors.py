@@ -43,6 +43,7 @@ def digest(mask: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="masks are those of x86-64")
 def test_bytes_are_the_same_without_vnni_avx_512_and_avx2() -> None:
     assert len({digest(mask) for mask in ("", "-avx512_vnni", "-avx512f", " -fma , -avx512f", "-avx2,-avx512f")}) == 1

@@ -116,6 +116,7 @@ def logits(engine: Engine, ids: np.ndarray) -> np.ndarray:
     return engine.executable.run(Batch([], ids.copy(), rows, segments, table, rows)).copy()
 
 
+@pytest.mark.slow
 def test_sensitivity_is_the_divergence_with_that_tensor_alone_quantized(source: Path) -> None:
     config = load_config(overrides={"threads.count": 2})
     plugins = Plugins.discover(config)

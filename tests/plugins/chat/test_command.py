@@ -115,6 +115,7 @@ def test_an_activated_adapter_answers_from_its_invocation_on(run: Run, engine: E
     assert (status, out) == (0, "".join(f"{answer}\n" for answer in expected))
 
 
+@pytest.mark.slow
 def test_another_template_and_a_continued_line_are_accepted(run: Run, engine: Engine, tmp_path: Path) -> None:
     (tmp_path / "t.jinja").write_text("{{ x }}{% for m in messages %}{{ m.content | trim }}{% endfor %}")
     variables = ["--chat-template-kwargs", '{"x": "Once upon "}']
@@ -223,6 +224,7 @@ class Person:
         return self.process.wait(60)
 
 
+@pytest.mark.slow
 def test_a_conversation_works_on_a_terminal(engine: Engine, tmp_path: Path) -> None:
     person = Person("--temperature", "0", "-n", "900", "--ignore-eos")
     person.wait_for("/help shows commands.")

@@ -274,6 +274,7 @@ def test_an_error_of_one_call_does_not_affect_the_others(server: FakeServer, con
     assert all(text == f"{place}{ANSWER}" for place, text in right.items())
 
 
+@pytest.mark.slow
 def test_leaving_the_loop_cancels_running_calls_and_starts_no_more(server: FakeServer):
     server.delay = 0.05
     with Client(server.url) as client, closing(client.complete_many(map(str, range(1000)), 4)) as results:

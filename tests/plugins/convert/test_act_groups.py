@@ -187,6 +187,7 @@ def test_a_manifest_that_turns_embeddings_is_refused(made: Path, tmp_path: Path)
         read_native(tmp_path, builtin_format)
 
 
+@pytest.mark.slow
 def test_calibration_uses_the_kernels_rounded_inputs(source: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("The quick brown fox jumps over the lazy dog. " * 25, encoding="utf-8")

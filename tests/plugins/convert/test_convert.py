@@ -366,6 +366,7 @@ def test_leftovers_of_a_killed_process_are_removed_by_the_next(make_model: Maker
     assert left_in(tmp_path / "out") == {"m"}
 
 
+@pytest.mark.slow
 def test_a_second_process_waits_and_uses_the_first_ones_result(make_model: Maker, tmp_path: Path) -> None:
     source, out = make_model(), tmp_path / "out" / "m"
     processes = [start(SLOW, source, out) for _ in range(3)]

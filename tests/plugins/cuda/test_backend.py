@@ -40,6 +40,7 @@ def logits(engine: Any, prompts: list[str], **more: Any) -> dict[int, list[bytes
     return dict(recorder.logits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kv", CACHES)
 def test_logits_equal_those_of_the_native_backend(make_engine: MakeEngine, on_device: MakeEngine, kv: str) -> None:
     format = FORMATS[CACHES.index(kv)]
@@ -47,6 +48,7 @@ def test_logits_equal_those_of_the_native_backend(make_engine: MakeEngine, on_de
     assert logits(on_device(**settings), PROMPTS) == logits(make_engine(**settings), PROMPTS)
 
 
+@pytest.mark.slow
 def test_adapters_of_a_mixed_batch_and_a_norm_of_their_own(
     make_engine: MakeEngine, on_device: MakeEngine, tmp_path: Path
 ) -> None:
@@ -61,6 +63,7 @@ def test_adapters_of_a_mixed_batch_and_a_norm_of_their_own(
         assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_single_trained_tokens_give_the_tokens_of_peft(on_device: MakeEngine, tmp_path: Path) -> None:
     [case] = [one for one in ADAPTED if one.name == "tokens-tied"]
     formats = {"model__format": "f32", "model__formats": {}, "kv_cache__dtype": "f32", "adapters__dtype": "f32"}

@@ -16,6 +16,7 @@ QUICK = ("gpt-oss", "starcoder2")
 CASES = [pytest.param(one, marks=() if one.name in QUICK else pytest.mark.nightly, id=one.name) for one in FAMILY_CASES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_logits_equal_those_of_a_processor(case: FamilyCase, device: str, tmp_path: Path) -> None:
     prompt, found = np.asarray(case.prompt[:40], np.int32), []

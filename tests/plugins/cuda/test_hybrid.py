@@ -66,6 +66,7 @@ def chosen(engine: Engine) -> tuple[int, int]:
     return executable.experts_chosen(on_device=True), executable.experts_chosen(on_device=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "seeds"), CASES)
 def test_logits_are_equal_under_placements_that_change_in_each_step(
     case: FamilyCase, seeds: int, device: str, tmp_path: Path
@@ -103,6 +104,7 @@ def test_tokens_of_a_batch_are_equal_in_every_weight_format(mixture: Path, devic
     assert found == expected
 
 
+@pytest.mark.slow
 def test_the_side_that_takes_less_time_computes_experts(mixture: Path, device: str) -> None:
     for slow, idle in (("host_gmacs", 1), ("gpu_gmacs", 0)):
         with split(mixture, device, "auto", **{f"cuda.{slow}": 0.001}) as engine:
@@ -116,6 +118,7 @@ def test_the_processor_computes_all_experts_where_the_gpu_has_no_room(mixture: P
         assert chosen(engine)[0] == 0
 
 
+@pytest.mark.slow
 def test_a_request_is_repeated_with_equal_tokens_while_copies_of_experts_come_and_go(
     mixture: Path, device: str
 ) -> None:
@@ -131,6 +134,7 @@ def test_kernels_of_both_sides_are_listed(mixture: Path, device: str) -> None:
     assert len(linears) > 1 and any(not name.startswith("cuda") for name in linears)
 
 
+@pytest.mark.slow
 def test_adapters_of_attention_act_in_a_mixed_batch(adapted: tuple[Path, Deltas], device: str, tmp_path: Path) -> None:
     directory, deltas = adapted
     path = expert_deltas.write(tmp_path / "attention", deltas.of_attention())

@@ -24,6 +24,7 @@ def answers(capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_the_base_and_two_adapters_answer_in_their_own_ways(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ):

@@ -207,6 +207,7 @@ def test_an_error_in_mid_stream_is_an_event(served: Running):
     assert (told["type"], told["error"]["type"]) == ("error", "overloaded_error")
 
 
+@pytest.mark.slow
 def test_a_silent_stream_gets_pings_that_the_client_takes():
     with speaking(names=["demo"], stream_keep_alive=0.02) as served, slowed(served.engine, 0.1):
         client = anthropic.Anthropic(base_url=served.url, api_key="none", max_retries=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from infeng_fair.accounts import Accounts
@@ -63,6 +64,7 @@ def test_the_cache_is_asked_about_few_requests_in_a_step(fair):
     assert 0 < len(asked) <= PEEKS
 
 
+@pytest.mark.slow
 def test_the_first_request_is_found_without_sorting_the_whole_queue(fair):
     class Watched(list):
         seen = 0

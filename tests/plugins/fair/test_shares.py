@@ -150,6 +150,7 @@ LONGEST_PROMPT, LONGEST_ANSWER, RUNNING = 40, 10, 4
 floods = st.lists(st.tuples(st.integers(1, LONGEST_PROMPT), st.integers(1, LONGEST_ANSWER)), min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(
     shapes=st.tuples(floods, floods, floods),

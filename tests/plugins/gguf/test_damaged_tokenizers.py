@@ -84,6 +84,7 @@ def vocabulary(third_party: Path, folder: Path, name: str) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["byte-level", "SentencePiece"])
 def test_a_damaged_tokenizer_is_one_clear_error_and_no_other_output(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]

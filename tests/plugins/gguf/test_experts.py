@@ -198,6 +198,7 @@ def same_logits(directory: Path, name: str, kind: str) -> None:
     assert found[0][1] == found[1][1]
 
 
+@pytest.mark.slow
 def test_a_file_gives_the_answers_of_its_checkpoint(tmp_path: Path) -> None:
     same_logits(tmp_path, "qwen2moe", "Q4_0")
 

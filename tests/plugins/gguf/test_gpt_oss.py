@@ -61,6 +61,7 @@ def test_experts_keep_their_blocks_and_routers_their_precision(tmp_path: Path) -
     assert made.why_not == "" and made.stored["MXFP4"] == 6 and made.parameters > made.active_parameters
 
 
+@pytest.mark.slow
 def test_a_file_gives_the_answers_of_its_checkpoint(tmp_path: Path) -> None:
     stored, floats = mxfp4_parts.tensors()
     models = mxfp4_parts.write(tmp_path / "published", stored), write(tmp_path / "m.gguf", floats)

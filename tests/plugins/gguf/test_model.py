@@ -128,6 +128,7 @@ def test_float_tensors_equal_the_exported_model(tmp_path: Path, source: Path, ki
     assert same(model, wanted)
 
 
+@pytest.mark.slow
 def test_a_text_gets_the_answer_of_the_model_directory(tmp_path: Path, source: Path) -> None:
     path = write(tmp_path / "m.gguf", source, change=lambda writer: writer.add_chat_template("{{ messages }}"))
     answers = []
@@ -228,6 +229,7 @@ def test_sub_scales_and_minima_are_kept_unchanged(tmp_path: Path) -> None:
             assert np.array_equal(interleaved(ours, heads) if heads else ours, there), name
 
 
+@pytest.mark.slow
 def test_logits_over_minima_equal_those_of_the_dequantized_weights(tmp_path: Path) -> None:
     """The backend in NumPy multiplies dequantized weights in binary64 by activations that are rounded as ours are.
 

@@ -76,6 +76,7 @@ def test_every_schema_is_compiled_or_refused_by_name(llama: Grammars, schemas: d
     assert not [text for text in refused.values() if "coerce_one_of" in text]
 
 
+@pytest.mark.slow
 def test_masks_accept_every_valid_instance_and_reject_every_invalid_one(llama: Grammars, schemas: dict[str, Any]):
     counts = Counter[bool]()
     for name in schemas.keys() - REFUSED.keys():
@@ -109,6 +110,7 @@ def drawn(engine: Engine, documents: dict[str, Any]) -> tuple[int, int]:
     return ended, len(requests)
 
 
+@pytest.mark.slow
 def test_samples_for_some_schemas_are_valid(engine: Engine, schemas: dict[str, Any]):
     names = [name for name in schemas if name not in REFUSED][::20]
     ended, count = drawn(engine, {name: schemas[name] for name in names})

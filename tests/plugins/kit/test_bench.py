@@ -45,6 +45,11 @@ def test_a_tokenizer_is_measured_by_the_bytes_of_texts(tmp_path: Path) -> None:
     assert {(line["part"], line["beside"], line["unit"]) for line in lines} == {("tokenizer bytes", "hf", "MB/s")}
 
 
+def test_the_engines_own_tokenizer_is_measured_beside_itself(tmp_path: Path) -> None:
+    lines = measurements("tokenizers", cwd=tmp_path)["measurements"]
+    assert {(line["part"], line["beside"]) for line in lines} == {("tokenizer hf", "hf")}
+
+
 def test_a_format_is_packed_and_unpacked_beside_int8() -> None:
     pairs = list(of_format(Plugins.discover(), "int4-g64"))
     assert [(pair.work, pair.beside) for pair in pairs] == [("pack", "int8-row"), ("unpack", "int8-row")]

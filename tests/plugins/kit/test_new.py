@@ -190,6 +190,7 @@ def built_with_cargo(crate: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=crate, env=environ(), capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not has_rust(), reason="rustc is not installed")
 def test_the_crate_builds_only_where_its_layout_is_that_of_c(tmp_path: Path) -> None:
     crate = tmp_path / "infeng-abi"

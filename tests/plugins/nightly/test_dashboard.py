@@ -121,6 +121,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield driver
 
 
+@pytest.mark.slow
 def test_a_browser_draws_every_chart_and_clips_no_table(browser: Any, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     drawn = Nights(7)

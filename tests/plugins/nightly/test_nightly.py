@@ -81,6 +81,7 @@ def nightly(tmp_path: Path) -> Callable[..., int]:
     return run
 
 
+@pytest.mark.slow
 def test_a_slower_engine_is_found_named_and_exits_with_1(
     clock: Clock, short: None, nightly: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,6 +111,7 @@ def test_a_slower_engine_is_found_named_and_exits_with_1(
     assert {one.kind.label for one in bad.figures} == {"decoding", "divergence from f32", "perplexity over f32's"}
 
 
+@pytest.mark.slow
 def test_none_is_named_in_quiet_nights_of_the_real_engine(
     clock: Clock, short: None, nightly: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +122,7 @@ def test_none_is_named_in_quiet_nights_of_the_real_engine(
     assert [nightly() for _ in range(8)] == [0] * 8
 
 
+@pytest.mark.slow
 def test_a_failed_measurement_is_named_and_the_others_are_kept(
     clock: Clock, short: None, nightly: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -85,6 +85,7 @@ def linears(engine: Engine, rows: int) -> dict[str, tuple[str, str]]:
     }
 
 
+@pytest.mark.slow
 def test_an_engine_uses_it_for_prompts_only_and_answers_the_same(model: Path) -> None:
     with Engine(model, threads=2) as exact, Engine(model, threads=2, overrides=FAST) as fast:
         assert {library for library, _ in linears(fast, 200).values()} == {"onednn"}
@@ -94,6 +95,7 @@ def test_an_engine_uses_it_for_prompts_only_and_answers_the_same(model: Path) ->
         assert text(fast) == text(exact)
 
 
+@pytest.mark.slow
 def test_engines_in_several_threads_take_turns(model: Path) -> None:
     with Engine(model, threads=2, overrides=FAST) as one, Engine(model, threads=1, overrides=FAST) as other:
         alone = text(one)

@@ -162,6 +162,7 @@ def test_a_peer_with_a_row_that_misses_a_step_has_no_figure(
     assert "15 tokens of 5 steps of 4 rows: not every row decoded in each" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_our_side_counts_rows_by_steps_under_the_default_of_step_ms(
     fake: Any, tiny_config: Path, roofline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +275,7 @@ def test_an_invalid_time_is_refused(
     assert "is not a number of seconds above 0" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_decode_and_prefill_measure_other_engines_too(
     fake: Any, tiny_config: Path, roofline: Path, tmp_path: Path, schema: Any
 ) -> None:
@@ -290,6 +292,7 @@ def test_decode_and_prefill_measure_other_engines_too(
         assert all(set(one["ratios"]) == {"fake"} for one in result["measurements"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", [["decode", "--steps", "2"], ["compare", "--engines", "infeng", "--work", "decode"]])
 def test_formats_of_one_model_are_measured_in_turn(
     call: list[str], tiny_config: Path, roofline: Path, tmp_path: Path, schema: Any

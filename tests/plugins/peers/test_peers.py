@@ -139,6 +139,7 @@ def test_remove_deletes_the_environment(capsys: pytest.CaptureFixture[str]) -> N
     assert "openvino: was not installed" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_what_an_installation_does_and_is_left_clean(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

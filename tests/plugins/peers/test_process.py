@@ -99,6 +99,7 @@ def test_the_error_of_a_failed_work_names_peer_and_work(start: Started, fault: s
     assert str(start.log) in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["hang-load", "hang-work"])
 def test_a_peer_that_hangs_is_killed_after_its_time_limit(start: Started, fault: str) -> None:
     engine = start(fault, timeout=1.0)

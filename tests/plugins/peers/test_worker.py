@@ -255,6 +255,7 @@ def test_stdout_carries_the_protocol_alone(tiny_config: Path) -> None:
     assert (lines[0]["ready"], lines[0]["engine"], lines[1]["tokens"]) == (True, "infeng", 2)
 
 
+@pytest.mark.slow
 def test_a_worker_that_waits_for_the_next_line_uses_no_processor_time(tiny_config: Path) -> None:
     folder = synthetic.native_directory(tiny_config, "int4-g64")
     command = [sys.executable, "-P", "-m", "infeng_peers.worker", str(folder), "--threads", "3"]

@@ -144,6 +144,7 @@ def test_one_engine_gives_the_figures_of_a_serving_benchmark(
     assert "engines" not in result and "lora_tax" not in result
 
 
+@pytest.mark.slow
 def test_engines_take_turns_and_get_the_same_requests(
     fakes: None, undisturbed: None, tiny_config: Path, tmp_path: Path, schema: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,6 +206,7 @@ def test_requests_arrive_by_poisson_or_by_a_trace(fakes: None, tiny_config: Path
     assert result["duration"] >= 0.03
 
 
+@pytest.mark.slow
 def test_our_engine_takes_part(fakes: None, tiny_config: Path, tmp_path: Path, schema: Any) -> None:
     options = (
         "--engine",

@@ -414,6 +414,7 @@ except AdapterError as error:
 """
 
 
+@pytest.mark.slow
 def test_an_adapter_in_the_hubs_cache_loads_offline_by_its_name(tmp_path: Path) -> None:
     case, home = CASES["thin"], tmp_path / "home"
     snapshot = home / "hub" / "models--acme--thin" / "snapshots" / COMMIT

@@ -23,6 +23,7 @@ def engine() -> Iterator[Engine]:
         yield made
 
 
+@pytest.mark.slow
 def test_a_held_adapter_is_loaded_and_stays_until_the_block_ends(engine: Engine) -> None:
     engine.adapters.load("bard", str(adapter_dir("shakespeare")))
     assert engine.adapters["bard"].state != "resident"
@@ -35,6 +36,7 @@ def test_a_held_adapter_is_loaded_and_stays_until_the_block_ends(engine: Engine)
     assert "bard" not in engine.adapters
 
 
+@pytest.mark.slow
 def test_it_is_given_back_after_an_error(engine: Engine) -> None:
     engine.adapters.load("bard", str(adapter_dir("shakespeare")))
     with pytest.raises(ZeroDivisionError), engine.adapters.held("bard", IDS):
@@ -45,6 +47,7 @@ def test_it_is_given_back_after_an_error(engine: Engine) -> None:
         assert engine.adapters["bard"].state != "resident"
 
 
+@pytest.mark.slow
 def test_what_cannot_be_held_is_an_error(engine: Engine) -> None:
     with pytest.raises(RequestError, match="no adapter of that name"), engine.adapters.held("none", IDS):
         raise AssertionError("it was held")

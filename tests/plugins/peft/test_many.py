@@ -52,6 +52,7 @@ def test_all_but_the_broken_ones_are_packed(folder: Path, tiny: Path, tmp_path: 
     assert again["failed"].keys() == {"broken", "empty"}
 
 
+@pytest.mark.slow
 def test_packed_ones_answer_as_their_sources(folder: Path, tiny: Path, tmp_path: Path) -> None:
     out = tmp_path / "packed"
     words = [str(folder / "a"), str(folder / "b"), "--out", str(out), "--model", str(tiny)]

@@ -41,6 +41,7 @@ def slices_of(path: Path) -> list[dict[str, Any]]:
     return [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
 
 
+@pytest.mark.slow
 def test_a_profile_changes_no_token(make_engine: MakeEngine) -> None:
     engine = make_engine()
     params = SamplingParams(temperature=0.8, seed=3, max_tokens=16, ignore_eos=True)

@@ -100,6 +100,7 @@ def test_an_activated_adapter_acts_from_its_invocation_on(reference: Engine, tmp
         reference.adapters.unload("late")
 
 
+@pytest.mark.slow
 def test_an_adapter_compared_with_itself_has_no_loss(measured: Callable[..., dict[str, Any]]) -> None:
     result = measured("--format", "f32", "--kv", "f32", "--set", "adapters.dtype=f32", "--lora", named("shakespeare"))
     one = result["adapters"][0]
@@ -107,6 +108,7 @@ def test_an_adapter_compared_with_itself_has_no_loss(measured: Callable[..., dic
     assert one["greedy"]["identical"] == 1.0
 
 
+@pytest.mark.slow
 def test_the_loss_with_each_adapter_stands_beside_that_of_the_base(
     measured: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -128,6 +130,7 @@ def test_the_loss_with_each_adapter_stands_beside_that_of_the_base(
     assert "With adapters" in page.read_text() and "with shakespeare" in page.read_text()
 
 
+@pytest.mark.slow
 def test_a_missed_gate_names_the_adapter(
     measured: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,6 +141,7 @@ def test_a_missed_gate_names_the_adapter(
     assert [one["gate"] for one in result["adapters"][0]["gates"]] == ["kl<=1e-09"]  # the model has the bytes
 
 
+@pytest.mark.slow
 def test_the_reference_may_run_at_bf16(measured: Callable[..., dict[str, Any]]) -> None:
     same = ["--format", "bf16", "--kv", "f16", "--set", "adapters.dtype=bf16", "--lora", named("shakespeare")]
     result = measured("--ref-format", "bf16", *same)
@@ -163,6 +167,7 @@ def test_an_adapter_that_cannot_be_used_is_named(
     assert why in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_tasks_are_answered_with_the_adapter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, out = tmp_path / "gsm8k.jsonl", tmp_path / "result.json"
     questions = [{"question": f"How many are {n} and {n}?", "answer": f"Together.\n#### {2 * n}"} for n in (1, 2)]

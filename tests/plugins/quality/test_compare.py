@@ -64,6 +64,7 @@ def measured(reference: Engine, story: Path) -> Callable[..., dict[str, Any]]:
     return measure
 
 
+@pytest.mark.slow
 def test_a_text_scored_in_portions_has_the_logprobs_of_the_engine(reference: Engine) -> None:
     ids = reference.tokenizer.encode([STORY])[0][:60]
     rows = []
@@ -88,6 +89,7 @@ def test_a_model_compared_with_itself_has_no_loss(measured: Callable[..., dict[s
     assert result["bytes"] == result["reference_bytes"]
 
 
+@pytest.mark.slow
 def test_int8_against_f32_is_measured_with_a_page_and_a_history(
     story: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,6 +169,7 @@ def test_logits_that_are_not_finite_end_the_comparison(reference: Engine) -> Non
         Scores.of(Teacher(reference.executable, reference.limits), Broken(), windows, print)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_manifest_can_be_a_candidate_for_the_references_model(tmp_path: Path) -> None:
     manifest = tmp_path / "engine.yaml"
     manifest.write_text("infeng: 1\nmodel: {format: f32, formats: {}}\nkv_cache: {dtype: f16}\n")
@@ -178,6 +181,7 @@ def test_a_manifest_can_be_a_candidate_for_the_references_model(tmp_path: Path) 
         models.open_candidate(str(manifest), str(manifest), {})
 
 
+@pytest.mark.slow
 def test_another_vocabulary_or_tokenizer_is_refused(measured: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="vocabulary of"):
         measured(write(tmp_path / "tiny"))

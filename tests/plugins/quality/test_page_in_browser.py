@@ -48,6 +48,7 @@ def charts(browser: Any, file: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_charts_of_a_comparison_and_of_its_history_are_drawn(browser: Any, tmp_path: Path) -> None:
     story = tmp_path / "story.txt"
     story.write_text("Once upon a time there was a little girl named Lily. She liked to play in the park. " * 20)

@@ -135,6 +135,7 @@ def test_nearly_equal_pairs_stay_unresolved_until_there_are_enough() -> None:
     assert (lost["gained"], lost["lost"], lost["verdict"]) == (0, 16, "resolved")
 
 
+@pytest.mark.slow
 def test_the_demo_model_is_asked_and_compared(
     data: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,7 @@ def test_calls_of_an_adapter_meet_on_one_replica_and_the_state_of_replicas_is_a_
         assert first.ask("/replica", x_infeng_replica="guess").status == 404
 
 
+@pytest.mark.slow
 def test_tenants_see_their_own_adapters_on_every_replica_and_on_later_ones(tmp_path: Path):
     (tmp_path / "keys").write_text("sk-a acme\nsk-b beta\nsk-o ops * admin\n")
     root = adapter_dir("shakespeare").parent
@@ -173,6 +174,7 @@ def test_an_adapter_that_one_replica_refuses_is_on_none():
         assert "odd" not in first.engine.adapters
 
 
+@pytest.mark.slow
 def test_a_replica_that_drains_gets_no_calls_and_those_it_answers_end():
     with two() as (first, _, gated):
         gated.settled(2)

@@ -96,6 +96,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", KINDS)
 def test_every_kind_begins_with_a_sentence_and_folds_its_tables(verb: str, tiny_config: Path, tmp_path: Path) -> None:
     out, file = tmp_path / "report.html", tmp_path / "result.json"

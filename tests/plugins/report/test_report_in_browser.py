@@ -66,6 +66,7 @@ def simulated(tiny_config: Path, tmp_path_factory: pytest.TempPathFactory) -> di
     return measured(tmp_path_factory.mktemp("simulated"), tiny_config, "simulate", "--costs", "default", *load)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [compared, compared_twice, gemms, ceilings, swept], ids=lambda make: make.__name__)
 def test_charts_of_one_result_are_drawn(browser: Any, tmp_path: Path, make: Any) -> None:
     result = make()
@@ -75,10 +76,12 @@ def test_charts_of_one_result_are_drawn(browser: Any, tmp_path: Path, make: Any)
         assert "<i>x</i> int4-g64" in browser.find_element("css selector", ".js-plotly-plot .yaxislayer-above").text
 
 
+@pytest.mark.slow
 def test_charts_of_a_simulation_are_drawn(browser: Any, tmp_path: Path, simulated: dict[str, Any]) -> None:
     assert len(opened(browser, [simulated], tmp_path)) == CHARTS["simulate"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verb", "more", "charts"),
     [
@@ -98,6 +101,7 @@ def test_charts_of_what_an_engine_did_are_drawn(
     assert len(opened(browser, [result], tmp_path)) == charts
 
 
+@pytest.mark.slow
 def test_a_chart_in_a_section_that_folds_has_its_size_when_it_is_opened(browser: Any, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     figures = Figures()
@@ -114,6 +118,7 @@ def test_a_chart_in_a_section_that_folds_has_its_size_when_it_is_opened(browser:
     raise AssertionError(browser.execute_script(wide))
 
 
+@pytest.mark.slow
 def test_wide_tables_scroll_and_the_page_does_not(browser: Any, tmp_path: Path) -> None:
     opened(browser, [swept(), compared_twice()], tmp_path)
     browser.execute_script("document.querySelectorAll('details').forEach(fold => fold.open = true)")
@@ -126,6 +131,7 @@ def test_a_result_without_charts_is_a_page_without_their_library(browser: Any, t
     assert len((tmp_path / "report.html").read_text()) < 100_000
 
 
+@pytest.mark.slow
 def test_charts_of_results_of_every_kind_stand_on_one_page(
     browser: Any, tmp_path: Path, simulated: dict[str, Any]
 ) -> None:
@@ -134,6 +140,7 @@ def test_charts_of_results_of_every_kind_stand_on_one_page(
     assert charts[0]["title"].startswith("Ratio of tokens/s")
 
 
+@pytest.mark.slow
 def test_the_test_detects_a_missing_chart_library(browser: Any, tmp_path: Path) -> None:
     opened(browser, [compared()], tmp_path)
     page = tmp_path / "report.html"

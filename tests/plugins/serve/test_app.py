@@ -13,6 +13,7 @@ from serve_parts import Running, connected, held, posted, read_until, running, u
 from infeng_core.api import __version__
 
 
+@pytest.mark.slow
 def test_liveness_version_and_load_are_served(served: Running):
     assert served.ask("/health").json == {"status": "ok"}
     assert served.ask("/ready").status == 200
@@ -126,6 +127,7 @@ def test_a_body_with_another_content_type_is_refused(served: Running):
         assert read_until(plain, b"}").startswith(b"HTTP/1.1 " + status)
 
 
+@pytest.mark.slow
 def test_bodies_are_bounded_with_and_without_content_length(served: Running):
     with running(max_body=1000) as small:
         fits = {"prompt": "x" * 900, "max_tokens": 1}
@@ -207,6 +209,7 @@ def test_a_fault_of_the_server_is_500_without_details_and_the_next_call_is_serve
         assert found.ask("/health").status == 200
 
 
+@pytest.mark.slow
 def test_an_answer_is_cut_off_after_the_request_timeout():
     from serve_parts import slowed
 

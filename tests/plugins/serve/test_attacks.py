@@ -82,6 +82,7 @@ def survived(served: Served, chosen: Callable[[str], bool], together: int) -> se
     return seen
 
 
+@pytest.mark.slow
 def test_attacks_of_each_kind_are_answered_and_others_are_served(attackable: Served):
     assert survived(attackable, FEW.__contains__, 2) == FEW
 

@@ -69,6 +69,7 @@ def one_at_a_time() -> Iterator[Running]:
         yield found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_ids", [False, True])
 def test_an_idle_stream_gets_comments_without_effect_on_readers_and_ids(tmp_path: Path, has_ids: bool):
     body = {"model": "model", "prompt": "Once upon a time", "max_tokens": 5, "temperature": 0, "stream": True}
@@ -176,6 +177,7 @@ def leave(served: Running, body: Any, is_there: Any) -> None:
         assert until(lambda: served.blocks_in_use() == 0 and served.engine.scheduler.waiting == 0)
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_its_stream_frees_its_blocks_within_a_step(one_at_a_time: Running):
     served = one_at_a_time
     leave(served, LONG, lambda: served.engine.scheduler.running and SEEN.new)

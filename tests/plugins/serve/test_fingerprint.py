@@ -93,6 +93,7 @@ def refusal(response: httpx.Response) -> tuple[int, str, str]:
     return response.status_code, error["code"], error["message"]
 
 
+@pytest.mark.slow
 def test_a_stream_is_refused_after_an_upgrade_and_resumes_after_a_downgrade(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -120,6 +121,7 @@ def test_a_stream_is_refused_after_an_upgrade_and_resumes_after_a_downgrade(
         assert texts(frames(rest(back.url, last).content)) == texts(found[5:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [generating.HEAD_SECONDS, 0.0], ids=["head with text", "head before text"])
 def test_an_adapter_that_was_not_in_memory_is_compared_before_its_text_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float

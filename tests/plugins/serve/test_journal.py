@@ -196,6 +196,7 @@ def test_a_damaged_file_gives_only_entries_that_were_added(tmp_path: Path):
     assert kept > 300 * 8
 
 
+@pytest.mark.slow
 def test_calls_are_answered_while_the_disk_is_full_and_written_again_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -232,6 +233,7 @@ def test_calls_are_answered_while_the_disk_is_full_and_written_again_later(
 # ------------------------------------------------------------------------------------------------------- streams ---
 
 
+@pytest.mark.slow
 def test_a_stream_resumes_after_any_frame_also_on_another_server(tmp_path: Path):
     with running(journal=str(tmp_path)) as one:
         whole = story(one).content

@@ -27,6 +27,7 @@ def listening(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[
         yield path, opened
 
 
+@pytest.mark.slow
 def test_a_server_tells_when_it_is_ready_alive_and_stopping(listening: tuple[str, socket.socket]):
     path, opened = listening
     code = "import sys; from infeng_core.cli import main; sys.exit(main())"

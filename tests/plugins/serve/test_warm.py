@@ -154,6 +154,7 @@ def test_while_the_journal_is_read_health_answers_and_calls_get_503(tmp_path: Pa
 # -------------------------------------------------------------------------------------------- tokens of prompts ---
 
 
+@pytest.mark.slow
 def test_a_prompt_is_counted_once_and_when_its_answer_begins_but_one_that_was_warmed_is_not(tmp_path: Path):
     path = tmp_path / "prompts"
     path.write_text('{"prompt": "Another text, which nobody has asked for."}')

@@ -283,6 +283,7 @@ def test_costs_come_from_a_file(tiny_config: Path, tmp_path: Path) -> None:
     assert main(arguments) == 2
 
 
+@pytest.mark.slow
 def test_measured_costs_are_cached(tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from infeng_bench.costs import calibration
 

@@ -31,6 +31,7 @@ def simulated(*words: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("zipf", "loads"), [("0.9", 0.36), ("1.3", 0.08)])
 def test_two_hundred_replicas_load_few_adapters_and_let_nobody_wait(zipf: str, loads: float, tmp_path: Path):
     words = ["--replicas", "200", "--adapters", "10000", "--zipf", zipf, "--requests", "40000", "--route", "rendezvous"]
@@ -63,6 +64,7 @@ def test_a_hot_adapter_is_on_some_replicas_and_not_on_all():
     assert run(hot, "hash")["hottest_replicas"] == 1
 
 
+@pytest.mark.slow
 def test_prompts_that_begin_alike_meet_where_their_beginning_is_cached():
     base = Fleet(**{**vars(SMALL), "base": 1.0, "prefixes": 2000})
     assert run(base, "rendezvous")["prefix_hits"] > 0.55 > 0.3 > run(base, "power-of-two")["prefix_hits"]

@@ -180,6 +180,7 @@ def test_a_long_prompt_is_read_in_slices_and_only_its_end() -> None:
     assert store.bytes_of("") <= (DEPTH + WINDOW // SLICE + 20) * TOKEN_BYTES, "the prompt is dropped, the answer kept"
 
 
+@pytest.mark.slow
 def test_bytes_are_no_less_than_what_python_takes() -> None:
     tokens = np.random.default_rng(0).integers(0, 100_000, (24, 300)).tolist()  # grams hardly repeat: the worst
     for count in (5, 11, 24):

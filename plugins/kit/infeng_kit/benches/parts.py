@@ -67,12 +67,12 @@ def of_tokenizer(plan: Plan, plugins: Plugins, name: str) -> Iterator[Pair]:
     texts = [made_up(np.random.default_rng([0, index]), CHARACTERS) for index in range(TEXTS)]
     made = {one: plugins.get(TOKENIZERS, one)(model, config) for one in (name, beside)}
     ids = {one: tokenizer.encode(texts) for one, tokenizer in made.items()}
-    encode = [Work(one, _encoding(tokenizer, texts)) for one, tokenizer in made.items()]
-    decode = [Work(one, _streaming(made[one], ids[one])) for one in made]
+    encode = {one: Work(one, _encoding(tokenizer, texts)) for one, tokenizer in made.items()}
+    decode = {one: Work(one, _streaming(made[one], ids[one])) for one in made}
     nbytes = sum(len(text.encode()) for text in texts) / 1e6
-    yield Pair(f"tokenizer {name}", "encode", beside, encode[0], encode[1], nbytes, "MB/s")
+    yield Pair(f"tokenizer {name}", "encode", beside, encode[name], encode[beside], nbytes, "MB/s")
     # Texts have other numbers of tokens in another vocabulary, but the same bytes.
-    yield Pair(f"tokenizer {name}", "decode, token by token", beside, decode[0], decode[1], nbytes, "MB/s")
+    yield Pair(f"tokenizer {name}", "decode, token by token", beside, decode[name], decode[beside], nbytes, "MB/s")
 
 
 def _encoding(tokenizer: Tokenizer, texts: list[str]) -> Callable[[], object]:

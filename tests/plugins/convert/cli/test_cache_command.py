@@ -73,6 +73,7 @@ def files(root: Path) -> set[Path]:
     return {path for path in root.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_the_list_has_every_entry_and_the_bytes_of_all_other_files(root: Path, infeng: Infeng, capsys: Any) -> None:
     status, found = infeng("list")
     assert status == 0 and found["path"] == str(root) and not found["skipped"]

@@ -83,6 +83,7 @@ def test_a_directory_of_pickles_is_still_refused(directory: Path, tmp_path: Path
     assert main(["convert", str(tmp_path), str(tmp_path / "out"), "--format", "int4-g64", "--dry-run"]) != 0
 
 
+@pytest.mark.slow
 def test_models_prints_active_parameters_and_memory(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     memory = ("--set", "kv_cache.memory=1GB", "--set", "model.load=mmap")
     main(["models", str(directory), "--format", "int4-g64", *memory, "--json"])

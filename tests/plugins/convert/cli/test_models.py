@@ -51,6 +51,7 @@ def test_families_and_formats_are_listed(infeng: Infeng) -> None:
     assert "  llama          LlamaForCausalLM" in infeng("models")[1].splitlines()
 
 
+@pytest.mark.slow
 def test_a_folder_stands_for_all_models_in_it(infeng: Infeng, folder: Path) -> None:
     status, out, _ = infeng("models", folder, "--json")
     found = {Path(one["path"]).name: one for one in json.loads(out)}

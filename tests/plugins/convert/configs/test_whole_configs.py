@@ -175,6 +175,7 @@ def variants(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield from ({**config, key: inner} for inner in variants(value))
 
 
+@pytest.mark.slow
 def test_no_value_of_a_key_does_more_than_a_refusal(published: dict[str, Any]) -> None:
     outcomes = {"read": 0, "refused": 0}
     for whole in (*published.values(), *WRITTEN.values()):

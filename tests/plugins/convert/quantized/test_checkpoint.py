@@ -276,6 +276,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return gptq(tmp_path_factory.mktemp("sound") / "m", Kind())
 
 
+@pytest.mark.slow
 def test_a_float_format_reproduces_the_quantized_weights(sound: Model, tmp_path: Path) -> None:
     directory = parts.plain(sound, tmp_path / "plain")
     answers = []

@@ -196,6 +196,7 @@ def test_an_unusable_url_is_an_error_with_a_remedy(url: str):
         Top().run(arguments(url, "--interval", "0"))
 
 
+@pytest.mark.slow
 def test_in_a_terminal_it_runs_until_q_and_restores_the_terminal(url: str):
     code = (
         "import argparse, sys; from infeng_serve.observability.top import Top; parser = argparse.ArgumentParser();"

@@ -161,6 +161,7 @@ def test_responses_and_their_events_match_openais_types(told, given, end, text):
         check(ResponseStreamEvent, data_of(frame))
 
 
+@pytest.mark.slow
 def test_vectors_and_models_match_openais_types(served: Running):
     for form in ("float", "base64"):
         found = served.ask("/v1/embeddings", {"input": ["a", "b"], "encoding_format": form}).json

@@ -21,6 +21,7 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
+@pytest.mark.slow
 def test_health_is_reported_from_loading_to_the_end_and_running_calls_may_end():
     go = threading.Event()
 
