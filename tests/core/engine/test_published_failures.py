@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 import tiny_adapter
 from engine_parts import MakeEngine, Recorder
 
