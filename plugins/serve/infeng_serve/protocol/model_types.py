@@ -37,8 +37,11 @@ class LoadAdapter(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The body of /v1/load_lora_adapter."""
 
     lora_name: Annotated[str, Meta(description="the name that requests choose it by")]
-    lora_path: Annotated[str, Meta(description="a directory, or a hub name; with load_inplace, empty for the same one")]
-    load_inplace: Annotated[bool, Meta(description="of a name that is there, read these files in its place")] = False
+    lora_path: Annotated[str, Meta(description="a directory, or a hub name", extra_json_schema={"minLength": 1})]
+    load_inplace: Annotated[
+        bool,
+        Meta(description="read these files in the place of those of a name that is there; of an empty path, its own"),
+    ] = False
 
 
 class UnloadAdapter(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
