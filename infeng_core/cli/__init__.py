@@ -17,7 +17,7 @@ from infeng_core.version import __version__
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0, 1 (failed), 2 (wrong use) or 130 (Ctrl-C).
 
-    Each error is one line on standard error; ``INFENG_LOG=debug`` adds the traceback of one that nobody expected.
+    Each error is one line on standard error; ``INFENG_LOG=debug`` adds tracebacks of plugins' and unexpected ones.
     """
     if sys.stderr is None:  # closed by the caller; print() would send our errors to standard output
         sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115

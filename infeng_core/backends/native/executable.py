@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from infeng_core import _native
 from infeng_core.backends.interface import BoundOp, InterruptedStepError, Measured, NotFiniteError, OpNames
 from infeng_core.backends.native.adapters import place
-from infeng_core.backends.native.plan import Planner
+from infeng_core.backends.native.plan import Planner, heads_text
 from infeng_core.backends.native.split import HostExperts, Split
 from infeng_core.batch import Batch, Limits
 from infeng_core.errors import AdapterError, KernelError, ModelError, ResourceError
@@ -187,8 +187,7 @@ class NativeExecutable:
             for (op, detail), native in zip(planner.binder.noted, self._program.ops(), strict=True)
         )
         self.kv_bytes = self._cache.nbytes
-        sizes = f"{layers} layers, {shape.kv_heads} heads of {shape.head_dim}"
-        sizes += f" and {shape.v_head_dim}" if shape.v_head_dim not in (0, shape.head_dim) else ""
+        sizes = f"{layers} layers, {heads_text(**shape.cache_heads)}"
         revision = "" if _native.NUMERICS == 1 else f", numerics {_native.NUMERICS}"
         self._layout = f"native {BLOCK_LAYOUT}: {config.kv_cache.dtype}, {sizes}{revision}"
         if rope := variant(shape.rope, limits.context):

@@ -136,7 +136,7 @@ class Planner:
                 raise ModelError(family, f"its graph has {op!r}, which backend native does not run", "use another one")
             why = next((f"reads {name!r} before an op writes it" for name in reads(op) if name not in written), "")
             if isinstance(op, Attention) and _heads_of(op) != sizes:
-                why = f"has {op!r}, the cache has {_heads(**sizes)}"
+                why = f"has {op!r}, the cache has {heads_text(**sizes)}"
             if isinstance(op, Rope) and min(op.heads, op.kv_heads) < 1:
                 why = f"has {op!r}, which turns no heads"
             if why:
@@ -283,7 +283,7 @@ class Planner:
         heads: dict[str, Any] = {"heads": op.heads, "kv_heads": op.kv_heads, "head_dim": op.head_dim}
         needs = (["rope_norm"] if op.q_norm or op.k_norm else []) + (["rope_scale"] if q_scale is not None else [])
         kernels = self.binder.choose("rope", False, {"context": self._limits.context, "needs": needs, **heads})
-        self.binder.note("rope", _heads(**heads), kernels)
+        self.binder.note("rope", heads_text(**heads), kernels)
         norms = [self._model.vectors[name] + np.float32(op.offset) if name else None for name in (op.q_norm, op.k_norm)]
         more: dict[str, Any] = {"q_norm": norms[0], "k_norm": norms[1], "q_scale": q_scale, "eps": op.eps}
         if norms[0] is not None and norms[1] is not None:
@@ -295,7 +295,7 @@ class Planner:
         heads = self._model.config.cache_heads
         problem = {"kv": self._kv_format, "context": self._limits.context, **heads}
         kernels = self.binder.choose("kv_append", False, problem)
-        self.binder.note("kv_append", f"{self._kv_format} {_heads(**heads)}", kernels)
+        self.binder.note("kv_append", f"{self._kv_format} {heads_text(**heads)}", kernels)
         x, (table, place) = self.buffer(op.x), self._places[op.layer]
         self._program.kv_append(kernels, x, self._cache, place, k_column=op.k_column, v_column=op.v_column, table=table)
 
@@ -312,7 +312,7 @@ class Planner:
             out = self.buffer(op.out) if out is None else out
             self._program.attention(kernels, x, self._cache, place, out, epilogues=epilogues, **more)
 
-        self._emitter.emit(index, "attention", f"{self._kv_format} {_heads(**heads)}", problem, [], op.out, emit)
+        self._emitter.emit(index, "attention", f"{self._kv_format} {heads_text(**heads)}", problem, [], op.out, emit)
 
 
 def _heads_of(op: Attention) -> dict[str, int]:
@@ -320,6 +320,7 @@ def _heads_of(op: Attention) -> dict[str, int]:
     return {"kv_heads": op.kv_heads, "head_dim": op.head_dim, "v_head_dim": op.v_head_dim or op.head_dim}
 
 
-def _heads(kv_heads: int, head_dim: int, v_head_dim: int = 0, heads: int = 0) -> str:
+def heads_text(kv_heads: int, head_dim: int, v_head_dim: int = 0, heads: int = 0) -> str:
+    """Return heads and their sizes in words: ``32/4 heads of 64``, ``4 heads of 64 and 48`` where those of v differ."""
     count = f"{heads}/{kv_heads}" if heads else f"{kv_heads}"
     return f"{count} heads of {head_dim}" + (f" and {v_head_dim}" if v_head_dim not in (0, head_dim) else "")

@@ -104,6 +104,7 @@ class GraphModel:
         self.sizes = {name: (tensor.n, tensor.k) for name, tensor in model.tensors.items()}
         self.roundings = {name: rounding_of(model, name) for name in model.tensors}
         self.vectors = {name: vector.astype(np.float64) for name, vector in model.vectors.items()}
+        self.turns = {(op.rope, op.head_dim): self.turn(op) for op in self.graph.ops if isinstance(op, Rope)}
         self.values: dict[str, Real] = {}
         self.routing: Routing | None = None
 
@@ -221,12 +222,17 @@ class GraphModel:
         y = y + self.vectors[str(op.operands["bias"])] if "bias" in op.operands else y
         self.write(op.out, self.after(y, op.steps))
 
-    def rope(self, op: Rope) -> None:
-        """Norm and rotate the heads of q and of k in place, then scale q by its position."""
+    def turn(self, op: Rope) -> Rotary:
+        """Return the rotation of an op, whose angles depend on its parameters and the size of its heads alone."""
         turn = Rotary()
         turn.config = replace(self.config, head_dim=op.head_dim, rope=op.rope, local_rope=None)
         turn.context, turn.layer = self.context, 0
         turn.set_frequencies()
+        return turn
+
+    def rope(self, op: Rope) -> None:
+        """Norm and rotate the heads of q and of k in place, then scale q by its position."""
+        turn = self.turns[op.rope, op.head_dim]
         x, positions = self.values[op.x], self.step.positions
         for column, count, norm in ((0, op.heads, op.q_norm), (op.k_column, op.kv_heads, op.k_norm)):
             part = slice(column, column + count * op.head_dim)

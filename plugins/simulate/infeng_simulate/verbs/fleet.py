@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add(group, "--zipf", options.up_to(16), 0.9, "Z", "adapter k has weight 1/(k+1)^Z (0.9)")
     options.add(group, "--slots", options.positive, 16, "N", "requests that a replica answers at a time (16)")
     options.add(group, "--resident", options.positive, 16, "N", "adapters, and prompts' beginnings, that it keeps (16)")
-    options.add(group, "--offered", _load, 0.6, "L", "load: requests over those that all slots can answer (0.6)")
+    options.add(group, "--offered", _load, 0.6, "L", "requests that come, as a share of what slots can answer (0.6)")
     options.add(group, "--base-share", options.up_to(1), 0.0, "S", "share of the requests to the base model (0)")
     options.add(group, "--prefixes", options.positive, 1000, "N", "beginnings of the base's prompts (1000)")
 
